@@ -128,7 +128,7 @@ test-jobs: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks, elastic j
 # What needs no framework: launching, rendezvous, traces, settings and the like. Three processes,
 # since tests often wait; less what starts a browser, torchrun or 64 processes.
 quick_launch := tests/unit/launch
-quick_rendezvous := tests/unit/rendezvous $(addprefix --ignore=tests/unit/rendezvous/test_,torchrun.py many_hosts.py)
+quick_rendezvous := tests/unit/rendezvous $(addprefix --ignore=tests/unit/rendezvous/,identity/test_torchrun.py test_many_hosts.py)
 quick_rest := $(filter-out $(addprefix tests/unit/,common cpp jax keras launch mxnet rendezvous spark support \
 	tensorflow torch),$(wildcard tests/unit/*)) tests/fuzz --ignore=tests/unit/trace/report/test_browser.py
 quick: $(BUILD_STAMP) $(TEST_STAMP) ## Python tests without frameworks: under a minute after an edit of Python

@@ -30,7 +30,7 @@ inline constexpr int kWorldNumberCount = 5;
 struct Departure {
   std::shared_ptr<Gpu> gpu;
   int device;
-  StreamDependencyPtr flight;
+  StreamDependencyPtr dependency;
 };
 
 class EnginePort {

@@ -31,20 +31,9 @@ namespace {
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 constexpr auto kExitPatience = std::chrono::seconds(1);
 
-// Counts the threads inside a wait until they hold the GIL again.
-class WaitingThread {
- public:
-  explicit WaitingThread(Engine& engine) : engine_(engine) { engine_.enter_wait(); }
-  ~WaitingThread() { engine_.leave_wait(); }
-  WaitingThread(const WaitingThread&) = delete;
-  WaitingThread& operator=(const WaitingThread&) = delete;
-
- private:
-  Engine& engine_;
-};
-
 void wait_done(Engine& engine, HandleId handle) {
-  const WaitingThread waiting(engine);
+  // Until this thread holds the GIL again.
+  const WaitingThreads::Scope waiting(engine.waiting_threads());
   for (;;) {
     bool is_done = false;
     {
@@ -113,7 +102,7 @@ SetLinks set_links(const LeaderLinks& control, const DataLinks& data, nb::object
         {.host = host, .channel = channel, .fd = fd, .seals = held ? held->seals : nullptr});
   }
   SetLinks result(leader_links(control), std::move(links));
-  result.carrier = carrier_of(carrier);
+  result.carrier = data_plane_of(carrier);
   return result;
 }
 
@@ -341,7 +330,7 @@ Counts counts_of(Engine& engine) {
     counts[(name + "_tensors").c_str()] = of_kind.tensors.get();
     counts[(name + "_bytes").c_str()] = of_kind.bytes.get();
   }
-  counts["in_flight"] = engine.flights_in_all();
+  counts["in_flight"] = engine.pending_count();
   counts["buckets"] = counters.buckets.get();
   counts["fused_tensors"] = counters.fused_tensors.get();
   counts["queued_ns"] = counters.queued_ns.get();
@@ -391,7 +380,7 @@ void bind_engine(nb::module_& module) {
   nb::class_<Engine>(module, "Engine")
       .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1, "pidfds"_a = std::vector<int>(),
            "pids"_a = std::vector<int>(), "carrier"_a = nb::none(),
-           "hosts"_a = std::vector<std::vector<int>>(), "bells"_a = std::vector<int>(),
+           "hosts"_a = std::vector<std::vector<int>>(), "doorbells"_a = std::vector<int>(),
            "control"_a = LeaderLinks(), "data"_a = DataLinks(), "news"_a = LeaderLinks(),
            "devices"_a.none() = nb::none())
       .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
@@ -417,8 +406,9 @@ void bind_engine(nb::module_& module) {
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)
-      .def_prop_ro("leads_host", &Engine::leads_host)
-      .def("flights", &Engine::flights, "process_set"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("leads_host", [](Engine& engine) { return engine.world().leads_host(); })
+      .def("pending_on", &Engine::pending_on, "process_set"_a,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)
@@ -429,7 +419,7 @@ void bind_engine(nb::module_& module) {
           [](Engine& engine) {
             engine.shutdown();
             // A daemon thread that Python ends inside of C++ code would end the process.
-            engine.let_waits_end(kExitPatience);
+            engine.waiting_threads().let_end(kExitPatience);
           },
           nb::call_guard<nb::gil_scoped_release>())
       .def("end_world", &Engine::end_world, "reason"_a, nb::call_guard<nb::gil_scoped_release>(),
@@ -439,7 +429,8 @@ void bind_engine(nb::module_& module) {
              nb::cast<Engine&>(self).abandon();
              self.inc_ref();  // its locks may be held by threads that are gone: never destroy it
            })
-      .def_prop_ro("has_spare_cores", &Engine::has_spare_cores)
+      .def_prop_ro("has_spare_cores",
+                   [](Engine& engine) { return engine.world().config.has_spare_cores(); })
       .def("counts", &counts_of)
       .def(
           "step_times",

@@ -1,6 +1,6 @@
-// A Python object as a carrier. Each call takes the GIL once; only the engine's background thread
-// makes them, so no signal handler ever runs in the middle of one. An exception ends the world: its
-// text goes to whoever waits for a result.
+// A Python object as a data plane. Each call takes the GIL once. Only the engine's background
+// thread makes these calls, so no signal handler runs in the middle of one. An exception ends the
+// world: its text goes to the threads that wait for a result.
 #include "bindings/external_backend_py.h"
 
 #include <nanobind/stl/string.h>
@@ -29,21 +29,21 @@ nb::list list_of(std::span<const std::size_t> sizes) {
   return list;
 }
 
-class PythonCarrier final : public Carrier {
+class PythonDataPlane final : public DataPlane {
  public:
-  explicit PythonCarrier(nb::object carrier)
-      : carrier_(std::move(carrier)), name_(nb::cast<std::string>(carrier_.attr("name"))) {
+  explicit PythonDataPlane(nb::object plane)
+      : plane_(std::move(plane)), name_(nb::cast<std::string>(plane_.attr("name"))) {
     for (int dtype = 0; dtype < kDtypeCount; ++dtype) {
       for (const ReduceOp op : kReductions) {
         can_reduce_[index_of(static_cast<Dtype>(dtype), op)] =
-            nb::cast<bool>(carrier_.attr("reduces")(dtype, static_cast<int>(op)));
+            nb::cast<bool>(plane_.attr("reduces")(dtype, static_cast<int>(op)));
       }
     }
   }
 
-  ~PythonCarrier() override {
+  ~PythonDataPlane() override {
     const nb::gil_scoped_acquire gil;
-    carrier_.reset();
+    plane_.reset();
   }
 
   const std::string& name() const override { return name_; }
@@ -86,7 +86,7 @@ class PythonCarrier final : public Carrier {
   Result call(const char* method, Arguments... arguments) {
     const nb::gil_scoped_acquire gil;
     try {
-      return nb::cast<Result>(carrier_.attr(method)(argument(arguments)...));
+      return nb::cast<Result>(plane_.attr(method)(argument(arguments)...));
     } catch (const nb::python_error& error) {
       throw Error(ErrorCode::kSystem, name_ + ": " + text_of(error));
     }
@@ -97,16 +97,16 @@ class PythonCarrier final : public Carrier {
     return type + ": " + nb::cast<std::string>(nb::str(error.value()));
   }
 
-  nb::object carrier_;
+  nb::object plane_;
   const std::string name_;
   std::array<bool, kDtypeCount * 8> can_reduce_{};
 };
 
 }  // namespace
 
-std::shared_ptr<Carrier> carrier_of(const nb::object& carrier) {
-  if (carrier.is_none()) return nullptr;
-  return std::make_shared<PythonCarrier>(carrier);
+std::shared_ptr<DataPlane> data_plane_of(const nb::object& plane) {
+  if (plane.is_none()) return nullptr;
+  return std::make_shared<PythonDataPlane>(plane);
 }
 
 }  // namespace hvd

@@ -1,15 +1,15 @@
-// A carrier written in Python: horovod.backends.
+// A data plane written in Python: horovod.backends.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <memory>
 
-#include "backend/carrier.h"
+#include "backend/data_plane.h"
 
 namespace hvd {
 
-// Null for None. `carrier` has the methods of horovod.backends.engine_adapter.Carrier.
-std::shared_ptr<Carrier> carrier_of(const nanobind::object& carrier);
+// Null for None. `plane` has the methods of horovod.backends.engine_adapter.EngineAdapter.
+std::shared_ptr<DataPlane> data_plane_of(const nanobind::object& plane);
 
 }  // namespace hvd

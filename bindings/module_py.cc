@@ -9,6 +9,7 @@ namespace nb = nanobind;
 
 namespace hvd {
 
+void bind_collectives(nb::module_& module);
 void bind_devices(nb::module_& module);
 void bind_dump_signal(nb::module_& module);
 void bind_engine(nb::module_& module);
@@ -39,7 +40,8 @@ NB_MODULE(_native, module) {
       nullptr);
   // At exit, daemon threads and forked children hold engines for good reasons.
   nb::set_leak_warnings(false);
-  hvd::bind_devices(module);  // what others refer to
+  hvd::bind_collectives(module);
+  hvd::bind_devices(module);  // the others refer to it
   hvd::bind_seals(module);
   hvd::bind_dump_signal(module);
   hvd::bind_engine(module);

@@ -96,11 +96,12 @@ std::optional<EnginePort::Result> Port::run(int set, std::span<const Submission>
   } catch (const std::exception& error) {
     return refused(Error(ErrorCode::kSystem, error.what()));
   }
-  engine->enter_wait();
   bool is_done = false;
-  while (!(is_done = engine->wait(handle, kSignalInterval)) && !is_interrupted()) {
+  {
+    const WaitingThreads::Scope waiting(engine->waiting_threads());
+    while (!(is_done = engine->wait(handle, kSignalInterval)) && !is_interrupted()) {
+    }
   }
-  engine->leave_wait();
   if (is_done) return engine->take(handle);
   engine->continue_with(handle, std::move(late));
   return std::nullopt;
@@ -115,9 +116,9 @@ std::variant<Departure, Error> Port::depart(cuda::Stream stream, std::uint64_t a
   try {
     std::shared_ptr<Gpu> gpu = engine->gpus()->open();
     const int device = gpu->driver().device_of(address);
-    auto flight = std::make_shared<StreamDependency>(gpu, [stream](int) { return stream; });
-    flight->depart_from(device);
-    return Departure{.gpu = std::move(gpu), .device = device, .flight = std::move(flight)};
+    auto dependency = std::make_shared<StreamDependency>(gpu, [stream](int) { return stream; });
+    dependency->depart_from(device);
+    return Departure{.gpu = std::move(gpu), .device = device, .dependency = std::move(dependency)};
   } catch (const Error& error) {
     return error;
   }
@@ -141,8 +142,8 @@ std::optional<int> Port::number(WorldNumber what, int set) {
   const std::vector<int> members = engine->members_of(set);
   if (members.empty()) return std::nullopt;
   if (what == WorldNumber::kSize) return static_cast<int>(members.size());
-  const auto found = std::ranges::lower_bound(members, engine->rank());
-  const bool is_member = found != members.end() && *found == engine->rank();
+  const auto found = std::ranges::lower_bound(members, engine->world().config.rank);
+  const bool is_member = found != members.end() && *found == engine->world().config.rank;
   if (what == WorldNumber::kIncluded) return is_member ? 1 : 0;
   return is_member ? static_cast<int>(found - members.begin()) : -1;
 }

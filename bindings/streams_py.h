@@ -1,7 +1,7 @@
 // The streams of GPUs on which a framework works, for operations on its tensors.
 //
-// What waits for a stream and what a stream waits for is a DeviceFlight; here is how one begins and
-// ends for calls from Python. All under the GIL.
+// A StreamDependency says what waits for a stream and what a stream waits for. Here is how one
+// begins and ends for calls from Python. All under the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,15 +12,15 @@
 
 namespace hvd {
 
-// Whoever knows on which stream a framework's next work goes.
+// Knows on which stream a framework's next work goes.
 class Streams {
  public:
   virtual ~Streams() = default;
   virtual StreamDependency::CurrentStream current_stream() const = 0;
 };
 
-// A Python function that returns the address of a device's current stream. It is kept for good:
-// there is one for a framework, and engine threads drop what refers to it.
+// A Python function that returns the address of a device's current stream. It is never released:
+// a framework has one, and engine threads, which touch no Python object, drop what refers to it.
 class PythonStreams final : public Streams {
  public:
   explicit PythonStreams(nanobind::callable function) : function_(function.release()) {}
@@ -30,7 +30,7 @@ class PythonStreams final : public Streams {
   const nanobind::handle function_;
 };
 
-// The departure of tensors that are on GPUs; null where all are in host memory. Throws Error where
+// The dependency of tensors that are on GPUs; null where all are in host memory. Throws Error where
 // GPUs cannot be reached, or a stream's work cannot be ordered. `streams`: null for none.
 StreamDependencyPtr depart(const Engine& engine, std::span<const Tensor> tensors,
                            const Streams* streams);

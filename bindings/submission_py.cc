@@ -1,7 +1,10 @@
 #include "bindings/submission_py.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
+
+#include "bindings/submissions.h"
 
 namespace nb = nanobind;
 
@@ -68,7 +71,7 @@ HandleId submit_one(Engine& engine, const Operation& operation, const Operand& o
                               .requests = {&operand.request, 1},
                               .tensors = {&operand.tensor, 1},
                               .splits = splits,
-                              .flight = depart(engine, {&operand.tensor, 1}, streams)};
+                              .dependency = depart(engine, {&operand.tensor, 1}, streams)};
   return engine.submit(operation.process_set, {&submission, 1}, intent);
 }
 
@@ -85,27 +88,20 @@ void Call::add(const Operand& operand) {
 
 HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent) {
   for (Request& request : requests_) request.is_grouped = true;
-  const Submission submission{.name = name.value_or(std::string_view{}),
-                              .requests = requests_,
-                              .tensors = tensors_,
-                              .splits = {},
-                              .flight = depart(engine, tensors_, streams_)};
-  return engine.submit(process_set_, {&submission, 1}, intent);
+  const std::array names{name.value_or(std::string_view{})};
+  return submit(engine, names, true, intent);
 }
 
 HandleId Call::submit_each(Engine& engine, std::span<const std::string_view> names, Intent intent) {
   if (names.size() != tensors_.size()) throw nb::value_error("one name for each tensor");
-  const StreamDependencyPtr flight = depart(engine, tensors_, streams_);
-  std::vector<Submission> submissions;
-  submissions.reserve(names.size());
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    submissions.push_back({.name = names[i],
-                           .requests = {&requests_[i], 1},
-                           .tensors = {&tensors_[i], 1},
-                           .splits = {},
-                           .flight = tensors_[i].device == kHostDevice ? nullptr : flight});
-  }
-  return engine.submit(process_set_, submissions, intent);
+  return submit(engine, names, false, intent);
+}
+
+HandleId Call::submit(Engine& engine, std::span<const std::string_view> names, bool is_group,
+                      Intent intent) {
+  const auto dependency = depart(engine, tensors_, streams_);
+  return engine.submit(
+      process_set_, submissions_of(names, is_group, requests_, tensors_, {}, dependency), intent);
 }
 
 std::optional<std::string_view> name_in(nb::handle name) {

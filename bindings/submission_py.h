@@ -64,6 +64,9 @@ class Call {
   HandleId submit_each(Engine& engine, std::span<const std::string_view> names, Intent intent);
 
  private:
+  HandleId submit(Engine& engine, std::span<const std::string_view> names, bool is_group,
+                  Intent intent);
+
   const int process_set_;
   const Streams* const streams_;
   std::vector<Request> requests_;

@@ -14,7 +14,7 @@ PACKAGES = {"tensorflow": "tensorflow", "torch": "torch", "jax": "jax"}
 
 
 def backends() -> list[str]:
-    """The backends that are installed; Keras 2 knows one."""
+    """The installed backends; Keras 2 has one."""
     if importlib.util.find_spec("keras") is None:
         return []
     from importlib.metadata import version
@@ -26,7 +26,7 @@ def backends() -> list[str]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("backend", backends())
 def test_on_two_ranks(backend):
-    # Files are Keras' own, whatever is below it.
+    # Keras's files do not depend on the backend.
     but_not = [] if backend == "tensorflow" else [f"--ignore={BODIES / 'test_saving.py'}"]
     run(backend, 2, [str(BODIES), *but_not])
 
@@ -41,7 +41,7 @@ def test_callbacks_of_jax_on_more_ranks_than_cores():
 def run(backend: str, ranks: int, bodies: list[str]) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *bodies]
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks)]
-    # An accelerator would be shared by all ranks; the engine reads host memory.
+    # Ranks would share an accelerator; the engine reads host memory.
     environment = os.environ | {
         "KERAS_BACKEND": backend,
         "CUDA_VISIBLE_DEVICES": "-1",

@@ -1,12 +1,12 @@
 #include "bindings/jax/gpu_call.h"
 
-#include <future>
 #include <memory>
 #include <utility>
 #include <variant>
 
 #include "bindings/jax/job.h"
 #include "bindings/jax/promise.h"
+#include "bindings/submissions.h"
 
 namespace hvd::jax {
 
@@ -47,21 +47,13 @@ std::uint64_t some_address(const XLA_FFI_CallFrame* frame) {
   return reinterpret_cast<std::uint64_t>(last.data);
 }
 
-// Not to be interrupted: XLA would give the buffers to others while ranks still use them.
-EnginePort::Result run_to_its_end(EnginePort& port, const Job& job) {
-  std::promise<EnginePort::Result> ended;
-  port.start(job.process_set(), job.submissions(),
-             [&ended](EnginePort::Result result) { ended.set_value(std::move(result)); });
-  return ended.get_future().get();
-}
-
 XLA_FFI_Error* run_job(EnginePort& port, XLA_FFI_CallFrame* frame, Job& job, cuda::Stream stream) {
   auto departed = port.depart(stream, some_address(frame));
   if (const auto* error = std::get_if<Error>(&departed)) return refuse(port, frame, *error);
   const Departure& departure = std::get<Departure>(departed);
-  job.place_on(departure.device, departure.flight);
-  EnginePort::Result result = run_to_its_end(port, job);
-  for (const StreamDependencyPtr& flight : result.flights) flight->arrive();
+  job.place_on(departure.device, departure.dependency);
+  EnginePort::Result result = run_to_end(port, job.process_set(), job.submissions());
+  for (const StreamDependencyPtr& dependency : result.dependencies) dependency->arrive();
   if (result.error) return refuse(port, frame, *result.error);
   StreamWriter writer(departure, stream);
   if (const auto misfit = job.store(result.outputs, writer)) return refuse(frame, *misfit);

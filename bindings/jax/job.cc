@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <utility>
+
+#include "bindings/submissions.h"
+#include "core/text.h"
 
 namespace hvd::jax {
 
@@ -83,18 +87,8 @@ std::vector<std::string> lines_of(std::string_view text) {
   }
 }
 
-std::string list_shape(const std::int64_t* dims, std::size_t count) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < count; ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(dims[i]);
-  }
-  return text + "]";
-}
-
-// XLA may give no address for nothing; the engine takes none for "allocate it".
 std::byte* address_of(const XLA_FFI_Buffer& buffer) {
-  alignas(64) static std::byte nothing[64];
-  return buffer.data == nullptr ? nothing : static_cast<std::byte*>(buffer.data);
+  return hvd::address_of(static_cast<std::byte*>(buffer.data));
 }
 
 }  // namespace
@@ -106,7 +100,12 @@ void HostWriter::copy(void* to, Output& from, std::size_t size_bytes) {
 void HostWriter::clear(void* at, std::size_t size_bytes) { std::memset(at, 0, size_bytes); }
 
 Job::Job(const XLA_FFI_CallFrame* frame) {
-  read_attributes(frame->attrs);
+  const auto kind = read_attributes(frame->attrs);
+  if (kind < 0 || kind >= kKindCount) {
+    refusal_ = "the call is of no known collective: " + std::to_string(kind);
+    return;
+  }
+  request_.kind = static_cast<Kind>(kind);
   // The last argument only has to be large; see lowering.py.
   const auto count = static_cast<std::size_t>(frame->args.size - 1);
   const std::size_t expected = request_.is_grouped ? 1 : count;
@@ -122,9 +121,8 @@ Job::Job(const XLA_FFI_CallFrame* frame) {
   }
 }
 
-void Job::read_attributes(const XLA_FFI_Attrs& attrs) {
+std::int64_t Job::read_attributes(const XLA_FFI_Attrs& attrs) {
   const Attributes attributes(attrs);
-  request_.kind = static_cast<Kind>(attributes.integer("kind"));
   request_.op = static_cast<ReduceOp>(attributes.integer("op"));
   request_.is_grouped = attributes.integer("is_group") != 0;
   request_.root = static_cast<std::int32_t>(attributes.integer("root_rank"));
@@ -133,10 +131,7 @@ void Job::read_attributes(const XLA_FFI_Attrs& attrs) {
   process_set_ = static_cast<int>(attributes.integer("process_set_id"));
   is_zeroed_ = attributes.integer("is_zeroed") != 0;
   names_ = lines_of(attributes.text("names"));
-}
-
-bool Job::keeps_shape() const {
-  return request_.kind == Kind::kAllreduce || request_.kind == Kind::kBroadcast;
+  return attributes.integer("kind");
 }
 
 void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out) {
@@ -151,37 +146,23 @@ void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out) {
   request.dims_count = static_cast<std::int32_t>(in.rank);
   std::copy_n(in.dims, in.rank, request.dims.begin());
   requests_.push_back(request);
-  tensors_.push_back({.in = address_of(in), .out = keeps_shape() ? address_of(out) : nullptr});
+  tensors_.push_back(
+      {.in = address_of(in),
+       .out = collective_of(request_.kind).keeps_shape() ? address_of(out) : nullptr});
   results_.push_back(&out);
 }
 
-void Job::place_on(int device, StreamDependencyPtr flight) {
+void Job::place_on(int device, StreamDependencyPtr dependency) {
   for (Tensor& tensor : tensors_) tensor.device = device;
-  flight_ = std::move(flight);
+  dependency_ = std::move(dependency);
 }
 
 std::vector<Submission> Job::submissions() const {
-  if (request_.is_grouped) {
-    return {{.name = names_.front(),
-             .requests = requests_,
-             .tensors = tensors_,
-             .splits = {},
-             .flight = flight_}};
-  }
-  std::vector<Submission> submissions;
-  submissions.reserve(requests_.size());
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    submissions.push_back({.name = names_[i],
-                           .requests = {&requests_[i], 1},
-                           .tensors = {&tensors_[i], 1},
-                           .splits = {},
-                           .flight = flight_});
-  }
-  return submissions;
+  return submissions_of(names_, request_.is_grouped, requests_, tensors_, {}, dependency_);
 }
 
 std::optional<std::string> Job::store(std::vector<Output>& outputs, Writer& writer) const {
-  if (keeps_shape() && !is_zeroed_) return std::nullopt;
+  if (collective_of(request_.kind).keeps_shape() && !is_zeroed_) return std::nullopt;
   for (std::size_t i = 0; i < results_.size(); ++i) {
     const XLA_FFI_Buffer& result = *results_[i];
     if (is_zeroed_) {
@@ -189,12 +170,11 @@ std::optional<std::string> Job::store(std::vector<Output>& outputs, Writer& writ
       continue;
     }
     const std::vector<std::int64_t>& shape = outputs[i].shape;
-    const auto rank = static_cast<std::size_t>(result.rank);
-    if (!std::equal(shape.begin(), shape.end(), result.dims, result.dims + rank)) {
+    const std::span expected(result.dims, static_cast<std::size_t>(result.rank));
+    if (!std::ranges::equal(shape, expected)) {
       return name_of(requests_[i]) + " '" + names_[request_.is_grouped ? 0 : i] +
-             "': the result has shape " + list_shape(shape.data(), shape.size()) +
-             ", the compiled program expects " + list_shape(result.dims, rank) +
-             "; inside jit every rank has to give as many rows";
+             "': the result has shape " + shape_text(shape) + ", the compiled program expects " +
+             shape_text(expected) + "; inside jit every rank has to give as many rows";
     }
     std::size_t size_bytes = size_of(requests_[i].dtype);
     for (const std::int64_t dim : shape) size_bytes *= static_cast<std::size_t>(dim);

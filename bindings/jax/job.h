@@ -34,7 +34,7 @@ class Job {
   const std::optional<std::string>& refusal() const { return refusal_; }
   int process_set() const { return process_set_; }
   // Its buffers are on this GPU; in host memory otherwise.
-  void place_on(int device, StreamDependencyPtr flight);
+  void place_on(int device, StreamDependencyPtr dependency);
   // What to submit; valid as long as the job.
   std::vector<Submission> submissions() const;
   // Copies what the engine allocated to where XLA wants it, or makes it zeros where the program
@@ -42,9 +42,9 @@ class Job {
   std::optional<std::string> store(std::vector<Output>& outputs, Writer& writer) const;
 
  private:
-  void read_attributes(const XLA_FFI_Attrs& attributes);
+  // Returns the number of the kind, which may be any.
+  std::int64_t read_attributes(const XLA_FFI_Attrs& attributes);
   void add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out);
-  bool keeps_shape() const;
 
   Request request_;  // of each tensor, but for dtype and shape
   int process_set_ = 0;
@@ -53,7 +53,7 @@ class Job {
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;
   std::vector<const XLA_FFI_Buffer*> results_;
-  StreamDependencyPtr flight_;
+  StreamDependencyPtr dependency_;
   std::optional<std::string> refusal_;
 };
 

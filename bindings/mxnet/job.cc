@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bindings/error_names.h"
+#include "bindings/submissions.h"
 
 namespace hvd::mxnet {
 
@@ -14,12 +15,10 @@ namespace {
 // Of mxnet::FnProperty: threads of its own, so that no computation delays a collective.
 constexpr int kCpuPrioritized = 3;
 
-// MXNet may give no address for nothing; the engine takes none for "allocate it".
 std::byte* address_of(const Api& api, Array array) {
-  alignas(64) static std::byte nothing[64];
   void* data = nullptr;
   api.check(api.data(array, &data));
-  return data == nullptr ? nothing : static_cast<std::byte*>(data);
+  return hvd::address_of(static_cast<std::byte*>(data));
 }
 
 bool contains(const std::vector<Array>& arrays, Array array) {
@@ -43,7 +42,7 @@ std::span<const Array> list(const Array* arrays, std::int32_t count) {
 std::vector<Dtype> result_dtypes(const std::vector<Request>& requests) {
   std::vector<Dtype> dtypes;
   for (const Request& request : requests) dtypes.push_back(request.dtype);
-  if (requests.front().kind == Kind::kAlltoall) dtypes.push_back(Dtype::kInt32);  // received splits
+  if (collective_of(requests.front().kind).has_splits()) dtypes.push_back(Dtype::kInt32);
   return dtypes;
 }
 
@@ -62,6 +61,10 @@ Job::Job(const Api& api, EnginePort& port, const horovod_mxnet_call& call)
 }
 
 void Job::read_requests(const horovod_mxnet_call& call) {
+  if (call.kind < 0 || call.kind >= kKindCount) {
+    throw std::runtime_error("'" + name_ + "': no collective has the number " +
+                             std::to_string(call.kind));
+  }
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     int dims_count = 0;
     const std::int64_t* dims = nullptr;

@@ -1,5 +1,5 @@
-// Results of a shape of their own (allgather, alltoall, reducescatter), from the moment the engine
-// has them until Python asks for them.
+// Results whose shape the engine finds out, from the moment the engine has them until Python asks
+// for them.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "bindings/submissions.h"
 #include "bindings/tensorflow/port.h"
 
 namespace hvd::tensorflow {
@@ -22,12 +23,11 @@ TF_Code code_of(const Error& error) {
   }
 }
 
-bool keeps_shape(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroadcast; }
-
 int tensor_count(const Spec& spec, TF_OpKernelContext* context) {
-  if (spec.request.kind == Kind::kJoin) return 0;
-  if (spec.request.kind == Kind::kAlltoall) return 1;
-  return TF_NumInputs(context) - 1;  // the last one is the token
+  const Collective& collective = collective_of(spec.request.kind);
+  if (!collective.has_tensors()) return 0;
+  // The last inputs are the splits, if there are any, and the token.
+  return TF_NumInputs(context) - (collective.has_splits() ? 2 : 1);
 }
 
 TensorHandle input(TF_OpKernelContext* context, int index, const Status& status) {
@@ -58,22 +58,23 @@ std::size_t size_bytes_of(const std::vector<std::int64_t>& shape, Dtype dtype) {
 
 bool Job::prepare() {
   const int count = tensor_count(spec_, context_);
-  if (spec_.request.kind == Kind::kJoin) {
+  const Collective& collective = collective_of(spec_.request.kind);
+  if (!collective.has_tensors()) {
     requests_.push_back(spec_.request);
     tensors_.emplace_back();
     return true;
   }
   const std::size_t names = spec_.is_group ? 1 : static_cast<std::size_t>(count);
   if (spec_.names.size() != names) {
-    return fail(TF_INVALID_ARGUMENT, std::string(name_of(spec_.request.kind)) + ": " +
+    return fail(TF_INVALID_ARGUMENT, std::string(collective.name) + ": " +
                                          std::to_string(spec_.names.size()) + " names for " +
                                          std::to_string(count) + " tensors");
   }
   for (int i = 0; i < count; ++i) {
     if (!add_input(i)) return false;
-    if (keeps_shape(spec_.request.kind) && !add_output(i)) return false;
+    if (collective.keeps_shape() && !add_output(i)) return false;
   }
-  return spec_.request.kind != Kind::kAlltoall || add_splits();
+  return !collective.has_splits() || add_splits();
 }
 
 bool Job::add_input(int index) {
@@ -124,34 +125,22 @@ bool Job::add_splits() {
   if (!status.ok()) return fail(status);
   const int dims = TF_NumDims(splits.get());
   if (dims == 0) return true;  // none are given
+  const std::string title = name_of(spec_.request) + " '" + spec_.names.front() + "': splits ";
   if (dims != 1) {
-    return fail(TF_INVALID_ARGUMENT, "alltoall '" + spec_.names.front() +
-                                         "': splits must be an int32 vector, found " +
-                                         std::to_string(dims) + " dimensions");
-  }
-  if (TF_Dim(splits.get(), 0) == 0) {
     return fail(TF_INVALID_ARGUMENT,
-                "alltoall '" + spec_.names.front() + "': splits has no entries");
+                title + "must be an int32 vector, found " + std::to_string(dims) + " dimensions");
   }
+  if (TF_Dim(splits.get(), 0) == 0) return fail(TF_INVALID_ARGUMENT, title + "has no entries");
   const auto* values = static_cast<const std::int32_t*>(TF_TensorData(splits.get()));
   splits_.assign(values, values + TF_Dim(splits.get(), 0));
   return true;
 }
 
 std::vector<Submission> Job::submissions() const {
-  if (spec_.request.kind == Kind::kJoin || spec_.is_group) {
-    const std::string_view name = spec_.names.empty() ? std::string_view{} : spec_.names.front();
-    return {{.name = name, .requests = requests_, .tensors = tensors_, .splits = {}}};
+  if (!collective_of(spec_.request.kind).has_tensors()) {
+    return {{.name = {}, .requests = requests_, .tensors = tensors_, .splits = {}}};
   }
-  std::vector<Submission> submissions;
-  submissions.reserve(requests_.size());
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    submissions.push_back({.name = spec_.names[i],
-                           .requests = {&requests_[i], 1},
-                           .tensors = {&tensors_[i], 1},
-                           .splits = splits_});
-  }
-  return submissions;
+  return submissions_of(spec_.names, spec_.is_group, requests_, tensors_, splits_);
 }
 
 void Job::finish(EnginePort::Result result) {
@@ -166,12 +155,12 @@ void Job::finish(EnginePort::Result result) {
 }
 
 bool Job::set_produced(std::vector<Output>& outputs) {
-  const bool has_splits = spec_.request.kind == Kind::kAlltoall;
+  const Collective& collective = collective_of(spec_.request.kind);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const bool is_tensor = i < inputs_.size();
     const Dtype dtype = is_tensor ? requests_[i].dtype : Dtype::kInt32;
     const TF_DataType type = is_tensor ? TF_TensorType(inputs_[i].get()) : TF_INT32;
-    if (!is_tensor && !has_splits && spec_.request.kind != Kind::kJoin) break;
+    if (!is_tensor && !collective.has_splits() && collective.has_tensors()) break;
     const std::size_t size_bytes = size_bytes_of(outputs[i].shape, dtype);
     const TensorHandle tensor = wrap(type, std::move(outputs[i]), size_bytes);
     const Status status;

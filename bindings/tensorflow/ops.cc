@@ -8,6 +8,7 @@
 #include "bindings/tensorflow/ops.h"
 
 #include <functional>
+#include <initializer_list>
 #include <vector>
 
 namespace hvd::tensorflow {
@@ -21,6 +22,7 @@ constexpr const char* kTensorsAttr =
 constexpr const char* kTensorAttr =
     "T: {uint8, uint16, int8, int16, int32, int64, half, bfloat16, float, double, bool}";
 constexpr const char* kTokenInput = "token: int32";
+constexpr const char* kBlockingAttr = "is_blocking: bool = false";
 
 struct Signature {
   std::vector<const char*> inputs;
@@ -80,7 +82,8 @@ void infer_rows_unknown(TF_ShapeInferenceContext* context, TF_Status* status) {
   infer_each(context, status, [&](TF_ShapeHandle* shape) { forget_rows(context, shape, status); });
 }
 
-void infer_alltoall(TF_ShapeInferenceContext* context, TF_Status* status) {
+// The received splits come behind the tensor.
+void infer_received(TF_ShapeInferenceContext* context, TF_Status* status) {
   const ShapeHandle shape(TF_NewShapeHandle());
   TF_ShapeInferenceContextGetInput(context, 0, shape.get(), status);
   if (TF_GetCode(status) == TF_OK) forget_rows(context, shape.get(), status);
@@ -103,62 +106,63 @@ void infer_self_test(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-void register_collectives(TF_Status* status) {
-  constexpr const char* kNames = "names: list(string) >= 1";  // one, or one for each tensor
-  constexpr const char* kIsGroup = "is_group: bool = false";
-  constexpr const char* kSet = "process_set_id: int = 0";
-  constexpr const char* kBlocking = "is_blocking: bool = false";
-  constexpr const char* kReduceOp = "reduce_op: int";
-  constexpr const char* kPrescale = "prescale_factor: float = 1.0";
-  constexpr const char* kPostscale = "postscale_factor: float = 1.0";
-  register_op(
-      kAllreduceOp,
-      {.inputs = {"tensors: T", kTokenInput},
-       .outputs = {"reduced: T"},
-       .attrs = {kTensorsAttr, kNames, kIsGroup, kSet, kBlocking, kReduceOp, kPrescale, kPostscale},
-       .infer = infer_same},
-      status);
-  register_op(
-      kReducescatterOp,
-      {.inputs = {"tensors: T", kTokenInput},
-       .outputs = {"reduced: T"},
-       .attrs = {kTensorsAttr, kNames, kIsGroup, kSet, kBlocking, kReduceOp, kPrescale, kPostscale},
-       .infer = infer_rows_unknown},
-      status);
-  register_op(kAllgatherOp,
-              {.inputs = {"tensors: T", kTokenInput},
-               .outputs = {"gathered: T"},
-               .attrs = {kTensorsAttr, kNames, kIsGroup, kSet, kBlocking},
-               .infer = infer_rows_unknown},
-              status);
-  register_op(kBroadcastOp,
-              {.inputs = {"tensors: T", kTokenInput},
-               .outputs = {"received: T"},
-               .attrs = {kTensorsAttr, kNames, kSet, kBlocking, "root_rank: int"},
-               .infer = infer_same},
-              status);
-  register_op(kAlltoallOp,
-              {.inputs = {"tensor: T", "splits: int32", kTokenInput},
-               .outputs = {"received: T", "received_splits: int32"},
-               .attrs = {kTensorAttr, kNames, kSet, kBlocking},
-               .infer = infer_alltoall},
-              status);
+InferShapes inference_of(const Collective& collective) {
+  if (collective.keeps_shape()) return infer_same;
+  return collective.has_splits() ? infer_received : infer_rows_unknown;
+}
+
+const char* output_of(const Collective& collective) {
+  if (collective.is_reduction) return "reduced: T";
+  return collective.result == ResultShape::kAllRows ? "gathered: T" : "received: T";
+}
+
+Signature signature_of(const Collective& collective) {
+  Signature signature{.inputs = {collective.has_splits() ? "tensor: T" : "tensors: T"},
+                      .outputs = {output_of(collective)},
+                      .attrs = {collective.has_splits() ? kTensorAttr : kTensorsAttr,
+                                "names: list(string) >= 1"},  // one, or one for each tensor
+                      .infer = inference_of(collective)};
+  const auto add = [](std::vector<const char*>& list, std::initializer_list<const char*> more) {
+    list.insert(list.end(), more);
+  };
+  if (collective.has_splits()) {
+    add(signature.inputs, {"splits: int32"});
+    add(signature.outputs, {"received_splits: int32"});
+  }
+  add(signature.inputs, {kTokenInput});
+  if (collective.may_be_grouped) add(signature.attrs, {"is_group: bool = false"});
+  add(signature.attrs, {"process_set_id: int = 0", kBlockingAttr});
+  if (collective.is_reduction) {
+    add(signature.attrs,
+        {"reduce_op: int", "prescale_factor: float = 1.0", "postscale_factor: float = 1.0"});
+  }
+  if (collective.has_root) add(signature.attrs, {"root_rank: int"});
+  return signature;
 }
 
 }  // namespace
 
+std::string op_name(const Collective& collective) {
+  std::string name = collective.name;
+  name.front() = static_cast<char>(name.front() - 'a' + 'A');
+  return "Horovod" + name;
+}
+
 void register_ops(TF_Status* status) {
-  register_collectives(status);
+  for (const Collective& collective : kCollectives) {
+    if (!collective.has_tensors()) continue;
+    register_op(op_name(collective).c_str(), signature_of(collective), status);
+  }
   const Signature source{.inputs = {},
                          .outputs = {"value: int32"},
                          .attrs = {},
                          .is_stateful = true,
                          .infer = infer_scalar};
   register_op(kTokenOp, source, status);
-  register_op(kJoinOp,
+  register_op(op_name(collective_of(Kind::kJoin)).c_str(),
               {.inputs = {},
                .outputs = {"last_rank: int32"},
-               .attrs = {"is_blocking: bool = false"},
+               .attrs = {kBlockingAttr},
                .is_stateful = true,
                .infer = infer_scalar},
               status);

@@ -1,19 +1,21 @@
 // What a graph may contain: the operations' signatures and how shapes follow.
 #pragma once
 
+#include <string>
+
 #include "bindings/tensorflow/handles.h"
+#include "core/collectives.h"
 
 namespace hvd::tensorflow {
 
-inline constexpr const char* kAllreduceOp = "HorovodAllreduce";
-inline constexpr const char* kAllgatherOp = "HorovodAllgather";
-inline constexpr const char* kBroadcastOp = "HorovodBroadcast";
-inline constexpr const char* kAlltoallOp = "HorovodAlltoall";
-inline constexpr const char* kReducescatterOp = "HorovodReducescatter";
-inline constexpr const char* kJoinOp = "HorovodJoin";
 inline constexpr const char* kWorldNumberOp = "HorovodWorldNumber";
 inline constexpr const char* kTokenOp = "HorovodToken";
 inline constexpr const char* kSelfTestOp = "HorovodSelfTest";
+
+// "HorovodAllreduce".
+std::string op_name(const Collective& collective);
+// Whether the collective is an operation of graphs. A barrier is not: no tensor would order it.
+constexpr bool is_op(const Collective& collective) { return collective.kind != Kind::kBarrier; }
 
 void register_ops(TF_Status* status);
 

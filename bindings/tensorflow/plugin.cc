@@ -128,18 +128,21 @@ void register_kernel(const char* op, TF_KernelBuilder* builder, TF_Status* statu
   if (TF_GetCode(status) == TF_OK) TF_RegisterKernelBuilder(op, builder, status);
 }
 
-template <Kind kKind>
-void register_collective(const char* op, TF_Status* status) {
-  register_kernel(op, TF_NewAsyncKernelBuilder(op, "CPU", create<kKind>, compute, destroy), status);
+// TensorFlow's C API hands a kernel's constructor no pointer, so each kind has one of its own.
+template <std::size_t... kKinds>
+void register_collectives(std::index_sequence<kKinds...>, TF_Status* status) {
+  const auto add = [status](const Collective& collective, auto* create_kernel) {
+    if (!is_op(collective)) return;
+    const std::string op = op_name(collective);
+    register_kernel(op.c_str(),
+                    TF_NewAsyncKernelBuilder(op.c_str(), "CPU", create_kernel, compute, destroy),
+                    status);
+  };
+  (add(kCollectives[kKinds], create<static_cast<Kind>(kKinds)>), ...);
 }
 
 void register_kernels(TF_Status* status) {
-  register_collective<Kind::kAllreduce>(kAllreduceOp, status);
-  register_collective<Kind::kAllgather>(kAllgatherOp, status);
-  register_collective<Kind::kBroadcast>(kBroadcastOp, status);
-  register_collective<Kind::kAlltoall>(kAlltoallOp, status);
-  register_collective<Kind::kReducescatter>(kReducescatterOp, status);
-  register_collective<Kind::kJoin>(kJoinOp, status);
+  register_collectives(std::make_index_sequence<kCollectives.size()>(), status);
   register_kernel(kTokenOp, TF_NewKernelBuilder(kTokenOp, "CPU", nullptr, compute_token, nullptr),
                   status);
   register_kernel(kWorldNumberOp,

@@ -50,8 +50,6 @@ class Attributes {
   Status status_;
 };
 
-bool may_be_group(Kind kind) { return is_reduction(kind) || kind == Kind::kAllgather; }
-
 }  // namespace
 
 std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction) {
@@ -60,17 +58,20 @@ std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* constr
   Request& request = spec->request;
   request.kind = kind;
   spec->is_blocking = attributes.truth("is_blocking");
-  if (kind != Kind::kJoin) {
+  const Collective& collective = collective_of(kind);
+  if (collective.has_tensors()) {
     spec->names = attributes.texts("names");
     spec->process_set = attributes.integer("process_set_id");
   }
-  if (may_be_group(kind)) request.is_grouped = spec->is_group = attributes.truth("is_group");
-  if (is_reduction(kind)) {
+  if (collective.may_be_grouped) {
+    request.is_grouped = spec->is_group = attributes.truth("is_group");
+  }
+  if (collective.is_reduction) {
     request.op = static_cast<ReduceOp>(attributes.integer("reduce_op"));
     request.prescale = attributes.number("prescale_factor");
     request.postscale = attributes.number("postscale_factor");
   }
-  if (kind == Kind::kBroadcast) request.root = attributes.integer("root_rank");
+  if (collective.has_root) request.root = attributes.integer("root_rank");
   if (attributes.ok()) return spec;
   TF_OpKernelConstruction_Failure(construction, attributes.status());
   return nullptr;

@@ -4,6 +4,9 @@
 #include <charconv>
 #include <cstring>
 
+#include "bindings/submissions.h"
+#include "core/text.h"
+
 namespace hvd::tensorflow {
 
 namespace {
@@ -81,19 +84,6 @@ Request read_tensor(Reader& reader, Request request) {
   return request;
 }
 
-// XLA may give no address for nothing; the engine takes none for "allocate it".
-template <typename Byte>
-Byte* address_of(Byte* data) {
-  alignas(64) static std::byte nothing[64];
-  return data == nullptr ? nothing : data;
-}
-
-std::string list_shape(const std::vector<std::int64_t>& dims) {
-  std::string text = "[";
-  for (const std::int64_t dim : dims) text += (text.size() > 1 ? ", " : "") + std::to_string(dim);
-  return text + "]";
-}
-
 }  // namespace
 
 WorldQuestion read_world_question(std::string_view text) {
@@ -130,38 +120,24 @@ XlaCall::XlaCall(std::string_view text, const void* const* inputs, void* const* 
 
 void XlaCall::add_tensor(const Request& request, const void* input, void* output) {
   requests_.push_back(request);
-  tensors_.push_back(
-      {.in = address_of(static_cast<const std::byte*>(input)),
-       .out = keeps_shape() ? address_of(static_cast<std::byte*>(output)) : nullptr});
-}
-
-bool XlaCall::keeps_shape() const {
-  return request_.kind == Kind::kAllreduce || request_.kind == Kind::kBroadcast;
+  tensors_.push_back({.in = address_of(static_cast<const std::byte*>(input)),
+                      .out = collective_of(request_.kind).keeps_shape()
+                                 ? address_of(static_cast<std::byte*>(output))
+                                 : nullptr});
 }
 
 std::vector<Submission> XlaCall::submissions() const {
-  if (request_.kind == Kind::kJoin) {
+  if (!collective_of(request_.kind).has_tensors()) {
     return {{.name = {}, .requests = {&request_, 1}, .tensors = {&nothing_, 1}, .splits = {}}};
   }
-  if (request_.is_grouped) {
-    return {{.name = names_.front(), .requests = requests_, .tensors = tensors_, .splits = {}}};
-  }
-  std::vector<Submission> submissions;
-  submissions.reserve(requests_.size());
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    submissions.push_back({.name = names_[i],
-                           .requests = {&requests_[i], 1},
-                           .tensors = {&tensors_[i], 1},
-                           .splits = splits_});
-  }
-  return submissions;
+  return submissions_of(names_, request_.is_grouped, requests_, tensors_, splits_);
 }
 
 void XlaCall::store(const std::vector<Output>& outputs) const {
-  if (keeps_shape()) return;
+  if (collective_of(request_.kind).keeps_shape()) return;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const bool is_tensor = i < requests_.size();
-    if (request_.kind != Kind::kJoin) {
+    if (collective_of(request_.kind).has_tensors()) {
       check(outputs[i].shape, is_tensor ? rows_[i] : set_size_, request_.is_grouped ? 0 : i);
     }
     std::size_t size_bytes = is_tensor ? size_of(requests_[i].dtype) : sizeof(std::int32_t);
@@ -177,8 +153,8 @@ void XlaCall::check(const std::vector<std::int64_t>& shape, std::int64_t rows,
   expected.front() = rows;
   throw Error(ErrorCode::kInvalidArgument,
               name_of(request_) + " '" + std::string(names_[std::min(name, names_.size() - 1)]) +
-                  "': the result has shape " + list_shape(shape) +
-                  ", XLA has compiled the function for " + list_shape(expected) +
+                  "': the result has shape " + shape_text(shape) +
+                  ", XLA has compiled the function for " + shape_text(expected) +
                   "; in a compiled function every rank has to give as many rows");
 }
 

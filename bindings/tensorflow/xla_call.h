@@ -36,7 +36,6 @@ class XlaCall {
 
  private:
   void add_tensor(const Request& request, const void* input, void* output);
-  bool keeps_shape() const;
   void check(const std::vector<std::int64_t>& shape, std::int64_t rows, std::size_t name) const;
 
   Request request_;  // of each tensor, but for dtype and shape

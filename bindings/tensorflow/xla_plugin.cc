@@ -4,12 +4,12 @@
 // names, and src/horovod/tensorflow/xla_plugin.py tries out what is relied on here.
 #include <algorithm>
 #include <cstring>
-#include <future>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "bindings/error_names.h"
+#include "bindings/submissions.h"
 #include "bindings/tensorflow/port.h"
 #include "bindings/tensorflow/xla_call.h"
 #include "core/shared_library.h"
@@ -30,20 +30,11 @@ std::string describe(const Error& error) {
   return python_name_of(error) + std::string(": ") + error.what();
 }
 
-// Not to be interrupted: XLA would give the buffers to others while ranks still use them.
-EnginePort::Result run_to_its_end(const XlaCall& call) {
-  std::promise<EnginePort::Result> ended;
-  attached_port().start(
-      call.process_set(), call.submissions(),
-      [&ended](EnginePort::Result result) { ended.set_value(std::move(result)); });
-  return ended.get_future().get();
-}
-
 void run_collective(void* outputs, const void** inputs, const char* text, std::size_t text_size,
                     XlaStatus* status) {
   try {
     const XlaCall call({text, text_size}, inputs, static_cast<void**>(outputs));
-    EnginePort::Result result = run_to_its_end(call);
+    EnginePort::Result result = run_to_end(attached_port(), call.process_set(), call.submissions());
     if (result.error) throw Error(*result.error);
     call.store(result.outputs);
   } catch (const Error& error) {

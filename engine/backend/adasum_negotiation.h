@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/adasum_trial.h"
-#include "backend/carried.h"
+#include "backend/plane_collective.h"
 #include "backend/status_agreement.h"
 
 namespace hvd {

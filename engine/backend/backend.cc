@@ -1,14 +1,24 @@
 #include "backend/backend.h"
 
-#include <algorithm>
-
 namespace hvd {
 
-RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
-  const std::int64_t least = dim0 / size;
-  const std::int64_t longer = dim0 % size;  // so many ranks get a row more
-  return {.begin = owner * least + std::min<std::int64_t>(owner, longer),
-          .count = least + (owner < longer ? 1 : 0)};
+void CollectiveBackend::begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) {
+  clear();
+  switch (kind) {
+    case Kind::kAllreduce:
+      return begin_allreduce(works, cut);
+    case Kind::kAllgather:
+      return begin_allgather(works);
+    case Kind::kBroadcast:
+      return begin_broadcast(works);
+    case Kind::kAlltoall:
+      return begin_alltoall(works);
+    case Kind::kReducescatter:
+      return begin_reducescatter(works);
+    case Kind::kBarrier:
+    case Kind::kJoin:
+      return;  // complete, since all ranks have arrived
+  }
 }
 
 }  // namespace hvd

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "backend/work_views.h"
-
 namespace hvd {
 
 namespace {
@@ -13,31 +11,23 @@ namespace {
 constexpr std::size_t kSliceBytes = 128 * 1024;
 
 View given(const std::byte* in, std::size_t size_bytes) {
-  View view;
-  view.in = in;
-  view.size_bytes = size_bytes;
-  return view;
+  return {.in = in, .size_bytes = size_bytes, .spec = {}};
 }
 
 View taken(std::byte* out, std::size_t size_bytes) {
-  View view;
-  view.out = out;
-  view.size_bytes = size_bytes;
-  return view;
+  return {.out = out, .size_bytes = size_bytes, .spec = {}};
 }
 
 View kept(const std::byte* in, std::byte* out, std::size_t size_bytes) {
-  View view = given(in, size_bytes);
-  view.out = out;
-  return view;
+  return {.in = in, .out = out, .size_bytes = size_bytes, .spec = {}};
 }
 
-struct Place {
+struct HostMember {
   int host = 0;
   int member = 0;
 };
 
-Place place_of(const HostMap& map, int rank) {
+HostMember member_of(const HostMap& map, int rank) {
   for (int host = 0; host < map.host_count(); ++host) {
     const auto& members = map.hosts[host];
     const auto at = std::ranges::find(members, rank);
@@ -96,7 +86,7 @@ void ClusterRoutes::describe_broadcasts(std::span<const Work> works) {
 // Hosts are numbered from the root's. The parent of a host is its number without the last bit set;
 // its children are those with one more bit behind that. The largest subtree is served first.
 void ClusterRoutes::describe(const Work& work) {
-  const Place root = place_of(map_, work.root);
+  const HostMember root = member_of(map_, work.root);
   const int hosts = map_.host_count();
   const std::size_t size_bytes = work.request->size_bytes();
   const int owner = map_.owner_index(root.member, map_.own);

@@ -26,9 +26,9 @@ void DeviceBackend::begin(Kind kind, std::span<const Work> works, const Allreduc
   });
 }
 
-void DeviceBackend::begin_negotiation() {
+void DeviceBackend::begin_barrier() {
   is_on_device_ = false;
-  host_->begin_negotiation();
+  host_->begin_barrier();
 }
 
 bool DeviceBackend::advance(PeerWait& blocked) {

@@ -25,7 +25,7 @@ class DeviceBackend final : public Backend {
 
   // Throws Error(kSystem) where a GPU is needed, for a rank that is absent, and there is none.
   void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
-  void begin_negotiation() override;
+  void begin_barrier() override;
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override { return host_->end_block(); }
   Nanoseconds pause() const override;

@@ -241,7 +241,7 @@ void DeviceBuckets::begin_staging() {
 
 void DeviceBuckets::leave_event(std::span<const Work> works, const CudaEventPtr& event) {
   for (const Work& work : works) {
-    if (work.flight != nullptr) work.flight->add_done(event);
+    if (work.dependency != nullptr) work.dependency->add_done(event);
   }
   unfinished_.push_back(event);
 }

@@ -54,9 +54,9 @@ void DeviceIpc::begin(std::span<const Work> works) {
   pass_count_ = block_count(plan_.longest_bytes, half_bytes_);
   const CurrentDevice current(gpu_.driver(), device_);
   for (const Work& work : works) {
-    if (work.flight == nullptr) continue;
-    work.flight->ready(work.device).hold_back(in_.get());
-    work.flight->ready(work.device).hold_back(out_.get());
+    if (work.dependency == nullptr) continue;
+    work.dependency->ready(work.device).hold_back(in_.get());
+    work.dependency->ready(work.device).hold_back(out_.get());
   }
   if (pass_count_ == 0) {
     taken_ = out_.mark();
@@ -72,7 +72,7 @@ bool DeviceIpc::advance(PeerWait& blocked) {
         blocked = {.is_polled = true};
         return false;
       }
-      host_.begin_negotiation();
+      host_.begin_barrier();
       is_meeting_ = true;
     }
     if (!host_.advance(blocked)) return false;

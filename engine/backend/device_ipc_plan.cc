@@ -11,7 +11,7 @@ namespace {
 
 Place as_rank(int rank, Place place) { return {.rank = rank, .size = place.size}; }
 
-// The takings of one work; `starts`: where it lies in each rank's stream.
+// Appends what this rank takes of one work; `starts`: where the work begins in each rank's stream.
 class Taker {
  public:
   Taker(const Work& work, Place place, const std::vector<std::size_t>& starts, IpcPlan& plan)
@@ -19,35 +19,33 @@ class Taker {
 
   void take() {
     const Request& request = *work_.request;
-    switch (request.kind) {
-      case Kind::kBroadcast:
-        if (work_.root == place_.rank && work_.in == work_.out) return;
-        return add(work_.root, 0, request.size_bytes());
-      case Kind::kAllgather:
-        for (int giver = 0; giver < place_.size; ++giver) {
-          add(giver, 0, given_bytes(work_, as_rank(giver, place_)));
-        }
-        return;
-      case Kind::kAlltoall:
-        for (int giver = 0; giver < place_.size; ++giver) take_split(giver);
-        return;
-      case Kind::kReducescatter: {
-        const RowRange rows = reducescatter_rows(request.dims[0], place_.rank, place_.size);
-        return add(IpcTaking::kAll, static_cast<std::size_t>(rows.begin) * row_bytes_of(request),
-                   taken_bytes(work_, place_));
+    const Collective& collective = collective_of(request.kind);
+    if (collective.has_root) {
+      if (work_.root == place_.rank && work_.in == work_.out) return;
+      add(work_.root, 0, request.size_bytes());
+    } else if (collective.is_reduction) {
+      const bool is_whole = collective.keeps_shape();
+      const std::size_t begin = is_whole ? 0 : begin_of_own_rows(request);
+      add(IpcTaking::kAll, begin, taken_bytes(work_, place_));
+    } else if (collective.has_splits()) {
+      for (int from = 0; from < place_.size; ++from) take_split(from);
+    } else {
+      for (int from = 0; from < place_.size; ++from) {
+        add(from, 0, given_bytes(work_, as_rank(from, place_)));
       }
-      default:
-        return add(IpcTaking::kAll, 0, request.size_bytes());
     }
   }
 
  private:
-  void take_split(int giver) {
+  std::size_t begin_of_own_rows(const Request& request) const {
+    const RowRange rows = reducescatter_rows(request.dims[0], place_.rank, place_.size);
+    return static_cast<std::size_t>(rows.begin) * row_bytes_of(request);
+  }
+
+  void take_split(int from) {
     std::size_t begin = 0;
-    for (int taker = 0; taker < place_.rank; ++taker) {
-      begin += split_bytes(work_, giver, taker, place_.size);
-    }
-    add(giver, begin, split_bytes(work_, giver, place_.rank, place_.size));
+    for (int to = 0; to < place_.rank; ++to) begin += split_bytes(work_, from, to, place_.size);
+    add(from, begin, split_bytes(work_, from, place_.rank, place_.size));
   }
 
   void add(int giver, std::size_t begin, std::size_t size_bytes) {

@@ -1,15 +1,15 @@
-// Who puts what where, when ranks of one host exchange a bucket through memory that all of them
-// see. Pure.
+// The plan for a bucket that ranks of one host exchange through memory that all of them see: what
+// each rank copies where. Pure.
 //
-// Each rank gives a stream: its parts of the bucket's tensors, one after the other. All ranks know
-// all streams' layouts, so they can cut them into passes without a word.
+// Each rank gives a stream: its parts of the bucket's tensors, one after the other. Every rank
+// knows the layout of all streams, so all cut them into the same passes without a message.
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <vector>
 
-#include "backend/device_shapes.h"
+#include "backend/work.h"
 
 namespace hvd {
 
@@ -40,7 +40,7 @@ struct IpcPlan {
 
 // Works of one kind.
 IpcPlan plan_ipc(std::span<const Work> works, Place place);
-// Whether it can be done so, with the bits that the host's kernels give; the same on all ranks.
+// Whether the GPU's kernels give the bits that the host's kernels give; the same on all ranks.
 bool ipc_runs(const Request& request);
 
 }  // namespace hvd

@@ -9,9 +9,6 @@ namespace hvd {
 
 namespace {
 
-// Tensors of which every rank has the same.
-bool is_alike(Kind kind) { return kind == Kind::kBroadcast || kind == Kind::kAllreduce; }
-
 // Behind what the pass has already.
 std::size_t place_in(StagedPass& pass, std::size_t size_bytes) {
   const std::size_t at = pass.size_bytes;
@@ -19,15 +16,16 @@ std::size_t place_in(StagedPass& pass, std::size_t size_bytes) {
   return at;
 }
 
-// A piece of a tensor of which every rank has the same, in place.
+// A piece of a tensor that has one shape on all ranks.
 StagedPart piece_of(const Work& work, Place place, std::size_t begin, std::size_t size_bytes) {
   StagedPart part{.work = &work, .request = *work.request};
   part.request.dims_count = 1;
   part.request.dims[0] = static_cast<std::int64_t>(size_bytes / size_of(part.request.dtype));
-  const bool is_given = part.request.kind != Kind::kBroadcast || work.root == place.rank;
+  const bool has_root = collective_of(part.request.kind).has_root;
+  const bool is_given = !has_root || work.root == place.rank;
   if (is_given) part.from = at_offset(work.in, begin);
   part.from_bytes = part.from == nullptr ? 0 : size_bytes;
-  const bool is_there = part.request.kind == Kind::kBroadcast && is_given && work.in == work.out;
+  const bool is_there = has_root && is_given && work.in == work.out;
   if (!is_there) part.to = at_offset(work.out, begin);
   part.to_bytes = part.to == nullptr ? 0 : size_bytes;
   return part;
@@ -41,7 +39,8 @@ StagedPart whole_of(const Work& work, Place place) {
   return part;
 }
 
-// `is_cut`: a tensor may be; else a pass has whole ones, and a large one for itself.
+// `is_cut`: passes may cut tensors; else a pass has whole tensors, and a large one has its own
+// pass.
 std::vector<StagedPass> divided(std::span<const Work> works, Place place, std::size_t pass_bytes,
                                 bool is_cut) {
   std::vector<StagedPass> passes;
@@ -66,7 +65,8 @@ std::vector<StagedPass> divided(std::span<const Work> works, Place place, std::s
 
 std::vector<StagedPass> plan_passes(Kind kind, std::span<const Work> works, Place place,
                                     std::size_t pass_bytes) {
-  if (is_alike(kind)) return divided(works, place, pass_bytes, !is_adasum(works));
+  if (collective_of(kind).keeps_shape())
+    return divided(works, place, pass_bytes, !is_adasum(works));
   StagedPass pass;
   for (const Work& work : works) {
     StagedPart part = whole_of(work, place);
@@ -94,9 +94,9 @@ void DeviceStaging::begin(Kind kind, std::span<const Work> works, const Allreduc
   drained_ = 0;
   const CurrentDevice current(driver, device);
   for (const Work& work : works) {
-    if (work.flight == nullptr) continue;
-    work.flight->ready(work.device).hold_back(in_->get());
-    work.flight->ready(work.device).hold_back(out_->get());
+    if (work.dependency == nullptr) continue;
+    work.dependency->ready(work.device).hold_back(in_->get());
+    work.dependency->ready(work.device).hold_back(out_->get());
   }
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/device_shapes.h"
+#include "backend/work.h"
 #include "gpu/stream_dependency.h"
 
 namespace hvd {

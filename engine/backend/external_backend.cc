@@ -3,9 +3,8 @@
 #include <map>
 #include <utility>
 
-#include "backend/carried_exchanges.h"
-#include "backend/carried_reductions.h"
-#include "backend/work_views.h"
+#include "backend/plane_exchanges.h"
+#include "backend/plane_reductions.h"
 
 namespace hvd {
 
@@ -14,11 +13,11 @@ namespace {
 constexpr Nanoseconds kShortestPause = std::chrono::microseconds(2);
 constexpr Nanoseconds kLongestPause = std::chrono::microseconds(200);
 
-class CarriedBarrier final : public Carried {
+class PlaneBarrier final : public PlaneCollective {
  public:
-  bool next(Carrier& carrier) override {
+  bool next(DataPlane& plane) override {
     if (std::exchange(is_started_, true)) return false;
-    carrier.barrier();
+    plane.barrier();
     return true;
   }
 
@@ -26,53 +25,28 @@ class CarriedBarrier final : public Carried {
   bool is_started_ = false;
 };
 
-View reduced_view(const Work& work, int size) {
-  return {.in = work.in,
-          .out = work.out,
-          .size_bytes = work.request->size_bytes(),
-          .spec = spec_of(*work.request, size)};
-}
-
-ReduceOp carried_op(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
+ReduceOp plane_op(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
 
 }  // namespace
 
-ExternalBackend::ExternalBackend(Peers& peers, Place place, std::shared_ptr<Carrier> carrier)
-    : peers_(peers), carrier_(std::move(carrier)), place_(place) {}
+ExternalBackend::ExternalBackend(Peers& peers, Place place, std::shared_ptr<DataPlane> plane)
+    : peers_(peers), plane_(std::move(plane)), place_(place) {}
 
-void ExternalBackend::begin(Kind kind, std::span<const Work> works, const AllreduceCut&) {
+void ExternalBackend::clear() {
   queue_.clear();
   position_ = 0;
   ++buckets_;
-  switch (kind) {
-    case Kind::kAllreduce:
-      return add_allreduces(works);
-    case Kind::kBroadcast:
-      return add_broadcast(works);
-    case Kind::kAllgather:
-      return add_allgather(works);
-    case Kind::kAlltoall:
-      for (const Work& work : works) add_alltoall(work);
-      return;
-    case Kind::kReducescatter:
-      return add_reducescatter(works);
-    case Kind::kBarrier:
-    case Kind::kJoin:
-      return;  // that all ranks arrived is all there is to it
-  }
 }
 
-void ExternalBackend::begin_negotiation() {
-  queue_.clear();
-  position_ = 0;
-  ++buckets_;
-  add<CarriedBarrier>();
+void ExternalBackend::begin_barrier() {
+  clear();
+  add<PlaneBarrier>();
 }
 
 bool ExternalBackend::advance(PeerWait& blocked) {
   for (;;) {
     if (is_called_) {
-      if (!carrier_->test()) {
+      if (!plane_->test()) {
         blocked = {.is_polled = true};
         return false;
       }
@@ -88,7 +62,7 @@ bool ExternalBackend::advance(PeerWait& blocked) {
 
 bool ExternalBackend::start_next() {
   while (position_ < queue_.size()) {
-    if (queue_[position_]->next(*carrier_)) {
+    if (queue_[position_]->next(*plane_)) {
       is_called_ = true;
       called_ns_ = now_ns();
       return true;
@@ -102,95 +76,71 @@ Nanoseconds ExternalBackend::pause() const {
   return std::clamp(Nanoseconds((now_ns() - called_ns_) / 8), kShortestPause, kLongestPause);
 }
 
-// One call for all tensors of a dtype and op that the carrier reduces; our kernels take the rest.
-void ExternalBackend::add_allreduces(std::span<const Work> works) {
-  std::map<std::pair<Dtype, ReduceOp>, ViewList> carried;
+// One call for all tensors of a dtype and op that the data plane reduces. Our kernels do the rest.
+void ExternalBackend::begin_allreduce(std::span<const Work> works, const AllreduceCut&) {
+  std::map<std::pair<Dtype, ReduceOp>, ViewList> reduced;
   ViewList others;
   ViewList adasum;
   for (const Work& work : works) {
     const Request& request = *work.request;
-    const ReduceOp op = carried_op(request.op);
+    const ReduceOp op = plane_op(request.op);
     const View view = reduced_view(work, place_.size);
     if (op == ReduceOp::kAdasum) {
       adasum.append(view);
-    } else if (carrier_->reduces(request.dtype, op)) {
-      carried[{request.dtype, op}].append(view);
+    } else if (plane_->reduces(request.dtype, op)) {
+      reduced[{request.dtype, op}].append(view);
     } else {
       others.append(view);
     }
   }
-  for (auto& [_, views] : carried) add<CarriedAllreduce>(std::move(views), scratch_);
-  if (!others.views().empty()) add<CarriedReduction>(std::move(others), place_, scratch_);
-  if (!adasum.views().empty()) add<CarriedAdasum>(adasum, place_, scratch_);
+  for (auto& [_, views] : reduced) add<PlaneAllreduce>(std::move(views), scratch_);
+  if (!others.views().empty()) add<PlaneReduction>(std::move(others), place_, scratch_);
+  if (!adasum.views().empty()) add<PlaneAdasum>(adasum, place_, scratch_);
 }
 
-void ExternalBackend::add_broadcast(std::span<const Work> works) {
+void ExternalBackend::begin_broadcast(std::span<const Work> works) {
   ViewList views;
-  for (const Work& work : works) {
-    views.append(
-        {.in = work.in, .out = work.out, .size_bytes = work.request->size_bytes(), .spec = {}});
-  }
-  add<CarriedBroadcast>(std::move(views), works.front().root, place_, scratch_);
+  for (const Work& work : works) views.append(moved_view(work));
+  add<PlaneBroadcast>(std::move(views), works.front().root, place_, scratch_);
 }
 
-void ExternalBackend::add_allgather(std::span<const Work> works) {
+void ExternalBackend::begin_allgather(std::span<const Work> works) {
   std::vector<ViewList> streams(static_cast<std::size_t>(place_.size));
-  for (const Work& work : works) {
-    const std::size_t row_bytes = row_bytes_of(*work.request);
-    std::size_t begin = 0;
-    for (std::size_t rank = 0; rank < streams.size(); ++rank) {
-      const std::size_t bytes = static_cast<std::size_t>(work.rows[rank]) * row_bytes;
-      const bool is_own = static_cast<int>(rank) == place_.rank;
-      streams[rank].append({.in = is_own ? work.in : nullptr,
-                            .out = at_offset(work.out, begin),
-                            .size_bytes = bytes,
-                            .spec = {}});
-      begin += bytes;
-    }
-  }
-  add<CarriedAllgather>(std::move(streams), place_, scratch_);
+  for (const Work& work : works) append_rows(work, place_, streams);
+  add<PlaneAllgather>(std::move(streams), place_, scratch_);
+}
+
+void ExternalBackend::begin_alltoall(std::span<const Work> works) {
+  for (const Work& work : works) add_alltoall(work);
 }
 
 void ExternalBackend::add_alltoall(const Work& work) {
-  const std::size_t row_bytes = row_bytes_of(*work.request);
-  const auto size = static_cast<std::size_t>(place_.size);
-  const auto self = static_cast<std::size_t>(place_.rank);
-  const auto bytes = [&](std::size_t giver, std::size_t taker) {
-    return static_cast<std::size_t>(work.splits[giver * size + taker]) * row_bytes;
-  };
-  std::vector<ViewList> given(size);
-  std::vector<ViewList> taken(size);
+  const auto [self, size] = place_;
+  std::vector<ViewList> sent(static_cast<std::size_t>(size));
+  std::vector<ViewList> received(sent.size());
   std::size_t in_begin = 0;
   std::size_t out_begin = 0;
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    given[rank].append(
-        {.in = at_offset(work.in, in_begin), .size_bytes = bytes(self, rank), .spec = {}});
-    taken[rank].append(
-        {.out = at_offset(work.out, out_begin), .size_bytes = bytes(rank, self), .spec = {}});
-    in_begin += bytes(self, rank);
-    out_begin += bytes(rank, self);
-  }
   std::size_t longest_bytes = 0;
-  for (const std::int64_t rows : work.splits) {
-    longest_bytes = std::max(longest_bytes, align_up(static_cast<std::size_t>(rows) * row_bytes));
-  }
-  add<CarriedAlltoall>(std::move(given), std::move(taken), longest_bytes, scratch_);
-}
-
-void ExternalBackend::add_reducescatter(std::span<const Work> works) {
-  std::vector<ViewList> streams(static_cast<std::size_t>(place_.size));
-  for (const Work& work : works) {
-    const std::size_t row_bytes = row_bytes_of(*work.request);
-    for (int owner = 0; owner < place_.size; ++owner) {
-      const RowRange rows = reducescatter_rows(work.request->dims[0], owner, place_.size);
-      View view = reduced_view(work, place_.size);
-      view.in = at_offset(work.in, static_cast<std::size_t>(rows.begin) * row_bytes);
-      view.out = owner == place_.rank ? work.out : nullptr;
-      view.size_bytes = static_cast<std::size_t>(rows.count) * row_bytes;
-      streams[static_cast<std::size_t>(owner)].append(view);
+  for (int rank = 0; rank < size; ++rank) {
+    const std::size_t in_bytes = split_bytes(work, self, rank, size);
+    const std::size_t out_bytes = split_bytes(work, rank, self, size);
+    sent[static_cast<std::size_t>(rank)].append(
+        {.in = at_offset(work.in, in_begin), .size_bytes = in_bytes, .spec = {}});
+    received[static_cast<std::size_t>(rank)].append(
+        {.out = at_offset(work.out, out_begin), .size_bytes = out_bytes, .spec = {}});
+    in_begin += in_bytes;
+    out_begin += out_bytes;
+    for (int to = 0; to < size; ++to) {
+      longest_bytes = std::max(longest_bytes, align_up(split_bytes(work, rank, to, size)));
     }
   }
-  add<CarriedReduceScatter>(std::move(streams), place_, scratch_);
+  add<PlaneAlltoall>(std::move(sent), std::move(received), longest_bytes, scratch_);
+}
+
+void ExternalBackend::begin_reducescatter(std::span<const Work> works) {
+  std::vector<ViewList> streams(static_cast<std::size_t>(place_.size));
+  for (const Work& work : works) append_parts(work, place_, streams);
+  add<PlaneReduceScatter>(std::move(streams), place_, scratch_);
 }
 
 }  // namespace hvd

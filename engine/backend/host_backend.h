@@ -1,5 +1,5 @@
-// Runs buckets over the shared memory of one host: turns the tensors of a bucket into views and
-// picks the algorithm.
+// Runs buckets over the shared memory of one host. Each collective turns the tensors of a bucket
+// into views and starts an algorithm.
 #pragma once
 
 #include <span>
@@ -15,34 +15,35 @@
 
 namespace hvd {
 
-class HostBackend final : public Backend {
+class HostBackend final : public CollectiveBackend {
  public:
   explicit HostBackend(Peers& peers);
 
-  void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
-  void begin_negotiation() override;
+  void begin_barrier() override;
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override { return next_block_; }
 
  private:
-  void begin_allreduce(std::span<const Work> works, const AllreduceCut& cut);
-  void begin_exchange();
-  void begin_reducescatter(std::span<const Work> works);
+  void clear() override;
+  void begin_allreduce(std::span<const Work> works, const AllreduceCut& cut) override;
+  void begin_allgather(std::span<const Work> works) override;
+  void begin_broadcast(std::span<const Work> works) override;
+  void begin_alltoall(std::span<const Work> works) override;
+  void begin_reducescatter(std::span<const Work> works) override;
 
-  void fill_broadcast(const Work& work);
-  void fill_allgather(const Work& work);
+  void begin_exchange();
   void fill_alltoall(const Work& work);
-  void fill_reducescatter(const Work& work);
+  Place place() const { return {.rank = peers_.rank(), .size = peers_.size()}; }
 
   Peers& peers_;
   Allreduce allreduce_;
   Adasum adasum_;
   Exchange exchange_;
-  Barrier meeting_;
+  Barrier barrier_;
   ReduceScatter reduce_scatter_;
   ViewList views_;                 // allreduce: all tensors; exchanges: what stays on this rank
-  std::vector<ViewList> streams_;  // by giver, or by owner for a reducescatter
-  Collective* running_ = nullptr;
+  std::vector<ViewList> streams_;  // by the rank that gives; reducescatter: by owner
+  Algorithm* running_ = nullptr;
   BlockNumber next_block_ = 0;
 };
 

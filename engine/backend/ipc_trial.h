@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "backend/carried.h"
 #include "backend/device_ipc.h"
+#include "backend/plane_collective.h"
 
 namespace hvd {
 

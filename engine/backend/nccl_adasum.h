@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "backend/carried.h"
 #include "backend/device_channel.h"
 #include "backend/nccl_call.h"
+#include "backend/plane_collective.h"
 #include "gpu/adasum_kernels.h"
 #include "gpu/gpu.h"
 

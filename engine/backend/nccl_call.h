@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "backend/backend.h"
-#include "backend/work_views.h"
+#include "backend/work.h"
 #include "gpu/nccl_communicator.h"
 
 namespace hvd {

@@ -56,7 +56,8 @@ void NcclLaunch::add_call(const Work& work) {
   const std::size_t given = given_bytes(work, place_);
   const std::size_t taken = taken_bytes(work, place_);
   const bool is_near = work.device == channel_->stream.device();
-  if (work.flight != nullptr) work.flight->ready(work.device).hold_back(channel_->stream.get());
+  if (work.dependency != nullptr)
+    work.dependency->ready(work.device).hold_back(channel_->stream.get());
   NcclCall call{.work = &work, .in = work.in, .out = work.out};
   if (work.in == nullptr || (!is_near && given != 0)) {
     std::byte* const in = scratch(given);

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "backend/device_channel.h"
-#include "backend/device_shapes.h"
 #include "backend/nccl_adasum.h"
 #include "backend/nccl_call.h"
 #include "backend/nccl_levels.h"
+#include "backend/work.h"
 #include "gpu/gpu.h"
 
 namespace hvd {

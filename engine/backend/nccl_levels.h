@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "backend/carried.h"
 #include "backend/device_channel.h"
 #include "backend/nccl_call.h"
+#include "backend/plane_collective.h"
 #include "collective/host_map.h"
 
 namespace hvd {

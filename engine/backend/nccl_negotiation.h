@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/carried.h"
 #include "backend/host_gather.h"
+#include "backend/plane_collective.h"
 #include "backend/status_agreement.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_communicator.h"

@@ -18,7 +18,7 @@
 
 namespace hvd {
 
-class Adasum final : public Collective {
+class Adasum final : public Algorithm {
  public:
   explicit Adasum(Peers& peers);
 

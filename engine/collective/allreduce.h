@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "collective/collective.h"
+#include "collective/algorithm.h"
 #include "collective/views.h"
 #include "core/tuning.h"
 
@@ -36,7 +36,7 @@ struct AllreducePlan {
 AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cell_bytes,
                              const AllreduceCut& cut = {});
 
-class Allreduce final : public Collective {
+class Allreduce final : public Algorithm {
  public:
   explicit Allreduce(Peers& peers);
 

@@ -2,11 +2,11 @@
 // without a tensor, so that the others do not run ahead of it.
 #pragma once
 
-#include "collective/collective.h"
+#include "collective/algorithm.h"
 
 namespace hvd {
 
-class Barrier final : public Collective {
+class Barrier final : public Algorithm {
  public:
   explicit Barrier(Peers& peers) : peers_(peers) {}
 

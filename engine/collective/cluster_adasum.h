@@ -19,7 +19,7 @@
 
 namespace hvd {
 
-class ClusterAdasum final : public Collective {
+class ClusterAdasum final : public Algorithm {
  public:
   // `allreduce` and `exchange` are used while this runs.
   ClusterAdasum(const HostMap& map, Links& links, OwnPlace own, ClusterAllreduce& allreduce,

@@ -7,11 +7,11 @@
 
 #include <cstdint>
 
-#include "collective/collective.h"
+#include "collective/algorithm.h"
 
 namespace hvd {
 
-class StageAhead : public Collective {
+class StageAhead : public Algorithm {
  public:
   bool advance(PeerWait& blocked) override;
 

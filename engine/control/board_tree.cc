@@ -86,9 +86,7 @@ bool NegotiationTable::is_partial(std::uint32_t index) const {
 bool NegotiationTable::merge(const Arrivals& arrival) {
   const std::uint32_t index = slots_.find_or_create(arrival.key);
   const Kind kind = arrival.requests.front().kind;
-  const std::size_t chain =
-      kind == Kind::kAlltoall ? static_cast<std::size_t>(config_.size) : arrival.requests.size();
-  prepare_slot(index, chain);
+  prepare_slot(index, chain_length(arrival.requests));
   Slot& slot = slots_[index];
   const std::uint32_t parity = (slot.round + 1) & 1;
   std::vector<int> ranks = arrival.ranks;
@@ -115,10 +113,8 @@ bool NegotiationTable::merge_repeated(std::uint32_t index, std::uint32_t wire_id
   if (slot.is_resting) slots_.wake_up(index);
   std::vector<Request> requests;
   read_requests(index, slot.round & 1, requests);
-  std::size_t size_bytes = 0;
-  for (const Request& request : requests) size_bytes += request.size_bytes();
   const std::uint64_t signature = slot.signature[slot.round & 1];
-  record(index, requests, signature, ranks.front(), size_bytes);
+  record(index, requests, signature, ranks.front(), total_bytes(requests));
   for (const int rank : ranks) {
     if (!has_arrived(slot, rank, slot.round + 1)) count_arrival(slot, rank);
   }
@@ -175,8 +171,7 @@ std::uint32_t NegotiationTable::append(const Decision& decision) {
   check_decision(decision);
   const std::uint32_t index = slots_.find_or_create(decision.key);
   const Kind kind = decision.requests.front().kind;
-  prepare_slot(index, kind == Kind::kAlltoall ? static_cast<std::size_t>(config_.size)
-                                              : decision.requests.size());
+  prepare_slot(index, chain_length(decision.requests));
   Slot& slot = slots_[index];
   slot.wire_id = decision.wire_id;
   const std::uint32_t parity = begin_decided(index);
@@ -228,46 +223,47 @@ void NegotiationTable::read_requests(std::uint32_t index, std::uint32_t parity,
   }
 }
 
+std::size_t NegotiationTable::chain_length(std::span<const Request> requests) const {
+  return collective_of(requests.front().kind).has_splits() ? all_ranks_.size() : requests.size();
+}
+
+// Calls use(rows of a tensor or of a rank's splits, how many) in the order of messages.
+template <typename Use>
+void NegotiationTable::for_each_rows(std::uint32_t index, std::uint32_t parity,
+                                     std::span<const int> ranks, Use&& use) const {
+  const Slot& head = slots_[index];
+  const RowCounts row_counts = collective_of(head.rounds[parity].request.kind).row_counts;
+  if (row_counts == RowCounts::kNone) return;
+  std::vector<std::uint32_t> chain{index};
+  const bool has_splits = row_counts == RowCounts::kPerPair;
+  const std::size_t length = has_splits ? all_ranks_.size() : std::size_t{head.tensors[parity]};
+  while (chain.size() < length) chain.push_back(next_in_chain(chain.back()));
+  if (has_splits) {
+    for (const int rank : ranks) {
+      use(slots_.rows(slots_[chain[static_cast<std::size_t>(rank)]], parity), config_.size);
+    }
+    return;
+  }
+  for (const std::uint32_t tensor : chain) {
+    for (const int rank : ranks) use(slots_.rows(slots_[tensor], parity) + rank, 1);
+  }
+}
+
 void NegotiationTable::read_rows(std::uint32_t index, std::uint32_t parity,
                                  std::span<const int> ranks,
                                  std::vector<std::int64_t>& rows) const {
-  const Slot& head = slots_[index];
-  const Kind kind = head.rounds[parity].request.kind;
-  if (kind == Kind::kAllgather) {
-    for (std::uint32_t i = 0; i < head.tensors[parity]; ++i) {
-      if (i != 0) index = next_in_chain(index);
-      for (const int rank : ranks) rows.push_back(slots_.rows(slots_[index], parity)[rank]);
-    }
-  } else if (kind == Kind::kAlltoall) {
-    std::vector<std::uint32_t> chain{index};
-    while (chain.size() < all_ranks_.size()) chain.push_back(next_in_chain(chain.back()));
-    for (const int rank : ranks) {
-      const std::int64_t* splits =
-          slots_.rows(slots_[chain[static_cast<std::size_t>(rank)]], parity);
-      rows.insert(rows.end(), splits, splits + config_.size);
-    }
-  }
+  for_each_rows(index, parity, ranks, [&](const std::int64_t* counts, int count) {
+    rows.insert(rows.end(), counts, counts + count);
+  });
 }
 
 void NegotiationTable::write_rows(std::uint32_t index, std::uint32_t parity,
                                   std::span<const int> ranks, std::span<const std::int64_t> rows) {
-  const Slot& head = slots_[index];
-  const Kind kind = head.rounds[parity].request.kind;
   auto next = rows.begin();
-  if (kind == Kind::kAllgather) {
-    for (std::uint32_t i = 0; i < head.tensors[parity]; ++i) {
-      if (i != 0) index = next_in_chain(index);
-      for (const int rank : ranks) slots_.rows(slots_[index], parity)[rank] = *next++;
-    }
-  } else if (kind == Kind::kAlltoall) {
-    std::vector<std::uint32_t> chain{index};
-    while (chain.size() < all_ranks_.size()) chain.push_back(next_in_chain(chain.back()));
-    for (const int rank : ranks) {
-      std::int64_t* splits = slots_.rows(slots_[chain[static_cast<std::size_t>(rank)]], parity);
-      std::copy_n(next, config_.size, splits);
-      next += config_.size;
-    }
-  }
+  for_each_rows(index, parity, ranks, [&](std::int64_t* counts, int count) {
+    std::copy_n(next, count, counts);
+    next += count;
+  });
 }
 
 }  // namespace hvd

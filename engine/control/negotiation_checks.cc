@@ -73,9 +73,9 @@ void NegotiationTable::check_own_rows(std::uint32_t index, std::uint32_t parity,
   std::vector<std::int64_t> known;
   read_rows(index, parity, all_ranks_, known);
   const auto size = static_cast<std::size_t>(config_.size);
-  const bool is_alltoall = decision.requests.front().kind == Kind::kAlltoall;
+  const bool has_splits = collective_of(decision.requests.front().kind).has_splits();
   for (std::size_t i = 0; i < known.size(); ++i) {
-    const int rank = static_cast<int>(is_alltoall ? i / size : i % size);
+    const int rank = static_cast<int>(has_splits ? i / size : i % size);
     const bool is_here = std::ranges::binary_search(config_.collected, rank);
     if (!is_here || known[i] == decision.rows[i]) continue;
     if (!has_arrived(slots_[index], rank, slots_[index].round + 1)) continue;

@@ -18,29 +18,6 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-FusionClass fusion_class_of(const Request& request) {
-  switch (request.kind) {
-    case Kind::kAllreduce:
-      return request.op == ReduceOp::kAdasum ? FusionClass::kAdasum : FusionClass::kAllreduce;
-    case Kind::kBroadcast:
-      return FusionClass::kBroadcast;
-    case Kind::kAllgather:
-      return FusionClass::kAllgather;
-    case Kind::kAlltoall:
-      return FusionClass::kAlltoall;
-    case Kind::kReducescatter:
-      return FusionClass::kReducescatter;
-    case Kind::kBarrier:
-    case Kind::kJoin:
-      break;
-  }
-  return FusionClass::kNothing;
-}
-
-}  // namespace
-
-namespace {
-
 struct Offsets {
   std::size_t joined, items, buckets, outbox, slots, end;
 };
@@ -56,14 +33,6 @@ Offsets offsets(std::size_t header_bytes, std::size_t bucket_bytes, int size) {
   return at;
 }
 
-}  // namespace
-
-std::size_t NegotiationTable::region_bytes(int size) {
-  return offsets(sizeof(Header), sizeof(Bucket), size).end;
-}
-
-namespace {
-
 std::vector<int> ranks_below(int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -78,6 +47,10 @@ NegotiationConfig completed(NegotiationConfig config) {
 }
 
 }  // namespace
+
+std::size_t NegotiationTable::region_bytes(int size) {
+  return offsets(sizeof(Header), sizeof(Bucket), size).end;
+}
 
 NegotiationTable::NegotiationTable(std::byte* base, NegotiationConfig config)
     : config_(completed(std::move(config))),
@@ -152,16 +125,17 @@ void NegotiationTable::record(std::uint32_t index, std::span<const Request> requ
   const std::uint32_t parity = (slot.round + 1) & 1;
   const bool is_same = slot.signature[parity] == signature;
   if (slot.arrived_count == 0) {
-    // The rows of an alltoall are told by its request only.
-    if (!is_same || requests.front().kind == Kind::kAlltoall)
+    // Of splits only the request tells how many rows there are.
+    if (!is_same || collective_of(requests.front().kind).has_splits()) {
       store_requests(index, parity, requests);
+    }
     slot.signature[parity] = signature;
     slot.first_rank[parity] = rank;
     slot.tensors[parity] = static_cast<std::uint32_t>(requests.size());
     slot.size_bytes[parity] = size_bytes;
     slot.has_error[parity] = slot.has_absent[parity] = slot.is_spelled[parity] = false;
     for (const Request& request : requests) {
-      if (const auto text = impossible(request)) set_error(slot, parity, *text);
+      if (const auto text = scalar_failure(request)) set_error(slot, parity, *text);
     }
     return;
   }
@@ -192,7 +166,7 @@ std::optional<std::string> NegotiationTable::disagreement(Slot& slot,
   for (std::size_t i = 0; i < requests.size(); ++i) {
     Request first = tensor->rounds[parity].request;
     first.rank = world_rank(first_rank);
-    if (first.kind == Kind::kAllgather && first.dims_count > 0) {
+    if (collective_of(first.kind).row_counts == RowCounts::kPerRank && first.dims_count > 0) {
       first.dims[0] = slots_.rows(*tensor, parity)[first_rank];
     }
     if (auto text = mismatch(first, requests[i])) {
@@ -208,7 +182,7 @@ std::optional<std::string> NegotiationTable::disagreement(Slot& slot,
 void NegotiationTable::record_rows(std::uint32_t index, std::span<const Request> requests,
                                    std::span<const std::int64_t> splits) {
   const std::uint32_t parity = (slots_[index].round + 1) & 1;
-  if (requests.front().kind == Kind::kAlltoall) {
+  if (collective_of(requests.front().kind).has_splits()) {
     for (int rank = 0; rank < config_.rank; ++rank) index = next_in_chain(index);
     std::ranges::copy(splits, slots_.rows(slots_[index], parity));
     return;
@@ -254,22 +228,20 @@ void NegotiationTable::push_item(std::uint32_t item) {
 void NegotiationTable::mark_absent(std::uint32_t index, std::uint32_t parity) {
   Slot& slot = slots_[index];
   const Request& request = slot.rounds[parity].request;
+  const Collective& collective = collective_of(request.kind);
   slot.has_absent[parity] = true;
   for (int rank = 0; rank < config_.size; ++rank) {
     if (has_arrived(slot, rank, slot.round)) continue;
-    if (request.kind == Kind::kBroadcast && request.root == world_rank(rank)) {
+    if (collective.absent_rank == AbsentRank::kGivesNothing && request.root == world_rank(rank)) {
       set_error(slot, parity,
-                "BROADCAST is not supported with Join when its root has joined: rank " +
+                std::string(collective.upper_name) +
+                    " is not supported with Join when its root has joined: rank " +
                     std::to_string(request.root) + " is the root and sends nothing any more");
     }
-    std::uint32_t tensor = index;
-    for (std::uint32_t i = 0; i < slot.tensors[parity] && request.kind == Kind::kAllgather; ++i) {
-      slots_.rows(slots_[tensor], parity)[rank] = 0;
-      tensor = next_in_chain(tensor);
-    }
-    if (request.kind != Kind::kAlltoall) continue;
-    for (int from = 0; from < rank; ++from) tensor = next_in_chain(tensor);
-    std::fill_n(slots_.rows(slots_[tensor], parity), config_.size, 0);
+    if (collective.absent_rank != AbsentRank::kGivesNoRows) continue;
+    const std::size_t count =
+        collective.has_splits() ? all_ranks_.size() : std::size_t{slot.tensors[parity]};
+    write_rows(index, parity, {&rank, 1}, std::vector<std::int64_t>(count, 0));
   }
 }
 
@@ -310,14 +282,14 @@ FusionItem NegotiationTable::fusion_item(std::uint32_t item) const {
   Slot& slot = slots_[item & ~kParityBit];
   const std::uint32_t parity = (item & kParityBit) != 0 ? 1 : 0;
   const Request& request = slot.rounds[parity].request;
-  FusionItem result{.fusion_class = fusion_class_of(request), .root = 0, .size_bytes = 0};
-  if (slot.has_error[parity]) result.fusion_class = FusionClass::kNothing;
-  if (result.fusion_class == FusionClass::kNothing) return result;
-  result.size_bytes = slot.size_bytes[parity];
-  if (request.kind == Kind::kBroadcast) result.root = request.root;
-  result.memory = request.memory;
-  result.is_alone = request.is_grouped && !config_.fuse_groups;
-  return result;
+  const Collective& collective = collective_of(request.kind);
+  if (slot.has_error[parity] || !collective.has_tensors()) return {};
+  return {.kind = request.kind,
+          .is_adasum = collective.is_reduction && request.op == ReduceOp::kAdasum,
+          .root = collective.has_root ? request.root : 0,
+          .size_bytes = slot.size_bytes[parity],
+          .is_alone = request.is_grouped && !config_.fuse_groups,
+          .memory = request.memory};
 }
 
 bool NegotiationTable::form_bucket() {

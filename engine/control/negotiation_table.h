@@ -182,6 +182,10 @@ class NegotiationTable {
   void prepare_slot(std::uint32_t index, std::size_t chain_length);
   void count_arrival(Slot& slot, int rank);
   bool collect(std::uint32_t index);
+  std::size_t chain_length(std::span<const Request> requests) const;
+  template <typename Use>
+  void for_each_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
+                     Use&& use) const;
   void read_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,
                  std::vector<std::int64_t>& rows) const;
   void write_rows(std::uint32_t index, std::uint32_t parity, std::span<const int> ranks,

@@ -3,19 +3,11 @@
 #include <bit>
 
 #include "core/hash.h"
+#include "core/text.h"
 
 namespace hvd {
 
 namespace {
-
-std::string shape_text(const Request& request) {
-  std::string text = "[";
-  for (const std::int64_t dim : request.shape()) {
-    if (text.size() > 1) text += ", ";
-    text += std::to_string(dim);
-  }
-  return text + "]";
-}
 
 std::string sent(const Request& request, const std::string& what) {
   return "rank " + std::to_string(request.rank) + " sent " + what;
@@ -27,7 +19,7 @@ std::string disagree(const std::string& title, const Request& first, const std::
 }
 
 std::string shape_and_dtype(const Request& request) {
-  return shape_text(request) + " " + name_of(request.dtype);
+  return shape_text(request.shape()) + " " + name_of(request.dtype);
 }
 
 std::string factors(const Request& request) {
@@ -65,46 +57,6 @@ std::optional<std::string> reduction_mismatch(const Request& first, const Reques
 }
 
 }  // namespace
-
-const char* name_of(Kind kind) {
-  switch (kind) {
-    case Kind::kAllreduce:
-      return "allreduce";
-    case Kind::kAllgather:
-      return "allgather";
-    case Kind::kBroadcast:
-      return "broadcast";
-    case Kind::kBarrier:
-      return "barrier";
-    case Kind::kAlltoall:
-      return "alltoall";
-    case Kind::kReducescatter:
-      return "reducescatter";
-    case Kind::kJoin:
-      return "join";
-  }
-  return "unknown operation";
-}
-
-const char* upper_name_of(Kind kind) {
-  switch (kind) {
-    case Kind::kAllreduce:
-      return "ALLREDUCE";
-    case Kind::kAllgather:
-      return "ALLGATHER";
-    case Kind::kBroadcast:
-      return "BROADCAST";
-    case Kind::kBarrier:
-      return "BARRIER";
-    case Kind::kAlltoall:
-      return "ALLTOALL";
-    case Kind::kReducescatter:
-      return "REDUCESCATTER";
-    case Kind::kJoin:
-      return "JOIN";
-  }
-  return "UNKNOWN";
-}
 
 std::size_t Request::element_count() const {
   std::size_t count = 1;
@@ -157,7 +109,7 @@ std::optional<std::string> mismatch(const Request& first, const Request& other) 
     return disagree("Mismatched operations", first, upper_name_of(first.kind), other,
                     upper_name_of(other.kind), "one name means one operation on all ranks");
   }
-  if (first.kind == Kind::kBarrier || first.kind == Kind::kJoin) return std::nullopt;
+  if (!collective_of(first.kind).has_tensors()) return std::nullopt;
   if (first.memory != other.memory) {
     return disagree(
         "Mismatched " + std::string(upper_name_of(first.kind)) + " CPU/GPU device selection", first,
@@ -170,8 +122,8 @@ std::optional<std::string> mismatch(const Request& first, const Request& other) 
   }
   if (auto text = shape_mismatch(first, other)) return text;
   if (is_reduction(first.kind)) return reduction_mismatch(first, other);
-  if (first.kind == Kind::kBroadcast && first.root != other.root) {
-    return disagree("Mismatched BROADCAST root ranks", first,
+  if (collective_of(first.kind).has_root && first.root != other.root) {
+    return disagree("Mismatched " + std::string(upper_name_of(first.kind)) + " root ranks", first,
                     "root rank " + std::to_string(first.root), other,
                     "root rank " + std::to_string(other.root), "root must match on all ranks");
   }
@@ -185,13 +137,18 @@ std::string group_mismatch(int first_rank, std::size_t first_count, int other_ra
          std::to_string(first_count) + "; groups must have the same tensors on all ranks";
 }
 
-std::optional<std::string> impossible(const Request& request) {
-  if (request.kind == Kind::kAllgather && request.dims_count == 0) {
-    return "rank " + std::to_string(request.rank) +
-           " sent a rank-zero tensor (0 dimensions); allgather joins tensors along their first "
-           "dimension, so reshape it to [1]";
-  }
-  return std::nullopt;
+std::optional<std::string> scalar_refusal(const Request& request) {
+  const Collective& collective = collective_of(request.kind);
+  if (collective.scalars != Scalars::kRefused || request.dims_count > 0) return std::nullopt;
+  return std::string(collective.name) + " does not support scalar tensors: it " +
+         collective.row_rule + ", so reshape the tensor to [1]";
+}
+
+std::optional<std::string> scalar_failure(const Request& request) {
+  const Collective& collective = collective_of(request.kind);
+  if (collective.scalars != Scalars::kFail || request.dims_count > 0) return std::nullopt;
+  return "rank " + std::to_string(request.rank) + " sent a rank-zero tensor (0 dimensions); " +
+         collective.name + " " + collective.row_rule + ", so reshape it to [1]";
 }
 
 }  // namespace hvd

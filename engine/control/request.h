@@ -8,30 +8,12 @@
 #include <span>
 #include <string>
 
+#include "core/collectives.h"
 #include "core/dtype.h"
 #include "core/memory.h"
 #include "core/reduce_op.h"
 
 namespace hvd {
-
-// The numbers are part of the seam to Python.
-enum class Kind : std::uint8_t {
-  kAllreduce = 0,
-  kAllgather = 1,
-  kBroadcast = 2,
-  kBarrier = 3,
-  kAlltoall = 4,
-  kReducescatter = 5,
-  kJoin = 6,
-};
-inline constexpr int kKindCount = 7;
-
-constexpr bool is_reduction(Kind kind) {
-  return kind == Kind::kAllreduce || kind == Kind::kReducescatter;
-}
-
-const char* name_of(Kind kind);        // "allreduce": names, messages
-const char* upper_name_of(Kind kind);  // "ALLREDUCE": mismatch texts, timeline
 
 // What a rank asks for one tensor; a group is several of them under one name. Trivially copyable:
 // it lies in shared memory as it is.
@@ -44,8 +26,8 @@ struct Request {
   bool is_grouped = false;  // one of a group
   bool is_unnamed = false;  // its name is a running number
   Memory memory = Memory::kHost;
-  std::int32_t root = 0;  // broadcast only; world rank
-  std::int32_t rank = 0;  // who asks; world rank
+  std::int32_t root = 0;  // where there is one; world rank
+  std::int32_t rank = 0;  // the rank that asks; world rank
   std::int32_t dims_count = 0;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -68,11 +50,6 @@ std::optional<std::int64_t> bytes_of(std::span<const std::int64_t> dims, Dtype d
 
 // "grouped_allreduce": names, messages.
 std::string name_of(const Request& request);
-// Does each rank bring its own number of rows?
-constexpr bool rows_may_differ(Kind kind) {
-  return kind == Kind::kAllgather || kind == Kind::kAlltoall;
-}
-
 // Equal signatures mean that the requests agree: all is equal but `rank`, and the first dimension
 // where rows may differ.
 std::uint64_t signature_of(std::span<const Request> requests);
@@ -84,7 +61,9 @@ std::optional<std::string> mismatch(const Request& first, const Request& other);
 std::string group_mismatch(int first_rank, std::size_t first_count, int other_rank,
                            std::size_t other_count);
 
-// Why a request can never run, whatever the others send (an allgather of a 0-dimensional tensor).
-std::optional<std::string> impossible(const Request& request);
+// Why a tensor without dimensions cannot run, where its rank refuses it.
+std::optional<std::string> scalar_refusal(const Request& request);
+// The same, where all ranks fail whatever the others send.
+std::optional<std::string> scalar_failure(const Request& request);
 
 }  // namespace hvd

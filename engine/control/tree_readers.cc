@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "control/tree_messages.h"
+#include "core/text.h"
 #include "core/wire_reader.h"
 
 namespace hvd {
@@ -41,27 +42,18 @@ void check_member(const WireReader& reader, const TreeScope& scope, const char* 
 
 // Of a join that is decided the root is the rank that came last, by its set rank.
 void check_root(const WireReader& reader, const TreeScope& scope, const Request& request) {
-  if (request.kind == Kind::kBroadcast) check_member(reader, scope, "root", request.root);
+  if (collective_of(request.kind).has_root) check_member(reader, scope, "root", request.root);
   if (request.kind != Kind::kJoin || (request.root >= 0 && request.root < scope.size)) return;
   reader.refuse("root", std::to_string(request.root),
                 "a rank of a set of " + std::to_string(scope.size));
 }
 
-std::string dims_text(const Request& request) {
-  std::string text = "[";
-  for (const std::int64_t dim : request.shape()) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(dim);
-  }
-  return text + "]";
-}
-
 void check_shape(const WireReader& reader, const Request& request) {
   const auto rows = request.shape().subspan(std::min(1, request.dims_count));
   if (!bytes_of(request.shape(), request.dtype) || !bytes_of(rows, request.dtype)) {
-    reader.refuse("dims", dims_text(request), "a tensor that memory can hold");
+    reader.refuse("dims", shape_text(request.shape()), "a tensor that memory can hold");
   }
-  const bool needs_rows = request.kind == Kind::kAlltoall || request.kind == Kind::kReducescatter;
-  if (needs_rows && request.dims_count == 0) {
+  if (scalar_refusal(request)) {
     reader.refuse("dims", "[]", std::string("at least one dimension for ") + name_of(request.kind));
   }
 }
@@ -95,9 +87,8 @@ std::vector<Request> get_requests(WireReader& reader, const TreeScope& scope,
   const std::uint64_t count = reader.get_number("requests", 1, most);
   for (std::uint64_t i = 0; i < count; ++i) requests.push_back(get_request(reader, scope));
   const Request& first = requests.front();
-  const bool is_single =
-      first.kind == Kind::kAlltoall || first.kind == Kind::kBarrier || first.kind == Kind::kJoin;
-  if (is_single && count != 1) {
+  const Collective& collective = collective_of(first.kind);
+  if (count != 1 && (collective.has_splits() || !collective.has_tensors())) {
     reader.refuse("requests", std::to_string(count), std::string("1 for ") + name_of(first.kind));
   }
   for (const Request& request : requests) {
@@ -119,20 +110,21 @@ std::uint64_t get_signature(WireReader& reader, std::span<const Request> request
 }
 
 std::size_t rows_count(std::span<const Request> requests, std::size_t ranks, int size) {
-  switch (requests.front().kind) {
-    case Kind::kAllgather:
+  switch (collective_of(requests.front().kind).row_counts) {
+    case RowCounts::kPerRank:
       return requests.size() * ranks;
-    case Kind::kAlltoall:
+    case RowCounts::kPerPair:
       return ranks * static_cast<std::size_t>(size);
-    default:
-      return 0;
+    case RowCounts::kNone:
+      break;
   }
+  return 0;
 }
 
 // What the rows of one tensor add up to must have an address.
 void check_rows(const WireReader& reader, const Request& request,
                 std::span<const std::int64_t> rows) {
-  const std::int64_t most = request.kind == Kind::kAlltoall ? kMostSplit : kMaxTensorBytes;
+  const std::int64_t most = collective_of(request.kind).has_splits() ? kMostSplit : kMaxTensorBytes;
   const auto row = request.shape().subspan(std::min(1, request.dims_count));
   const std::int64_t row_bytes = std::max<std::int64_t>(1, *bytes_of(row, request.dtype));
   std::int64_t left = kMaxTensorBytes / row_bytes;

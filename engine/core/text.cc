@@ -30,6 +30,12 @@ bool is_control(std::string_view character) {
 
 }  // namespace
 
+std::string shape_text(std::span<const std::int64_t> dims) {
+  std::string text = "[";
+  for (const std::int64_t dim : dims) text += (text.size() > 1 ? ", " : "") + std::to_string(dim);
+  return text + "]";
+}
+
 std::string printable(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
   std::string plain;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -23,6 +25,9 @@ inline std::string seconds_text(double value) {
   if (text.back() == '.') text.pop_back();
   return text + " s";
 }
+
+// "[4, 8]".
+std::string shape_text(std::span<const std::int64_t> dims);
 
 // Text of another process, fit for a terminal: bytes that are not UTF-8, and control characters but
 // for ends of lines, as "\x1b".

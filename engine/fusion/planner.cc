@@ -3,7 +3,7 @@
 namespace hvd {
 
 bool may_share(const FusionItem& first, const FusionItem& item) {
-  return item.fusion_class == first.fusion_class && item.root == first.root &&
+  return item.kind == first.kind && item.is_adasum == first.is_adasum && item.root == first.root &&
          item.memory == first.memory;
 }
 

@@ -1,36 +1,29 @@
-// Which ready tensors run as one collective. Pure: the board asks, and acts on the answer.
+// Which ready tensors run as one collective. Pure.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <optional>
 
+#include "core/collectives.h"
 #include "core/memory.h"
 
 namespace hvd {
 
-enum class FusionClass : std::uint8_t {
-  kAllreduce = 0,  // any dtypes, ops and factors: a bucket is a list of views, not one array
-  kBroadcast = 1,  // same root only
-  kAllgather = 2,
-  kNothing = 3,  // moves no data: barrier, join, errors
-  kAlltoall = 4,
-  kReducescatter = 5,
-  kAdasum = 6,  // an allreduce of another kind
-};
-
 struct FusionItem {
-  FusionClass fusion_class;
-  int root;
-  std::size_t size_bytes;
+  std::optional<Kind> kind;  // none: it moves no data, as a barrier, a join or an error does
+  bool is_adasum = false;    // runs apart from other allreduces
+  int root = 0;
+  std::size_t size_bytes = 0;
   bool is_alone = false;  // shares its bucket with nothing
   Memory memory = Memory::kHost;
 };
 
-// Can both be in one bucket, if it is large enough?
+// Whether both can be in one bucket, if it is large enough: a bucket is a list of views, so dtypes,
+// reduce ops and factors may differ.
 bool may_share(const FusionItem& first, const FusionItem& item);
 
-// The longest run of one class whose bytes stay within the threshold, at least one item: offer
-// items from the front until one is refused.
+// The longest run of items that may share a bucket and whose bytes stay within the threshold, at
+// least one item. Offer items from the front until one is refused.
 class BucketPlan {
  public:
   explicit BucketPlan(std::size_t threshold_bytes) : threshold_bytes_(threshold_bytes) {}

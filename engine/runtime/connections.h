@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/carrier.h"
+#include "backend/data_plane.h"
 #include "backend/device_plane.h"
 #include "transport/link.h"
 #include "transport/seal.h"
@@ -45,7 +45,7 @@ struct SetLinks {
 
   std::vector<LeaderLink> control;  // along the tree; leaders only
   std::vector<DataLink> data;
-  std::shared_ptr<Carrier> carrier;  // moves the data instead of us
+  std::shared_ptr<DataPlane> carrier;  // moves the data instead of us
 };
 
 // Of the world.

@@ -20,15 +20,15 @@ HandleId HandleTable::open(std::size_t operations, Continuation then) {
   handle.remaining = operations;
   handle.result.error.reset();
   handle.result.outputs.clear();
-  handle.result.flights.clear();
+  handle.result.dependencies.clear();
   handle.pending_id.store(operations == 0 ? 0 : id, std::memory_order_release);
   if (then) continue_with(id, std::move(then));
   return id;
 }
 
-void HandleTable::add_flight(HandleId id, const StreamDependencyPtr& flight) {
-  std::vector<StreamDependencyPtr>& flights = at(id).result.flights;
-  if (flights.empty() || flights.back() != flight) flights.push_back(flight);
+void HandleTable::add_dependency(HandleId id, const StreamDependencyPtr& dependency) {
+  std::vector<StreamDependencyPtr>& all = at(id).result.dependencies;
+  if (all.empty() || all.back() != dependency) all.push_back(dependency);
 }
 
 bool HandleTable::complete(HandleId id, std::size_t position, const std::optional<Error>& error,
@@ -42,7 +42,7 @@ bool HandleTable::complete(HandleId id, std::size_t position, const std::optiona
   }
   if (--handle.remaining != 0) return false;
   handle.pending_id.store(0, std::memory_order_release);
-  if (handle.then) land(handle);
+  if (handle.then) make_due(handle);
   return true;
 }
 
@@ -50,12 +50,12 @@ void HandleTable::continue_with(HandleId id, Continuation then) {
   Handle& handle = at(id);
   handle.then = std::move(then);
   ++continued_count_;
-  if (handle.pending_id.load(std::memory_order_relaxed) != id) land(handle);
+  if (handle.pending_id.load(std::memory_order_relaxed) != id) make_due(handle);
 }
 
-void HandleTable::land(Handle& handle) {
+void HandleTable::make_due(Handle& handle) {
   Continuation then = std::exchange(handle.then, nullptr);
-  landed_.emplace_back(std::move(then), close(handle.id));
+  due_.emplace_back(std::move(then), close(handle.id));
   --continued_count_;
 }
 

@@ -2,14 +2,13 @@
 // last.
 //
 // All methods need the engine's mutex; a Pending taken under it can be asked without. A handle
-// stays until it is closed, so its error and outputs can be fetched by whoever waited; one with a
-// continuation closes itself.
+// stays until it is closed, so that the thread that waited can fetch its error and outputs. A
+// handle with a continuation closes itself.
 //
-// A continuation is for a caller without a thread to wait with, as a graph of TensorFlow. The
-// thread that completes the handle puts it aside, and calls it when it has given up the progress
-// role and holds no lock: a continuation may submit the next operation, or wait for it. While such
-// handles are under way no caller can be expected to help, so the background thread starts soon,
-// also without a spare core.
+// A continuation is for a caller without a thread that could wait, such as a graph of TensorFlow.
+// The thread that completes the handle calls it later, when it has given up the progress role and
+// holds no lock: a continuation may submit the next operation, or wait for it. While such handles
+// are pending no caller helps, so the background thread starts soon, also without a spare core.
 #pragma once
 
 #include <atomic>
@@ -45,16 +44,16 @@ class HandleTable {
     std::optional<Error> error;
     std::vector<Output> outputs;  // what the engine allocated
     // Of tensors on GPUs: what the caller's streams have to wait for.
-    std::vector<StreamDependencyPtr> flights = {};
+    std::vector<StreamDependencyPtr> dependencies = {};
   };
-  // What happens to the result of a handle that nobody waits for.
+  // Gets the result of a handle that no thread waits for.
   using Continuation = std::function<void(Result)>;
 
   explicit HandleTable(int generation) : serial_(static_cast<HandleId>(generation) << 28) {}
 
   HandleId open(std::size_t operations, Continuation then = {});
   // For an open handle.
-  void add_flight(HandleId id, const StreamDependencyPtr& flight);
+  void add_dependency(HandleId id, const StreamDependencyPtr& dependency);
   // One of the handle's operations is done. True when it was the last. `outputs` begin at
   // `position` in the result.
   bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,
@@ -66,12 +65,12 @@ class HandleTable {
 
   // Gives an open handle a continuation.
   void continue_with(HandleId id, Continuation then);
-  // Handles under way that have one.
+  // Pending handles that have one.
   std::size_t continued_count() const { return continued_count_; }
   // A continuation whose handle is done, with its result.
-  using Landed = std::pair<Continuation, Result>;
-  bool has_landed() const { return !landed_.empty(); }
-  std::vector<Landed> take_landed() { return std::exchange(landed_, {}); }
+  using Due = std::pair<Continuation, Result>;
+  bool has_due() const { return !due_.empty(); }
+  std::vector<Due> take_due() { return std::exchange(due_, {}); }
 
  private:
   struct Handle {
@@ -82,7 +81,7 @@ class HandleTable {
     Result result;
   };
 
-  void land(Handle& handle);
+  void make_due(Handle& handle);
   Handle& at(HandleId id) { return handles_[static_cast<std::size_t>(id & kIndexMask)]; }
   const Handle& at(HandleId id) const {
     return handles_[static_cast<std::size_t>(id & kIndexMask)];
@@ -93,7 +92,7 @@ class HandleTable {
 
   std::deque<Handle> handles_;  // never shrinks, so references stay valid
   std::vector<HandleId> free_;
-  std::vector<Landed> landed_;
+  std::vector<Due> due_;
   std::size_t continued_count_ = 0;
   HandleId serial_;
 };

@@ -1,10 +1,10 @@
-// What the engine of one rank holds for one process set: the board where its ranks agree, the cells
-// through which they move data, and the bucket under way. Sets work side by side: while one waits
-// for a rank, others go on.
+// What the engine of one rank holds for one process set: the negotiation table where its ranks
+// agree, the cells through which they move data, and the bucket under way. Sets work side by side:
+// while one waits for a rank, others go on.
 //
 // Made when this rank first submits to the set, dropped when the set is removed. `tensors` and
-// `auto_names` need the engine's mutex; what stands below them belongs to the holder of the
-// progress role.
+// `auto_names` need the engine's mutex; the members below them belong to the holder of the progress
+// role.
 #pragma once
 
 #include <atomic>
@@ -40,6 +40,12 @@ struct ProcessSetConfig {
 HostMap hosts_of_set(const std::vector<std::vector<int>>& hosts, const std::vector<int>& members,
                      int rank);
 
+// What debug mode has counted in a process set, alike on all of its ranks.
+struct DebugState {
+  std::uint64_t common_results = 0;  // that should be equal on all ranks
+  std::uint64_t comparisons = 0;     // begun
+};
+
 class ProcessSetContext {
  public:
   // Bytes of shared memory for a set of `size` ranks.
@@ -55,19 +61,20 @@ class ProcessSetContext {
   int set_rank_of(int world_rank) const;
   // Is there anything that this rank has to do here?
   bool is_active() const {
-    return is_running || flights.load() != 0 || (relay != nullptr && relay->has_unsent());
+    return is_running || pending.load() != 0 || (relay != nullptr && relay->has_unsent());
   }
   // Can a step be made, as far as can be seen without one? One that forms a bucket too?
   bool can_progress(bool may_form) const;
-  // " of process set 3", for messages; nothing for the world.
+  // For messages. suffix(): " of process set 3"; nothing for the world.
   std::string suffix() const;
+  std::string title_of(const Entry& entry) const { return entry.title() + suffix(); }
   // The last running number of unnamed operations like this one.
   std::uint64_t& auto_name(const Request& request);
   // Of a rank of the set; -1 for -1.
   int world_rank(int set_rank) const {
     return set_rank < 0 ? -1 : members[static_cast<std::size_t>(set_rank)];
   }
-  // The world rank that `wait` is about; this one's where nobody knows.
+  // The world rank that `wait` is about; this rank where that is unknown.
   int awaited(const PeerWait& wait) const;
   // Ends what is under way on GPUs: together with the other ranks, if the world is well.
   void leave_devices(bool is_well);
@@ -83,12 +90,12 @@ class ProcessSetContext {
   const std::shared_ptr<Region> region;
   NegotiationTable negotiation;
   Peers peers;
-  const std::shared_ptr<Carrier> carrier;  // null: the engine moves the data itself
+  const std::shared_ptr<DataPlane> carrier;  // null: the engine moves the data itself
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Relay> relay;  // of a leader, where the set spans hosts
   TensorTable tensors;
   std::vector<std::uint64_t> auto_names;  // by kind, single and grouped
-  std::atomic<int> flights{0};            // entries in flight
+  std::atomic<int> pending{0};            // entries that are not done
 
   std::atomic<bool> is_running{false};  // a bucket
   std::uint32_t cursor = 0;             // next bucket to run
@@ -98,23 +105,15 @@ class ProcessSetContext {
   std::vector<Entry*> entries;
   std::vector<Work> works;  // grows only; the bucket has the first works_count
   std::size_t works_count = 0;
-  std::uint64_t comparisons = 0;  // debug mode: begun
-  // Comparisons that are not over; whoever runs one may outlive this.
-  const std::shared_ptr<std::atomic<int>> comparing = std::make_shared<std::atomic<int>>(0);
-  std::uint64_t common_results = 0;  // debug mode: so far
-  std::size_t bucket_bytes = 0;      // of those, on this rank
-  bool must_meet = false;            // some rank is absent: no rank may run ahead of it
+  std::size_t bucket_bytes = 0;  // of the works, on this rank
+  bool must_sync = false;        // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;
-  std::int64_t waited_ns = 0;   // in the running bucket
-  std::int64_t look_at_ns = 0;  // next, while blocked_on.is_polled
-  bool blocked_reported = false;
-  StallLog stalls;
-  std::int64_t stalls_looked_ns = 0;
-  int watched_rank = -1;            // of this host: does it beat?
-  std::uint32_t beats_seen = 0;     // of that one
-  std::int64_t beat_ns = 0;         // when they moved last
+  std::int64_t waited_ns = 0;       // in the running bucket
+  std::int64_t look_at_ns = 0;      // next, while blocked_on.is_polled
   std::int64_t bucket_done_ns = 0;  // when the last one was
+  StallState stall;                 // of StallMonitor
+  DebugState debug;                 // of DebugChecks
 };
 
 }  // namespace hvd

@@ -25,9 +25,7 @@ std::string too_many_rows(std::int64_t rows) {
 
 std::optional<std::string> splits_refusal(const Request& request,
                                           std::span<const std::int64_t> splits, int size) {
-  if (request.dims_count == 0) {
-    return "alltoall does not support scalar tensors: it sends parts of the first dimension";
-  }
+  if (auto reason = scalar_refusal(request)) return reason;
   const std::int64_t rows = request.dims[0];
   if (splits.empty()) {
     if (rows / size > kMaxRows) return too_many_rows(rows / size);
@@ -53,8 +51,8 @@ std::optional<std::string> splits_refusal(const Request& request,
 std::optional<std::string> memory_refusal(const Submission& submission) {
   if (submission.tensors.empty()) return std::nullopt;
   const Memory memory = memory_of(submission.tensors.front().device);
-  if (memory == Memory::kCuda && submission.flight == nullptr) {
-    return "the tensor is on a GPU, and nobody has said when it is there";
+  if (memory == Memory::kCuda && submission.dependency == nullptr) {
+    return "the tensor is on a GPU, and the caller has not said when its data is there";
   }
   const auto differs = [&](const Tensor& tensor) { return memory_of(tensor.device) != memory; };
   if (std::ranges::none_of(submission.tensors, differs)) return std::nullopt;
@@ -70,23 +68,21 @@ std::optional<std::string> reduction_refusal(const Request& request, int size) {
                                            .postscale = request.postscale,
                                            .divisor = size});
   if (reason != nullptr) return reason;
-  if (request.kind != Kind::kReducescatter) return std::nullopt;
-  if (request.op == ReduceOp::kAdasum) return "Adasum needs whole tensors; use allreduce";
-  if (request.dims_count > 0) return std::nullopt;
-  return "reducescatter does not support scalar tensors: it divides the first dimension among the "
-         "ranks, so reshape the tensor to [1]";
+  if (request.op == ReduceOp::kAdasum && !collective_of(request.kind).keeps_shape()) {
+    return "Adasum needs whole tensors; use allreduce";
+  }
+  return scalar_refusal(request);
 }
 
 std::optional<std::string> refusal_of(const Submission& submission,
                                       const std::vector<int>& members) {
   const int size = static_cast<int>(members.size());
   for (const Request& request : submission.requests) {
+    const Collective& collective = collective_of(request.kind);
     std::optional<std::string> reason;
-    if (request.kind == Kind::kBroadcast) reason = root_refusal(request, members);
-    if (is_reduction(request.kind)) reason = reduction_refusal(request, size);
-    if (request.kind == Kind::kAlltoall) {
-      reason = splits_refusal(request, submission.splits, size);
-    }
+    if (collective.has_root) reason = root_refusal(request, members);
+    if (collective.is_reduction) reason = reduction_refusal(request, size);
+    if (collective.has_splits()) reason = splits_refusal(request, submission.splits, size);
     if (reason) return reason;
   }
   return memory_refusal(submission);

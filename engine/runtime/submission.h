@@ -19,12 +19,12 @@ namespace hvd {
 struct Submission {
   std::string_view name;  // empty: a running number
   std::span<const Request> requests;
-  std::span<const Tensor> tensors;       // as many
-  std::span<const std::int64_t> splits;  // alltoall: rows for each rank; empty: equal parts
-  StreamDependencyPtr flight = nullptr;  // of tensors on GPUs
+  std::span<const Tensor> tensors;           // as many
+  std::span<const std::int64_t> splits;      // alltoall: rows for each rank; empty: equal parts
+  StreamDependencyPtr dependency = nullptr;  // of tensors on GPUs
 };
 
-// What the caller is going to do next, so that nobody is woken in vain.
+// What the caller is going to do next, so that no thread is woken in vain.
 enum class Intent : int {
   kCompute = 0,  // something else: the background thread shall run it
   kWait = 1,     // wait for it right away

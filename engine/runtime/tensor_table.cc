@@ -42,19 +42,19 @@ void TensorTable::bind_slot(Entry& entry) {
   if (!previous->is_in_flight && !previous->is_submitting) by_key_.erase(previous->key);
 }
 
-void TensorTable::take_off(Entry& entry) {
+void TensorTable::begin(Entry& entry) {
   entry.is_in_flight = true;
   entry.stall_reported = false;
   entry.has_told_arrivals = false;
-  entry.flight_index = in_flight_.size();
+  entry.in_flight_index = in_flight_.size();
   in_flight_.push_back(&entry);
 }
 
-void TensorTable::land(Entry& entry) {
+void TensorTable::end(Entry& entry) {
   entry.is_in_flight = false;
   Entry* last = in_flight_.back();
-  in_flight_[entry.flight_index] = last;
-  last->flight_index = entry.flight_index;
+  in_flight_[entry.in_flight_index] = last;
+  last->in_flight_index = entry.in_flight_index;
   in_flight_.pop_back();
 }
 

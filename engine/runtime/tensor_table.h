@@ -1,7 +1,7 @@
 // The tensors of this rank by name and by slot, and which of them are in flight.
 //
-// An entry outlives its flight: a name that comes again finds its slot at once. It goes when its
-// slot is given to another name. All methods need the engine's mutex.
+// An entry outlives its operation: a name that comes again finds its slot at once. It is dropped
+// when its slot is given to another name. All methods need the engine's mutex.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ struct Tensor {
 // "allreduce 'grad/fc1'", for messages.
 std::string title_of(std::string_view name, const Request& request);
 
-// What goes under one name: a tensor or a group.
+// What is submitted under one name: a tensor or a group.
 struct Entry {
   std::string name;
   NameKey key;
@@ -43,13 +43,13 @@ struct Entry {
   bool is_submitting = false;  // chosen by a submit call that has not placed it yet
   bool is_in_flight = false;
   bool stall_reported = false;
-  bool has_told_arrivals = false;  // to the board above
+  bool has_told_arrivals = false;  // to the parent in the tree
   std::int64_t submitted_ns = 0;
   std::string objection;      // debug mode: what is wrong with the input
   bool must_compare = false;  // and whether the result is to be compared
-  std::size_t flight_index = 0;
+  std::size_t in_flight_index = 0;
   std::vector<Output> outputs;
-  StreamDependencyPtr flight;  // of tensors on GPUs
+  StreamDependencyPtr dependency;  // of tensors on GPUs
 
   const Request& request() const { return requests.front(); }
   std::size_t size_bytes() const;  // of all its tensors
@@ -63,8 +63,9 @@ class TensorTable {
   void bind_slot(Entry& entry);
   Entry& by_slot(std::uint32_t slot) { return *by_slot_[slot]; }
 
-  void take_off(Entry& entry);
-  void land(Entry& entry);
+  // The entry's operation begins or ends.
+  void begin(Entry& entry);
+  void end(Entry& entry);
   const std::vector<Entry*>& in_flight() const { return in_flight_; }
 
  private:

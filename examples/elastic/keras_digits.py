@@ -1,11 +1,11 @@
-"""Learn to read handwritten digits with Keras' fit, on ranks that come and go while it trains.
+"""Learn to read handwritten digits with Keras's fit, on ranks that come and go while it trains.
 
     horovodrun -np 2 --min-np 1 --max-np 4 --blacklist-cooldown-range 1 10 \\
         python examples/elastic/keras_digits.py --pause 0.1
 
-On whichever backend Keras uses. Kill a rank (their process ids are printed), and see the others go
-on. The numbered lines are what makes a script elastic; see docs/elastic.md. Exits non-zero when the
-accuracy on unseen images is too low or the ranks' weights differ.
+Works with any backend of Keras. Kill a rank (process ids are printed): the other ranks go on. The
+numbered lines make a script elastic; see docs/elastic.md. Exits non-zero when the accuracy on
+unseen images is too low or the ranks' weights differ.
 """
 
 import argparse
@@ -33,15 +33,15 @@ def main() -> int:
     model = build_model()
     model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
 
-    # 1: everything that a rank needs to go on, or to begin in the middle; `done` are the images of
-    # this epoch that all ranks together have learnt from
+    # 1: all that a rank needs to continue, or to start in the middle; `done` are the images of
+    # this epoch that all ranks together have trained on
     state = hvd.elastic.KerasState(model, epoch=0, done=0)
     state.register_reset_callbacks([lambda: scale_learning_rate(optimizer, args.lr)])  # 2
     if args.checkpoint and os.path.exists(args.checkpoint):
-        state.load(args.checkpoint)  # 3: go on from an earlier job
+        state.load(args.checkpoint)  # 3: continue an earlier job
     equal = train_on(state, *train, args)
 
-    _, accuracy = model.evaluate(*test, verbose=0)  # without collectives: others may be gone by now
+    _, accuracy = model.evaluate(*test, verbose=0)  # no collectives: other ranks may have ended
     say(
         f"test accuracy {accuracy:.4f}  on Keras {keras.__version__} with {keras.backend.backend()}"
     )
@@ -64,7 +64,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@hvd.elastic.run  # 4: call it again whenever the ranks have changed
+@hvd.elastic.run  # 4: call it again after each change of the ranks
 def train_on(state, images: np.ndarray, labels: np.ndarray, args: argparse.Namespace) -> bool:
     pids = np.asarray(hvd.allgather(np.array([os.getpid()]), name="pids")).tolist()
     say(
@@ -72,7 +72,7 @@ def train_on(state, images: np.ndarray, labels: np.ndarray, args: argparse.Names
         f"pids {pids}"
     )
     while state.epoch < args.epochs:
-        if state.done == len(images):  # the ranks have changed after an epoch's last batch
+        if state.done == len(images):  # the ranks changed after the last batch of an epoch
             state.epoch, state.done = state.epoch + 1, 0
             continue
         own = rest_of_epoch(state, len(images), args)
@@ -95,13 +95,13 @@ def train_on(state, images: np.ndarray, labels: np.ndarray, args: argparse.Names
 
 
 def rest_of_epoch(state, count: int, args: argparse.Namespace) -> np.ndarray:
-    """This rank's share of the images that are left of the epoch, as many as every other rank's."""
+    """This rank's shard of the epoch's remaining images; shards have equal sizes."""
     left = np.random.default_rng([args.seed, state.epoch]).permutation(count)[state.done :]
     return np.resize(left, -(-len(left) // hvd.size()) * hvd.size())[hvd.rank() :: hvd.size()]
 
 
 class Progress(keras.callbacks.Callback):
-    """Keeps ``state.done``."""
+    """Updates ``state.done``."""
 
     def __init__(self, state, count: int, args: argparse.Namespace) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs=None) -> None:
         done = self.state.done + self.args.batch_size * hvd.size()
-        self.state.done = min(done, self.count)  # 6: these are done
+        self.state.done = min(done, self.count)  # 6: these images are done
         time.sleep(self.args.pause)
 
     def on_epoch_end(self, epoch: int, logs=None) -> None:
@@ -119,7 +119,7 @@ class Progress(keras.callbacks.Callback):
 
 
 def scale_learning_rate(optimizer: keras.optimizers.Optimizer, rate: float) -> None:
-    """A step is made of the images of all ranks, however many there are now."""
+    """Scale the rate by the number of ranks: a step uses the images of all ranks."""
     optimizer.learning_rate = rate * hvd.size()
 
 
@@ -137,7 +137,7 @@ def build_model() -> keras.Model:
     layers = keras.layers
     return keras.Sequential(
         [
-            layers.Input((8, 8, 1)),  # a state needs a model that is built
+            layers.Input((8, 8, 1)),  # a state needs a built model
             layers.Conv2D(32, 3, padding="same", activation="relu"),
             layers.Conv2D(64, 3, padding="same", activation="relu"),
             layers.MaxPooling2D(2),
@@ -150,7 +150,7 @@ def build_model() -> keras.Model:
 
 
 def weights_are_equal(model: keras.Model) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     bits = b"".join(weight.tobytes() for weight in model.get_weights())
     digest = np.frombuffer(hashlib.sha256(bits).digest(), np.uint8)
     everybody = np.asarray(hvd.allgather(digest.reshape(1, -1), name="weights"))

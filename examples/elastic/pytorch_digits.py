@@ -3,8 +3,8 @@
     horovodrun -np 2 --min-np 1 --max-np 4 --blacklist-cooldown-range 1 10 \\
         python examples/elastic/pytorch_digits.py --pause 0.1
 
-Kill a rank (their process ids are printed), and see the others go on. The numbered lines are what
-makes a script elastic; see docs/elastic.md. Exits non-zero when the accuracy on unseen images is
+Kill a rank (process ids are printed): the other ranks go on. The numbered lines
+make a script elastic; see docs/elastic.md. Exits non-zero when the accuracy on unseen images is
 too low or the ranks' weights differ.
 """
 
@@ -27,24 +27,24 @@ import horovod.torch as hvd
 def main() -> int:
     args = parse_arguments()
     hvd.init()
-    torch.set_num_threads(1)  # plenty for 8 x 8 pixels
+    torch.set_num_threads(1)  # enough for 8 x 8 pixels
     torch.manual_seed(args.seed)
 
     train, test = load_data()
-    sampler = hvd.elastic.ElasticSampler(train, seed=args.seed)  # 1: knows what is left to do
+    sampler = hvd.elastic.ElasticSampler(train, seed=args.seed)  # 1: knows which images are left
     loader = DataLoader(train, batch_size=args.batch_size, sampler=sampler)
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
-    # 2: everything that a rank needs to go on, or to begin in the middle
+    # 2: all that a rank needs to continue, or to start in the middle
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0)
     state.register_reset_callbacks([lambda: scale_learning_rate(optimizer, args.lr)])  # 3
     if args.checkpoint and os.path.exists(args.checkpoint):
-        state.load(args.checkpoint)  # 4: go on from an earlier job
+        state.load(args.checkpoint)  # 4: continue an earlier job
     equal = train_on(state, loader, args)
 
-    accuracy = test_accuracy(model, test)  # without collectives: others may be gone by now
+    accuracy = test_accuracy(model, test)  # no collectives: other ranks may have ended
     say(f"test accuracy {accuracy:.4f}")
     say(f"weights are {'bitwise equal' if equal else 'NOT EQUAL'} on all {hvd.size()} rank(s)")
     if accuracy < args.min_accuracy:
@@ -65,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@hvd.elastic.run  # 5: call it again whenever the ranks have changed
+@hvd.elastic.run  # 5: call it again after each change of the ranks
 def train_on(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Namespace) -> bool:
     pids = hvd.allgather_object(os.getpid(), name="pids")
     done = state.sampler.processed_num
@@ -73,7 +73,7 @@ def train_on(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.N
     while state.epoch < args.epochs:
         loss = train_epoch(state, loader, args)
         state.epoch, state.batch = state.epoch + 1, 0
-        state.sampler.set_epoch(state.epoch)  # 6: all images are to be done again
+        state.sampler.set_epoch(state.epoch)  # 6: a new epoch: no image is done
         say(f"epoch {state.epoch:2d}/{args.epochs}  {hvd.size()} rank(s)  loss {loss:.4f}")
         state.commit()
         if args.checkpoint:
@@ -84,7 +84,7 @@ def train_on(state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.N
 def train_epoch(
     state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Namespace
 ) -> float:
-    """What is left of the epoch; the mean loss of this part over all ranks."""
+    """Train on the rest of the epoch; the mean loss of this part over all ranks."""
     state.model.train()
     total, count = torch.zeros(()), 0
     for images, labels in loader:
@@ -93,16 +93,16 @@ def train_epoch(
         loss.backward()
         state.optimizer.step()
         total, count = total + loss.detach(), count + 1
-        state.sampler.record_batch(state.batch, len(images))  # 7: these are done
+        state.sampler.record_batch(state.batch, len(images))  # 7: these images are done
         state.batch += 1
         if state.batch % args.commit_every == 0:
-            state.commit()  # 8: a place to come back to
+            state.commit()  # 8: the point to which a failure goes back
         time.sleep(args.pause)
     return hvd.allreduce(total / max(count, 1), name="loss").item()
 
 
 def scale_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """A step is made of the images of all ranks, however many there are now."""
+    """Scale the rate by the number of ranks: a step uses the images of all ranks."""
     for group in optimizer.param_groups:
         group["lr"] = rate * hvd.size()
 
@@ -133,14 +133,14 @@ def build_model() -> nn.Module:
 
 @torch.no_grad()
 def test_accuracy(model: nn.Module, test: TensorDataset) -> float:
-    """Share of the held-back images read right; every rank reads them all."""
+    """Accuracy on the held-back images; every rank tests all of them."""
     model.eval()
     images, labels = test[:]
     return (model(images).argmax(dim=1) == labels).float().mean().item()
 
 
 def weights_are_equal(model: nn.Module) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().numpy().tobytes())

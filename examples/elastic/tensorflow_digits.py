@@ -1,10 +1,10 @@
-"""Learn to read handwritten digits on ranks that come and go, in a loop of one's own.
+"""Learn to read handwritten digits on ranks that come and go, with a custom loop.
 
     horovodrun -np 2 --min-np 1 --max-np 4 --blacklist-cooldown-range 1 10 \\
         python examples/elastic/tensorflow_digits.py --pause 0.1
 
-Kill a rank (their process ids are printed), and see the others go on. The numbered lines are what
-makes a script elastic; see docs/elastic.md. Exits non-zero when the accuracy on unseen images is
+Kill a rank (process ids are printed): the other ranks go on. The numbered lines
+make a script elastic; see docs/elastic.md. Exits non-zero when the accuracy on unseen images is
 too low or the ranks' weights differ.
 """
 
@@ -25,7 +25,7 @@ import horovod.tensorflow as hvd
 def main() -> int:
     args = parse_arguments()
     hvd.init()
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # plenty for 8 x 8 pixels
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # enough for 8 x 8 pixels
     tf.keras.utils.set_random_seed(args.seed)
 
     train, test = load_data()
@@ -33,15 +33,15 @@ def main() -> int:
     optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size(), momentum=0.9)
     train_step = make_train_step(model, optimizer)
 
-    # 1: everything that a rank needs to go on, or to begin in the middle; `done` are the images of
-    # this epoch that all ranks together have learnt from
+    # 1: all that a rank needs to continue, or to start in the middle; `done` are the images of
+    # this epoch that all ranks together have trained on
     state = hvd.elastic.TensorFlowKerasState(model, optimizer, epoch=0, done=0)
     state.register_reset_callbacks([lambda: scale_learning_rate(optimizer, args.lr)])  # 2
     if args.checkpoint and os.path.exists(args.checkpoint):
-        state.load(args.checkpoint)  # 3: go on from an earlier job
+        state.load(args.checkpoint)  # 3: continue an earlier job
     equal = train_on(state, train_step, train, args)
 
-    accuracy = test_accuracy(model, *test)  # without collectives: others may be gone by now
+    accuracy = test_accuracy(model, *test)  # no collectives: other ranks may have ended
     say(f"test accuracy {accuracy:.4f}")
     say(f"weights are {'bitwise equal' if equal else 'NOT EQUAL'} on all {hvd.size()} rank(s)")
     if accuracy < args.min_accuracy:
@@ -62,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@hvd.elastic.run  # 4: call it again whenever the ranks have changed
+@hvd.elastic.run  # 4: call it again after each change of the ranks
 def train_on(state, train_step, train: tuple, args: argparse.Namespace) -> bool:
     pids = hvd.allgather_object(os.getpid(), name="pids")
     say(
@@ -80,25 +80,25 @@ def train_on(state, train_step, train: tuple, args: argparse.Namespace) -> bool:
 
 
 def train_epoch(state, train_step, images, labels, args: argparse.Namespace) -> float:
-    """What is left of the epoch; the mean loss of this part over all ranks."""
+    """Train on the rest of the epoch; the mean loss of this part over all ranks."""
     order = np.random.default_rng([args.seed, state.epoch]).permutation(len(images))
     losses = [0.0]
     step = 0
     while state.done < len(images):
         batch = order[state.done :][: args.batch_size * hvd.size()]
-        # As many for every rank: what does not divide is filled up from the front.
+        # Equal numbers for all ranks: images from the front fill up the rest.
         own = np.resize(batch, -(-len(batch) // hvd.size()) * hvd.size())[hvd.rank() :: hvd.size()]
         losses.append(float(train_step(images[own], labels[own])))
-        state.done += len(batch)  # 5: these are done
+        state.done += len(batch)  # 5: these images are done
         step += 1
         if step % args.commit_every == 0:
-            state.commit()  # 6: a place to come back to
+            state.commit()  # 6: the point to which a failure goes back
         time.sleep(args.pause)
     return float(hvd.allreduce(tf.reduce_mean(losses[1:] or losses), name="loss"))
 
 
 def scale_learning_rate(optimizer: tf.keras.optimizers.Optimizer, rate: float) -> None:
-    """A step is made of the images of all ranks, however many there are now."""
+    """Scale the rate by the number of ranks: a step uses the images of all ranks."""
     optimizer.learning_rate = rate * hvd.size()
 
 
@@ -136,7 +136,7 @@ def build_model() -> tf.keras.Model:
     layers = tf.keras.layers
     return tf.keras.Sequential(
         [
-            layers.Input((8, 8, 1)),  # a state needs a model that is built
+            layers.Input((8, 8, 1)),  # a state needs a built model
             layers.Conv2D(32, 3, padding="same", activation="relu"),
             layers.Conv2D(64, 3, padding="same", activation="relu"),
             layers.MaxPooling2D(2),
@@ -149,13 +149,13 @@ def build_model() -> tf.keras.Model:
 
 
 def test_accuracy(model: tf.keras.Model, images, labels) -> float:
-    """Share of the held-back images read right; every rank reads them all."""
+    """Accuracy on the held-back images; every rank tests all of them."""
     answers = tf.argmax(model(images, training=False), axis=1)
     return float(tf.reduce_mean(tf.cast(answers == labels, tf.float32)))
 
 
 def weights_are_equal(model: tf.keras.Model) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     digest = hashlib.sha256(b"".join(weight.tobytes() for weight in model.get_weights()))
     return len(set(hvd.allgather_object(digest.hexdigest(), name="weights"))) == 1
 

@@ -6,8 +6,8 @@
     horovodrun -np 2 python examples/keras/digits_fit.py --export exported/digits.keras
     python examples/inference/serve.py exported/*
 
-Prints the share of the held-back images that each reads right. Every kind of file needs its own
-framework and nothing else.
+Prints the accuracy of each network on the held-back images. Every kind of file needs only its own
+framework.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def test_data() -> tuple[np.ndarray, np.ndarray]:
-    """The images that training has held back, [n, 8, 8, 1] floats in 0..1, and their labels."""
+    """The held-back images, [n, 8, 8, 1] floats in 0..1, and their labels."""
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
     _, test_x, _, test_y = train_test_split(images, labels, test_size=0.25, random_state=0)
@@ -110,7 +110,7 @@ def frozen_graph(path: Path) -> Network:
 def keras_file(path: Path) -> Network:
     import keras
 
-    # Without the optimizer, which only training needs.
+    # Without the optimizer: only training needs it.
     model = keras.models.load_model(path, compile=False)
     return lambda images: model.predict(images, verbose=0)
 

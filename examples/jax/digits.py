@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/jax/digits.py
 
-Every rank trains on its own share of the 1797 images that ship with scikit-learn; the gradients
-are averaged inside of the compiled step. The numbered lines are all that Horovod adds to a script.
+Every rank trains on its own shard of the 1797 images that ship with scikit-learn; the gradients
+are averaged inside the compiled step. The numbered lines are Horovod's additions to a script.
 Exits non-zero when the accuracy on unseen images is too low or the ranks' weights differ.
 """
 
@@ -29,7 +29,7 @@ def main() -> int:
     hvd.init()  # 1: join the other ranks
     (images, labels), test = load_data()
 
-    params = make_params(args.seed + hvd.rank())  # ranks start apart on purpose; 3 makes them equal
+    params = make_params(args.seed + hvd.rank())  # weights differ; 3 makes them equal
     optimizer = hvd.DistributedOptimizer(  # 2: average the gradients of all ranks
         optax.sgd(args.lr * hvd.size(), momentum=0.9)
     )
@@ -78,11 +78,11 @@ def load_data() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def batches_of(count: int, batch_size: int, seed: int):
-    """This rank's part of an order that all ranks shuffle alike; as many batches on every rank."""
+    """This rank's part of an order that is equal on all ranks; equally many batches per rank."""
     order = np.random.default_rng(seed).permutation(count)
     joint = batch_size * hvd.size()
     for begin in range(0, count - joint + 1, joint):
-        yield order[begin : begin + joint][hvd.rank() :: hvd.size()]  # 4: share the data
+        yield order[begin : begin + joint][hvd.rank() :: hvd.size()]  # 4: shard the data
 
 
 def make_params(seed: int) -> list[dict[str, jax.Array]]:
@@ -114,7 +114,7 @@ def make_train_step(optimizer: optax.GradientTransformation):
 
 
 def test_accuracy(params, images, labels) -> float:
-    """Share of the held-back images read right; every rank reads each ``size``-th image."""
+    """Accuracy on the held-back images; every rank tests each ``size``-th image."""
     own = slice(hvd.rank(), None, hvd.size())
     answers = jnp.argmax(logits_of(params, images[own]), axis=1)
     correct = jnp.sum(answers == labels[own])
@@ -122,7 +122,7 @@ def test_accuracy(params, images, labels) -> float:
 
 
 def weights_are_equal(params) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     weights = [np.asarray(leaf).tobytes() for leaf in jax.tree_util.tree_leaves(params)]
     digest = hashlib.sha256(b"".join(weights)).hexdigest()
     return len(set(hvd.allgather_object(digest))) == 1

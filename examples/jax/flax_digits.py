@@ -3,8 +3,8 @@
     horovodrun -np 2 python examples/jax/flax_digits.py
 
 A small convolutional network with batch normalisation and dropout. The gradients are averaged
-inside of the compiled step; the running statistics, which every rank gathers from its own images,
-before the network is tested. The numbered lines are all that Horovod adds to a script. Needs flax
+inside the compiled step; the running statistics, which every rank gathers from its own images,
+before the network is tested. The numbered lines are Horovod's additions to a script. Needs flax
 0.11 or newer. Exits non-zero when the accuracy on unseen images is too low or ranks differ.
 """
 
@@ -43,7 +43,7 @@ def main() -> int:
     hvd.init()  # 1: join the other ranks
     (images, labels), test = load_data()
 
-    # Ranks start apart on purpose, 3 makes their weights equal; dropout goes on differing.
+    # Ranks start with different weights; 3 makes them equal. Dropout still differs.
     model = Network(nnx.Rngs(params=args.seed + hvd.rank(), dropout=args.seed + 100 + hvd.rank()))
     optimizer = nnx.Optimizer(
         model,
@@ -63,7 +63,7 @@ def main() -> int:
         say(f"epoch {epoch + 1:2d}/{args.epochs}  loss {loss:.4f}")
     samples_per_s = args.epochs * len(images) / (time.perf_counter() - start)
 
-    # 5: every rank has seen other images
+    # 5: average the statistics of the ranks' different images
     nnx.update(model, hvd.allreduce(nnx.state(model, nnx.BatchStat), name="statistics"))
     accuracy = test_accuracy(model, *test)
     equal = ranks_are_equal(model)
@@ -94,11 +94,11 @@ def load_data() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def batches_of(count: int, batch_size: int, seed: int):
-    """This rank's part of an order that all ranks shuffle alike; as many batches on every rank."""
+    """This rank's part of an order that is equal on all ranks; equally many batches per rank."""
     order = np.random.default_rng(seed).permutation(count)
     joint = batch_size * hvd.size()
     for begin in range(0, count - joint + 1, joint):
-        yield order[begin : begin + joint][hvd.rank() :: hvd.size()]  # 4: share the data
+        yield order[begin : begin + joint][hvd.rank() :: hvd.size()]  # 4: shard the data
 
 
 @nnx.jit
@@ -112,7 +112,7 @@ def train_step(model: Network, optimizer: nnx.Optimizer, images, labels) -> jax.
 
 
 def test_accuracy(model: Network, images, labels) -> float:
-    """Share of the held-back images read right; every rank reads each ``size``-th image."""
+    """Accuracy on the held-back images; every rank tests each ``size``-th image."""
     own = slice(hvd.rank(), None, hvd.size())
     model.eval()
     correct = jnp.sum(jnp.argmax(model(images[own]), axis=1) == labels[own])
@@ -120,7 +120,7 @@ def test_accuracy(model: Network, images, labels) -> float:
 
 
 def ranks_are_equal(model: Network) -> bool:
-    """Whether weights and statistics have the same bits on all ranks."""
+    """Whether weights and statistics are bitwise equal on all ranks."""
     state = nnx.state(model, nnx.Any(nnx.Param, nnx.BatchStat))
     leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree_util.tree_leaves(state)]
     digest = hashlib.sha256(b"".join(leaves)).hexdigest()

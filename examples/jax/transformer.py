@@ -2,9 +2,9 @@
 
     horovodrun -np 2 python examples/jax/transformer.py
 
-It reads letter by letter Python's language reference (0.5 MB), which ships with every Python for
-``help()``; the last tenth is held back. Plain JAX: the layers are one ``scan``, the optimizer is
-clipped AdamW with a schedule, and the gradients travel inside of the compiled step. The numbered
+It reads Python's language reference (0.5 MB), which ships with every Python for ``help()``, letter
+by letter; the last tenth is held back. Plain JAX: the layers are one ``scan``, the optimizer is
+clipped AdamW with a schedule, and the gradients are averaged inside the compiled step. The numbered
 lines are all that Horovod adds to a script. Exits non-zero when the loss on unseen text is too high
 or the ranks' weights differ.
 """
@@ -31,7 +31,7 @@ def main() -> int:
     hvd.init()  # 1: join the other ranks
     letters, train, test = load_text()
 
-    # Ranks start apart on purpose; 3 makes them equal.
+    # Ranks start with different weights; 3 makes them equal.
     params = make_params(args.seed + hvd.rank(), len(letters))
     schedule = optax.warmup_cosine_decay_schedule(0, args.lr, args.steps // 10, args.steps)
     optimizer = hvd.DistributedOptimizer(  # 2: average the gradients of all ranks
@@ -77,7 +77,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_text() -> tuple[str, np.ndarray, np.ndarray]:
-    """The letters that occur, and the text as their numbers: to learn from, and held back."""
+    """The letters, and the text as letter numbers: for training, and held back."""
     topics = pydoc_data.topics.topics
     text = "".join(topics[name] for name in sorted(topics))
     letters = "".join(sorted(set(text)))
@@ -87,15 +87,15 @@ def load_text() -> tuple[str, np.ndarray, np.ndarray]:
 
 
 def windows_of(text: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-    """This rank's part of windows that all ranks draw alike: [batch_size, CONTEXT + 1]."""
+    """This rank's part of windows that are equal on all ranks: [batch_size, CONTEXT + 1]."""
     last = len(text) - CONTEXT - 1
     begins = np.random.default_rng(seed).integers(0, last, batch_size * hvd.size())
-    own = begins[hvd.rank() :: hvd.size()]  # 4: share the data
+    own = begins[hvd.rank() :: hvd.size()]  # 4: shard the data
     return text[own[:, None] + np.arange(CONTEXT + 1)]
 
 
 def make_params(seed: int, letter_count: int) -> dict[str, jax.Array]:
-    """Weights; those of the layers stacked along the first dimension."""
+    """The weights; those of the layers are stacked along the first dimension."""
     keys = iter(jax.random.split(jax.random.key(seed), 6))
 
     def normal(*shape: int) -> jax.Array:
@@ -121,7 +121,7 @@ def normalised(hidden: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def attend(hidden: jax.Array, weights: jax.Array) -> jax.Array:
-    """What each place takes from those up to it; [batch, CONTEXT, WIDTH]."""
+    """Causal attention of each position over the earlier ones; [batch, CONTEXT, WIDTH]."""
     batch, length, _ = hidden.shape
     mixed = (hidden @ weights).reshape(batch, length, 3, HEADS, WIDTH // HEADS)
     query, key, value = mixed[:, :, 0], mixed[:, :, 1], mixed[:, :, 2]
@@ -130,7 +130,7 @@ def attend(hidden: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def logits_of(params, inputs: jax.Array) -> jax.Array:
-    """For the letter after each place: [batch, CONTEXT, letters]."""
+    """Scores for the letter after each position: [batch, CONTEXT, letters]."""
 
     def layer(hidden, weights):
         mixed = attend(normalised(hidden, weights["attention_norm"]), weights["attention"])
@@ -158,7 +158,7 @@ def make_train_step(optimizer: optax.GradientTransformation):
 
 
 def loss_on(params, text: np.ndarray) -> float:
-    """The loss on windows of unseen text; every rank takes each ``size``-th one."""
+    """The loss on windows of unseen text; every rank tests each ``size``-th window."""
     count = len(text) // (CONTEXT + 1) // hvd.size() * hvd.size()
     windows = text[: count * (CONTEXT + 1)].reshape(count, CONTEXT + 1)[hvd.rank() :: hvd.size()]
     parts = np.array_split(windows, math.ceil(len(windows) / 64))
@@ -167,7 +167,7 @@ def loss_on(params, text: np.ndarray) -> float:
 
 
 def write(params, letters: str, text: str, count: int, seed: int) -> str:
-    """``text`` and ``count`` letters after it, drawn as the network expects them."""
+    """``text`` and ``count`` letters after it, drawn from the network's distribution."""
 
     @jax.jit
     def next_letter(window, key, place):
@@ -183,7 +183,7 @@ def write(params, letters: str, text: str, count: int, seed: int) -> str:
 
 
 def weights_are_equal(params) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     weights = [np.asarray(leaf).tobytes() for leaf in jax.tree_util.tree_leaves(params)]
     digest = hashlib.sha256(b"".join(weights)).hexdigest()
     return len(set(hvd.allgather_object(digest))) == 1

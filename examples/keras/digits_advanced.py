@@ -3,8 +3,8 @@
     horovodrun -np 2 python examples/keras/digits_advanced.py --checkpoints checkpoints
 
 Rank 0 saves the whole model after every epoch. Run the same command again after an interruption,
-or with more epochs: rank 0 loads the last file, optimizer and all, and the others get everything
-from it. Warm-up and schedule are those of Goyal et al. (arXiv 1706.02677).
+or with more epochs: rank 0 loads the last file with the optimizer, and broadcasts it to the
+other ranks. Warm-up and schedule are those of Goyal et al. (arXiv 1706.02677).
 """
 
 import argparse
@@ -62,13 +62,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def epochs_done(folder: Path) -> int:
-    """How many epochs rank 0's checkpoints cover; the other ranks' disks do not count."""
+    """The epochs in rank 0's checkpoints; other ranks' disks are ignored."""
     saved = [int(path.stem.rpartition("-")[2]) for path in folder.glob("epoch-*.keras")]
     return int(hvd.broadcast(max(saved, default=0), root_rank=0, name="epochs_done"))
 
 
 def make_model(args: argparse.Namespace, done: int) -> keras.Model:
-    """A new model, or on rank 0 the one that was saved; either with a distributed optimizer."""
+    """A new model, or on rank 0 the saved one; either has a distributed optimizer."""
     compression = hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none
     if done and hvd.rank() == 0:
         return hvd.load_model(args.checkpoints / f"epoch-{done:03d}.keras", compression=compression)
@@ -84,7 +84,7 @@ def make_callbacks(args: argparse.Namespace, image_count: int) -> list[keras.cal
     last_third = args.epochs * 2 // 3
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        # Before everything that reads metrics, so that all ranks decide alike.
+        # Before all callbacks that use metrics, so that all ranks decide alike.
         hvd.callbacks.MetricAverageCallback(),
         hvd.callbacks.LearningRateWarmupCallback(
             initial_lr=lr,

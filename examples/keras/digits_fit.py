@@ -1,10 +1,10 @@
-"""Learn to read handwritten digits with Keras' fit, on whichever backend Keras uses.
+"""Learn to read handwritten digits with Keras's fit, on any backend of Keras.
 
     horovodrun -np 2 python examples/keras/digits_fit.py
     KERAS_BACKEND=torch horovodrun -np 2 python examples/keras/digits_fit.py
     KERAS_BACKEND=jax horovodrun -np 2 python examples/keras/digits_fit.py
 
-Every rank trains on its own share of the images; the gradients are averaged. The numbered lines are
+Every rank trains on its own shard of the images; the gradients are averaged. The numbered lines are
 all that Horovod adds to a Keras script. Exits non-zero when the accuracy on unseen images is too
 low or the ranks' weights differ.
 """
@@ -24,11 +24,11 @@ import horovod.keras as hvd
 def main() -> int:
     args = parse_arguments()
     hvd.init()  # 1: join the other ranks
-    keras.utils.set_random_seed(args.seed + hvd.rank())  # apart on purpose; 5 makes them equal
+    keras.utils.set_random_seed(args.seed + hvd.rank())  # weights differ; 5 makes them equal
 
     (images, labels), test = load_data()
-    count = len(images) // hvd.size() * hvd.size()  # as many for every rank
-    own = slice(hvd.rank(), count, hvd.size())  # 2: share the data
+    count = len(images) // hvd.size() * hvd.size()  # equally many for every rank
+    own = slice(hvd.rank(), count, hvd.size())  # 2: shard the data
 
     optimizer = keras.optimizers.SGD(args.lr * hvd.size(), momentum=0.9)  # 3: larger steps
     optimizer = hvd.DistributedOptimizer(optimizer)  # 4: average the gradients of all ranks
@@ -41,7 +41,7 @@ def main() -> int:
         epochs=args.epochs,
         callbacks=[
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # 5: start from rank 0's weights
-            hvd.callbacks.MetricAverageCallback(),  # 6: say what all ranks see
+            hvd.callbacks.MetricAverageCallback(),  # 6: average the metrics of all ranks
         ],
         verbose=2 if hvd.rank() == 0 else 0,
     )
@@ -96,7 +96,7 @@ def build_model() -> keras.Model:
 
 
 def weights_are_equal(model: keras.Model) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     own = np.concatenate([weight.ravel() for weight in model.get_weights()])
     everybody = np.asarray(hvd.allgather(own.reshape(1, -1), name="weights"))
     return bool((everybody == own).all())

@@ -2,9 +2,9 @@
 
     horovodrun -np 2 python examples/lightning/digits.py
 
-The module is one as for a single process; ``HorovodStrategy`` gives every rank its share of the
-images, averages the gradients and starts from rank 0's weights. Exits non-zero when the accuracy on
-unseen images is too low or the ranks' weights differ.
+The module is the same as for a single process; ``HorovodStrategy`` gives every rank its shard of
+the images, averages the gradients and starts from rank 0's weights. Exits non-zero when the
+accuracy on unseen images is too low or the ranks' weights differ.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from horovod.spark.lightning.strategy import HorovodStrategy
 
 
 class Digits(LightningModule):
-    """Nothing in here knows of other ranks, but for the step size."""
+    """Only the step size depends on the number of ranks."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Digits(LightningModule):
 def main() -> int:
     args = parse_arguments()
     strategy = HorovodStrategy(pick_device())  # joins the other ranks
-    torch.set_num_threads(1)  # plenty for 8 x 8 pixels
+    torch.set_num_threads(1)  # enough for 8 x 8 pixels
     seed_everything(args.seed, verbose=False)
     train, test = load_data()
     model = Digits(args.lr)
@@ -62,7 +62,7 @@ def main() -> int:
         strategy=strategy,
         accelerator="auto",
         devices=1,  # of each rank
-        plugins=[LightningEnvironment()],  # Lightning looks for no other launcher
+        plugins=[LightningEnvironment()],  # Lightning does not look for another launcher
         max_epochs=args.epochs,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -72,7 +72,7 @@ def main() -> int:
     say(f"training on {hvd.size()} rank(s), {len(train)} images, {len(test)} held back")
     trainer.fit(
         model,
-        DataLoader(train, batch_size=args.batch_size, shuffle=True),  # Lightning shares it out
+        DataLoader(train, batch_size=args.batch_size, shuffle=True),  # Lightning shards it
         DataLoader(test, batch_size=len(test)),
     )
     accuracy = float(trainer.callback_metrics["accuracy"])

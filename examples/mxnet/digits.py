@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/mxnet/digits.py
 
-Every rank trains on its own share of the 1797 images that ship with scikit-learn; the gradients
-are averaged while backward goes on. The numbered lines are all that Horovod adds to a script.
+Every rank trains on its own shard of the 1797 images that ship with scikit-learn; the gradients
+are averaged while backward goes on. The numbered lines are Horovod's additions to a script.
 Exits non-zero when the accuracy on unseen images is too low or the ranks' weights differ.
 """
 
@@ -25,7 +25,7 @@ import horovod.mxnet as hvd
 def main() -> int:
     args = parse_arguments()
     hvd.init()  # 1: join the other ranks
-    mx.random.seed(args.seed + hvd.rank())  # ranks start apart on purpose; 3 makes them equal
+    mx.random.seed(args.seed + hvd.rank())  # weights differ; 3 makes them equal
     (images, labels), test = load_data()
 
     network = make_network()
@@ -74,11 +74,11 @@ def load_data() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def batches_of(count: int, batch_size: int, seed: int):
-    """This rank's part of an order that all ranks shuffle alike; as many batches on every rank."""
+    """This rank's part of an order that is equal on all ranks; equally many batches per rank."""
     order = np.random.default_rng(seed).permutation(count)
     joint = batch_size * hvd.size()
     for begin in range(0, count - joint + 1, joint):
-        yield order[begin : begin + joint][hvd.rank() :: hvd.size()]  # 4: share the data
+        yield order[begin : begin + joint][hvd.rank() :: hvd.size()]  # 4: shard the data
 
 
 def make_network() -> nn.HybridSequential:
@@ -90,7 +90,7 @@ def make_network() -> nn.HybridSequential:
 
 
 def train_step(network, trainer, images: np.ndarray, labels: np.ndarray) -> mx.nd.NDArray:
-    """One step; the losses of the batch are computed when somebody asks for them."""
+    """One step; MXNet computes the losses of the batch when they are read."""
     with autograd.record():
         logits = network(mx.nd.array(images))
         loss = gluon.loss.SoftmaxCrossEntropyLoss()(logits, mx.nd.array(labels))
@@ -100,7 +100,7 @@ def train_step(network, trainer, images: np.ndarray, labels: np.ndarray) -> mx.n
 
 
 def test_accuracy(network, images: np.ndarray, labels: np.ndarray) -> float:
-    """Share of the held-back images read right; every rank reads each ``size``-th image."""
+    """Accuracy on the held-back images; every rank tests each ``size``-th image."""
     own = slice(hvd.rank(), None, hvd.size())
     answers = network(mx.nd.array(images[own])).argmax(axis=1)
     correct = (answers == mx.nd.array(labels[own])).sum()
@@ -108,7 +108,7 @@ def test_accuracy(network, images: np.ndarray, labels: np.ndarray) -> float:
 
 
 def weights_are_equal(network) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     weights = [p.data().asnumpy().tobytes() for p in network.collect_params().values()]
     digest = hashlib.sha256(b"".join(weights)).hexdigest()
     return len(set(hvd.allgather_object(digest))) == 1

@@ -1,11 +1,11 @@
-"""Train ResNet-50 as one trains on ImageNet with MXNet's Gluon, on made-up images.
+"""Train ResNet-50 with MXNet's Gluon as on ImageNet, on made-up images.
 
     horovodrun -np 4 python examples/mxnet/imagenet.py
     horovodrun -np 2 python examples/mxnet/imagenet.py --small --epochs 4
 
 Warm-up and schedule are those of Goyal et al. (arXiv 1706.02677). For the real images put
 ``mx.io.ImageRecordIter`` in place of the made-up ones: its ``num_parts=hvd.size()`` and
-``part_index=hvd.rank()`` are a rank's share. Rank 0 saves; --resume goes on from there.
+``part_index=hvd.rank()`` are a rank's shard. Rank 0 saves; --resume continues from its file.
 """
 
 import argparse
@@ -65,13 +65,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class MadeUpImages:
-    """Noise over one pattern per class: hard to see, and possible to learn."""
+    """Images of noise over one pattern per class, which a network can learn."""
 
     def __init__(self, size: int, class_count: int) -> None:
         self._patterns = np.random.default_rng(0).normal(size=(class_count, 3, size, size))
 
     def batch(self, count: int, seed: tuple[int, ...]) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
-        """Images [count, 3, size, size] and their classes; other ones for each seed."""
+        """Images [count, 3, size, size] and their classes, which depend on the seed."""
         generator = np.random.default_rng(seed)
         labels = generator.integers(len(self._patterns), size=count)
         noise = generator.normal(size=(count, *self._patterns.shape[1:]))
@@ -111,7 +111,7 @@ def make_trainer(
 
 
 def train_epoch(network, trainer, images, epoch, step_count, args, device) -> float:
-    """One pass over this rank's share; the mean loss over all ranks."""
+    """One pass over this rank's shard; the mean loss over all ranks."""
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     losses = []
     for step in range(step_count):
@@ -125,7 +125,7 @@ def train_epoch(network, trainer, images, epoch, step_count, args, device) -> fl
 
 
 def validate(network, images, args, device) -> float:
-    """The share of new images that are read right; every rank reads as many."""
+    """The accuracy on new images; all ranks test equally many."""
     inputs, labels = images.batch(args.batch_size, (args.seed + 1, hvd.rank()))
     answers = network(inputs.as_in_context(device)).argmax(axis=1)
     share = (answers == labels.as_in_context(device)).mean()
@@ -133,7 +133,7 @@ def validate(network, images, args, device) -> float:
 
 
 def weights_are_equal(network: gluon.HybridBlock) -> bool:
-    """Whether all ranks hold the same bits, but for what batch normalisation has seen."""
+    """Whether the weights of all ranks are bitwise equal, except batch normalisation."""
     weights = [
         parameter.data().asnumpy().tobytes()
         for parameter in network.collect_params().values()

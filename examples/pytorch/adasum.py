@@ -1,10 +1,10 @@
-"""What Adasum does to the learning rate: train with Average, Sum and Adasum at several rates.
+"""Adasum and the learning rate: train with Average, Sum and Adasum at several rates.
 
     horovodrun -np 4 python examples/pytorch/adasum.py
 
-Average needs a larger rate when there are more ranks, and Sum a smaller one. Adasum is given the
-rates as they are: it adds up what points in different directions and averages what is alike. Every
-row of the table is a training of its own, from the same weights and on the same batches.
+Average needs a larger rate when there are more ranks, and Sum a smaller one. Adasum uses the
+rates unchanged: it sums gradients of different directions and averages similar ones. Every row of
+the table is a separate training, from the same weights and on the same batches.
 """
 
 import argparse
@@ -23,7 +23,7 @@ OPS = {"Average": hvd.Average, "Sum": hvd.Sum, "Adasum": hvd.Adasum}
 def main() -> int:
     args = parse_arguments()
     hvd.init()
-    torch.set_num_threads(1)  # plenty for 8 x 8 pixels
+    torch.set_num_threads(1)  # enough for 8 x 8 pixels
     images, labels = load_digits(return_X_y=True)
     data = torch.tensor(images).float() / 16, torch.tensor(labels)
     say(f"{hvd.size()} rank(s), {args.steps} steps of {args.batch_size} images per rank")

@@ -3,10 +3,10 @@
     horovodrun -np 2 python examples/pytorch/amp_accumulation.py
     horovodrun -np 2 python examples/pytorch/amp_accumulation.py --dtype float16
 
-The order matters: the gradients of several backward passes add up, are averaged over the ranks
-(``synchronize``), unscaled and clipped, and only then used (``step`` inside ``skip_synchronize``).
-Clipping before averaging would clip every rank's gradient by another factor. Exits non-zero when
-the accuracy is too low or the weights differ.
+The order matters: the gradients of several backward passes are summed, averaged over the ranks
+(``synchronize``), unscaled and clipped, and only then applied (``step`` inside
+``skip_synchronize``). Clipping before averaging would clip every rank's gradient by another factor.
+Exits non-zero when the accuracy is too low or the weights differ.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def train_epoch(
     scaler: torch.amp.GradScaler,
     args: argparse.Namespace,
 ) -> float:
-    """One pass over this rank's share; the mean loss over all ranks."""
+    """One pass over this rank's shard; the mean loss over all ranks."""
     model.train()
     total = torch.zeros(())
     for batches in chunks(loader, args.accumulate):

@@ -2,7 +2,7 @@
 
     horovodrun -np 2 python examples/pytorch/digits.py
 
-Every rank trains on its own share of the 1797 images that ship with scikit-learn; the gradients
+Every rank trains on its own shard of the 1797 images that ship with scikit-learn; the gradients
 are averaged. The five numbered lines are all that Horovod adds to a PyTorch script. Exits
 non-zero when the accuracy on unseen images is too low or the ranks' weights differ.
 """
@@ -26,7 +26,7 @@ import horovod.torch as hvd
 def main() -> int:
     args = parse_arguments()
     hvd.init()  # 1: join the other ranks
-    torch.set_num_threads(1)  # plenty for 8 x 8 pixels
+    torch.set_num_threads(1)  # enough for 8 x 8 pixels
     torch.manual_seed(args.seed + hvd.rank())  # ranks start apart on purpose; 4 makes them equal
 
     train, test = load_data()
@@ -96,7 +96,7 @@ def build_model(channel_count: int = 1) -> nn.Module:
 
 
 def train_epoch(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Optimizer) -> float:
-    """One pass over this rank's share; the mean loss over all ranks."""
+    """One pass over this rank's shard; the mean loss over all ranks."""
     model.train()
     total = torch.zeros(())
     for images, labels in loader:
@@ -110,7 +110,7 @@ def train_epoch(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Opt
 
 @torch.no_grad()
 def test_accuracy(model: nn.Module, test: TensorDataset) -> float:
-    """Share of the held-back images read right; every rank reads each ``size``-th image."""
+    """Accuracy on the held-back images; every rank tests each ``size``-th image."""
     model.eval()
     images, labels = test[hvd.rank() :: hvd.size()]
     correct = (model(images).argmax(dim=1) == labels).sum()
@@ -118,7 +118,7 @@ def test_accuracy(model: nn.Module, test: TensorDataset) -> float:
 
 
 def weights_are_equal(model: nn.Module) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     return len(set(hvd.allgather_object(weights_digest(model), name="weights"))) == 1
 
 

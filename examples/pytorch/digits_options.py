@@ -149,7 +149,7 @@ def train_epoch(
     backward_passes: int,
     team: hvd.ProcessSet,
 ) -> float:
-    """One pass over this rank's share; the mean loss over the team."""
+    """One pass over this rank's shard; the mean loss over the team."""
     model.train()
     total = torch.zeros(())
     for index, (images, labels) in enumerate(loader, start=1):

@@ -87,7 +87,7 @@ def pick_device() -> torch.device:
 
 
 class SyntheticImages(Dataset):
-    """Noise over one pattern per class: hard to see, and possible to learn."""
+    """Images of noise over one pattern per class, which a network can learn."""
 
     def __init__(self, count: int, size: int, class_count: int, seed: int) -> None:
         self._count, self._size, self._seed = count, size, seed
@@ -215,7 +215,7 @@ def train_epoch(
     epoch: int,
     args: argparse.Namespace,
 ) -> float:
-    """One pass over this rank's share; the mean loss over all ranks."""
+    """One pass over this rank's shard; the mean loss over all ranks."""
     loader.sampler.set_epoch(epoch)  # without it every epoch has the order of the first
     model.train()
     device = next(model.parameters()).device

@@ -27,7 +27,7 @@ class Bottleneck(nn.Module):
             nn.ReLU(inplace=True),
             *convolution(width, out_channels, 1),
         )
-        # A block that begins as the identity is easier to train, with large batches above all.
+        # A block that starts as the identity is easier to train, especially with large batches.
         nn.init.zeros_(self.residual[-1].weight)
         is_same_shape = stride == 1 and in_channels == out_channels
         self.shortcut = (
@@ -64,7 +64,7 @@ class ResNet(nn.Module):
 
 
 def convolution(in_channels: int, out_channels: int, size: int, stride: int = 1) -> list[nn.Module]:
-    """A convolution that keeps borders, and the batch normalisation that every one has here."""
+    """A convolution with padding, and its batch normalisation."""
     layer = nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return [layer, nn.BatchNorm2d(out_channels)]
@@ -75,5 +75,5 @@ def resnet50(class_count: int = 1000) -> ResNet:
 
 
 def tiny_resnet(class_count: int) -> ResNet:
-    """The same kind of network with 9362 weights, for a quick look at images of 32 x 32."""
+    """A small network of this kind with 9362 weights, for images of 32 x 32."""
     return ResNet((1, 1), class_count, width=8)

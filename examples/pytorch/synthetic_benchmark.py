@@ -1,4 +1,4 @@
-"""How many images per second do N ranks train on? ResNet-50 on made-up images.
+"""Images per second of a training on N ranks: ResNet-50 on made-up images.
 
     horovodrun -np 1 python examples/pytorch/synthetic_benchmark.py
     horovodrun -np 2 python examples/pytorch/synthetic_benchmark.py
@@ -58,8 +58,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=10, help="figures to average")
     parser.add_argument("--batches-per-iteration", type=int, default=10)
     parser.add_argument("--fp16-allreduce", action="store_true", help="send gradients as float16")
-    parser.add_argument("--small", action="store_true", help="a tiny network, for a quick look")
-    parser.add_argument("--no-cuda", action="store_true", help="use the CPU even if a GPU is there")
+    parser.add_argument("--small", action="store_true", help="a tiny network, for a quick test")
+    parser.add_argument("--no-cuda", action="store_true", help="use the CPU even if there is a GPU")
     parser.add_argument(
         "--threads", type=int, help="of torch per rank; default: its share of cores"
     )
@@ -83,7 +83,7 @@ def training_step(
     image_size: int,
     device: torch.device,
 ) -> Callable[[], None]:
-    """A function that trains on one and the same batch of random images."""
+    """A function that trains on one batch of random images."""
     images = torch.randn(batch_size, 3, image_size, image_size, device=device)
     labels = torch.randint(10, (batch_size,), device=device)
 
@@ -96,7 +96,7 @@ def training_step(
 
 
 def images_per_s(step: Callable[[], None], batch_count: int, batch_size: int) -> float:
-    """Of this rank; the others are as fast, because every step waits for all gradients."""
+    """Images per second of this rank; other ranks are as fast, because every step waits for all."""
     start = time.perf_counter()
     for _ in range(batch_count):
         step()

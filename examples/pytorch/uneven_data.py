@@ -2,9 +2,10 @@
 
     horovodrun -np 2 python examples/pytorch/uneven_data.py
 
-Rank r holds r + 1 shares of the digits, so the higher ranks make more steps per epoch. A rank that
-is through with its data calls ``join``: from then on it adds zeros to what the others reduce, and
-wakes up when all have joined. Exits non-zero when the accuracy is too low or the weights differ.
+Rank r holds r + 1 shares of the digits, so the higher ranks make more steps per epoch. A rank
+without further data calls ``join``: from then on it contributes zeros to the other ranks'
+reductions, until all ranks have joined. Exits non-zero when the accuracy is too low or the weights
+differ.
 """
 
 import argparse
@@ -39,8 +40,8 @@ def main() -> int:
     say(f"steps per epoch by rank: {counts}")
     for epoch in range(args.epochs):
         train_epoch(model, loader, optimizer)
-        last_rank = hvd.join()  # blocks until every rank is here
-        # Whoever joined early has missed the others' last steps: all go on from the last one.
+        last_rank = hvd.join()  # blocks until every rank has called it
+        # Ranks that joined early missed steps: broadcast from the last rank.
         hvd.broadcast_parameters(model.state_dict(), root_rank=last_rank)
         hvd.broadcast_optimizer_state(optimizer, root_rank=last_rank)
         say(f"epoch {epoch + 1:2d}/{args.epochs}  rank {last_rank} joined last")
@@ -74,10 +75,10 @@ def uneven_share(dataset: Dataset) -> Subset:
 
 
 def train_epoch(model: nn.Module, loader: DataLoader, optimizer: torch.optim.Optimizer) -> None:
-    """One pass over this rank's own data; every rank may have another number of steps.
+    """One pass over this rank's data; ranks may have different numbers of steps.
 
-    While a rank is waiting in ``join``, the others' gradients are still divided by the number of
-    all ranks: steps become smaller as fewer of them take part.
+    While a rank waits in ``join``, gradients are still divided by the number of all ranks, so steps
+    become smaller as fewer ranks take part.
     """
     model.train()
     for images, labels in loader:

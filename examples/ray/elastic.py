@@ -2,9 +2,9 @@
 
     python examples/ray/elastic.py --min-workers 1 --max-workers 4 --pause 0.1
 
-Uses the cluster that RAY_ADDRESS names, or one that was started on this machine, or starts one here
-for as long as the script runs. Add nodes, or kill an actor (``ray list actors``) or a node, and see
-the others go on. Exits non-zero when the accuracy on unseen images is too low.
+Uses the cluster of RAY_ADDRESS, or one that runs on this machine, or starts one for the time of the
+script. Add nodes, or kill an actor (``ray list actors``) or a node: the
+other workers go on. Exits non-zero when the accuracy on unseen images is too low.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> int:
         RayExecutor.create_settings(),
         min_workers=args.min_workers,
         max_workers=args.max_workers,
-        cooldown_range=(1, 60),  # a node where a worker has failed gets another chance
+        cooldown_range=(1, 60),  # use a node again after a worker failed there
     )
     executor.start()
     accuracies = executor.run(train, args=[args], callbacks=[show])
@@ -52,21 +52,21 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def show(news: dict) -> None:
-    """Runs in the script, for each dictionary that a worker logs."""
+    """Called in the script for each dictionary that a worker logs."""
     print("epoch {epoch:2d}  {workers} worker(s)  loss {loss:.4f}".format(**news), flush=True)
 
 
 def train(args: argparse.Namespace) -> float:
-    """What every worker runs, those that come later, too."""
+    """The function of every worker, also of later ones."""
     hvd.init()
-    torch.set_num_threads(1)  # plenty for 8 x 8 pixels
+    torch.set_num_threads(1)  # enough for 8 x 8 pixels
     training, test = load_data()
     sampler = hvd.elastic.ElasticSampler(training)
     loader = DataLoader(training, batch_size=args.batch_size, sampler=sampler)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    # Everything that a worker needs to go on, or to begin in the middle.
+    # All that a worker needs to continue, or to start in the middle.
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0)
     state.register_reset_callbacks([lambda: scale_learning_rate(optimizer, args.lr)])
     train_epochs(state, loader, args)
@@ -75,7 +75,7 @@ def train(args: argparse.Namespace) -> float:
         return (model(images).argmax(dim=1) == labels).float().mean().item()
 
 
-@hvd.elastic.run  # it is called again whenever the workers have changed
+@hvd.elastic.run  # it is called again after each change of the workers
 def train_epochs(
     state: hvd.elastic.TorchState, loader: DataLoader, args: argparse.Namespace
 ) -> None:
@@ -86,21 +86,21 @@ def train_epochs(
             loss = F.cross_entropy(state.model(images), labels)
             loss.backward()
             state.optimizer.step()
-            state.sampler.record_batch(state.batch, len(images))  # these are done
+            state.sampler.record_batch(state.batch, len(images))  # these images are done
             state.batch += 1
             if state.batch % 5 == 0:
-                state.commit()  # a place to come back to
+                state.commit()  # the point to which a failure goes back
             time.sleep(args.pause)
         mean = hvd.allreduce(loss.detach(), name="loss").item()
         if hvd.rank() == 0:
             ray_logger.log({"epoch": state.epoch + 1, "workers": hvd.size(), "loss": mean})
         state.epoch, state.batch = state.epoch + 1, 0
-        state.sampler.set_epoch(state.epoch)  # all images are to be done again
+        state.sampler.set_epoch(state.epoch)  # a new epoch: no image is done
         state.commit()
 
 
 def scale_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """A step is made of the images of all workers, however many there are now."""
+    """Scale the rate by the number of workers: a step uses the images of all workers."""
     for group in optimizer.param_groups:
         group["lr"] = rate * hvd.size()
 

@@ -1,10 +1,10 @@
-"""Learn to read handwritten digits on workers of a Ray cluster that stay for as long as it takes.
+"""Learn to read handwritten digits on a fixed number of workers of a Ray cluster.
 
     python examples/ray/static.py --workers 2
 
-Uses the cluster that RAY_ADDRESS names, or one that was started on this machine, or starts one here
-for as long as the script runs. Every worker keeps a ``Trainer``; the script tells them epoch by
-epoch what to do. Exits non-zero when the accuracy on unseen images is too low or the workers'
+Uses the cluster of RAY_ADDRESS, or one that runs on this machine, or starts one for the time of the
+script. Every worker keeps a ``Trainer``; the script calls it for each
+epoch. Exits non-zero when the accuracy on unseen images is too low or the workers'
 weights differ.
 """
 
@@ -25,11 +25,11 @@ from horovod.ray import RayExecutor
 
 
 class Trainer:
-    """What every worker has: the model, and its own share of the images."""
+    """The state of every worker: the model, and its shard of the images."""
 
     def __init__(self, rate: float, batch_size: int) -> None:
-        hvd.init()  # the workers' environment says who they are
-        torch.set_num_threads(1)  # plenty for 8 x 8 pixels
+        hvd.init()  # the workers' environment has their ranks
+        torch.set_num_threads(1)  # enough for 8 x 8 pixels
         train, self.test = load_data()
         self.sampler = DistributedSampler(train, num_replicas=hvd.size(), rank=hvd.rank())
         self.loader = DataLoader(train, batch_size=batch_size, sampler=self.sampler)
@@ -41,7 +41,7 @@ class Trainer:
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
 
     def train_epoch(self, epoch: int) -> float:
-        """One pass over this worker's share; the mean loss over all workers."""
+        """One pass over this worker's shard; the mean loss over all workers."""
         self.sampler.set_epoch(epoch)
         total = torch.zeros(())
         for images, labels in self.loader:
@@ -54,7 +54,7 @@ class Trainer:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """Share of the held-back images read right; without collectives, so one worker can."""
+        """Accuracy on the held-back images; without collectives, so one worker can call it."""
         images, labels = self.test[:]
         return (self.model(images).argmax(dim=1) == labels).float().mean().item()
 

@@ -1,9 +1,9 @@
-"""Look for the learning rate of a digits reader with Ray Tune; every trial trains on two workers.
+"""Search the learning rate of a digits network with Ray Tune; every trial trains on two workers.
 
     python examples/ray/tune.py --rates 0.001 0.01 0.1
 
-Uses the cluster that RAY_ADDRESS names, or one that was started on this machine, or starts one here
-for as long as the script runs. As many trials run at a time as the cluster has room for. Exits
+Uses the cluster of RAY_ADDRESS, or one that runs on this machine, or starts one for the time of the
+script. Trials run in parallel as far as the cluster has room. Exits
 non-zero when the best accuracy on unseen images is too low.
 """
 
@@ -28,7 +28,7 @@ WORKERS = 2
 def main() -> int:
     args = parse_arguments()
     ray.init(log_to_driver=False)
-    # The first bundle is the trial's own process, which only waits; the others are its workers'.
+    # The first bundle is for the trial's own process, which only waits; the others are for workers.
     resources = tune.PlacementGroupFactory([{}, *[{"CPU": 1}] * WORKERS])
     tuner = tune.Tuner(
         tune.with_resources(trial, resources),
@@ -47,23 +47,23 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rates", type=float, nargs="+", default=[0.001, 0.01, 0.1])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--storage", help="folder for Tune's files; all nodes must have it")
-    parser.add_argument("--verbose", type=int, default=1, help="how much Tune tells, 0 to 2")
+    parser.add_argument("--verbose", type=int, default=1, help="how much Tune prints, 0 to 2")
     parser.add_argument("--min-accuracy", type=float, default=0.9)
     return parser.parse_args()
 
 
 def trial(config: dict) -> None:
-    """The workers take the resources of the trial that starts them."""
+    """The workers use the resources of the trial that starts them."""
     executor = RayExecutor(RayExecutor.create_settings(), num_workers=WORKERS)
     executor.start()
-    executor.run(train, args=[config], callbacks=[tune.report])  # Tune gets what workers log
+    executor.run(train, args=[config], callbacks=[tune.report])  # Tune gets the workers' logs
     executor.shutdown()
 
 
 def train(config: dict) -> None:
-    """What every worker runs."""
+    """The function of every worker."""
     hvd.init()
-    torch.set_num_threads(1)  # plenty for 8 x 8 pixels
+    torch.set_num_threads(1)  # enough for 8 x 8 pixels
     torch.manual_seed(1)
     training, test = load_data()
     sampler = DistributedSampler(training, num_replicas=hvd.size(), rank=hvd.rank())
@@ -84,7 +84,7 @@ def train(config: dict) -> None:
 
 @torch.no_grad()
 def accuracy_of(model: nn.Module, test: TensorDataset) -> float:
-    """Share of the held-back images read right."""
+    """Accuracy on the held-back images."""
     images, labels = test[:]
     return (model(images).argmax(dim=1) == labels).float().mean().item()
 

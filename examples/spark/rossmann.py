@@ -1,14 +1,14 @@
-"""Forecast the sales of shops: features made by Spark, a Keras network with embeddings on them.
+"""Forecast the sales of shops: features from Spark, and a Keras network with embeddings.
 
     python rossmann.py --num-proc 2 --epochs 10
 
-The rows are made up, in the spirit of the sales of Rossmann's shops that were a competition of
-Kaggle's in 2015: shops of four kinds, with holidays and special offers, over more than a year. The
-forecast is measured on the last weeks, as there: the root mean square of the error as a part of the
-sales. What each shop usually sells on that day of the week is a forecast, too. Exits non-zero when
-the error of the network is not far below the error of that one.
-Runs on this machine; with ``spark-submit --master ... rossmann.py`` on a cluster, whose nodes need
-a ``--store`` that all of them reach (s3://, hdfs://, a mounted folder).
+The rows are made up, similar to the sales of Rossmann's shops in Kaggle's competition of 2015:
+shops of four kinds, with holidays and special offers, over more than a year. The measure is that of
+the competition: the root mean square of the relative error in the last weeks. The baseline is the
+mean sales of each shop on that day of the week. Exits non-zero when the error of the network is not
+far below the error of the baseline. Runs on this machine; with ``spark-submit --master ...
+rossmann.py`` on a cluster, whose nodes need access to the ``--store`` (s3://, hdfs://, a mounted
+folder).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from horovod.spark.common.store import Store
 from horovod.spark.keras import KerasEstimator
 
 FIRST_DAY = datetime.date(2013, 1, 1)
-CATEGORIES = {"shop": None, "kind": 4, "weekday": 7, "month": 12}  # how many; shops: as asked for
+CATEGORIES = {"shop": None, "kind": 4, "weekday": 7, "month": 12}  # numbers of values
 NUMBERS = ["promo", "holiday", "usual"]
 
 
@@ -74,8 +74,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.005, help="learning rate of one process")
     parser.add_argument("--shops", type=int, default=40)
     parser.add_argument("--days", type=int, default=400, help="with sales, of every shop")
-    parser.add_argument("--test-days", type=int, default=42, help="the last ones, to be forecast")
-    parser.add_argument("--store", help="where data and checkpoints lie; default a new folder")
+    parser.add_argument("--test-days", type=int, default=42, help="the last days, for the test")
+    parser.add_argument("--store", help="folder of data and checkpoints; default a new one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--max-ratio", type=float, default=0.7, help="error of the forecast to that of usual sales"
@@ -107,10 +107,10 @@ def made_up_sales(spark: SparkSession, shop_count: int, day_count: int, seed: in
 
 
 def with_features(sales: DataFrame, test_days: int) -> DataFrame:
-    """Days on which a shop was open, with parts of the date and what it sells on such a weekday.
+    """Days on which a shop was open, with parts of the date and the usual sales of the weekday.
 
-    ``holiday`` becomes whether one comes within three days. What is usual comes from the days
-    before the test only.
+    ``holiday`` becomes whether a holiday comes within three days. The usual sales are those of the
+    days before the test.
     """
     last = sales.agg(F.max("day")).first()[0]
     ahead = Window.partitionBy("shop").orderBy("day").rowsBetween(1, 3)
@@ -130,7 +130,7 @@ def with_features(sales: DataFrame, test_days: int) -> DataFrame:
 
 
 def network(shop_count: int) -> keras.Model:
-    """Embeddings of the categories and the numbers as they are, added to what is usual."""
+    """A network over embedded categories and numbers; its output is added to the usual sales."""
     layers = keras.layers
     inputs, parts = [], []
     for name, count in CATEGORIES.items():
@@ -145,7 +145,7 @@ def network(shop_count: int) -> keras.Model:
 
 
 def relative_error(forecast: DataFrame, sales: object) -> float:
-    """The root of the mean square of the error as a part of what was sold."""
+    """The root mean square of the relative error."""
     part = (F.col("sales") - sales) / F.col("sales")
     return math.sqrt(forecast.select(F.avg(part * part)).first()[0])
 

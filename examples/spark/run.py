@@ -1,9 +1,9 @@
-"""Learn to read handwritten digits on processes that Spark places.
+"""Learn to read handwritten digits on processes of a Spark cluster.
 
     python examples/spark/run.py --processes 2
 
-or with spark-submit, on a cluster. Every process trains on its share of the images and returns what
-it has come to; the script compares. Exits non-zero when the accuracy on unseen images is too low or
+or with spark-submit, on a cluster. Every process trains on its shard of the images and returns its
+results; the script compares them. Exits non-zero when the accuracy on unseen images is too low or
 the weights differ.
 """
 
@@ -24,9 +24,9 @@ import horovod.torch as hvd
 
 
 def train(epochs: int, rate: float, batch_size: int) -> tuple[float, str]:
-    """What every process does: accuracy on unseen images, and a digest of the weights."""
+    """Train in a process; returns the accuracy on unseen images and a hash of the weights."""
     hvd.init()
-    torch.set_num_threads(1)  # plenty for 8 x 8 pixels
+    torch.set_num_threads(1)  # enough for 8 x 8 pixels
     training, test = load_data()
     sampler = DistributedSampler(training, num_replicas=hvd.size(), rank=hvd.rank())
     loader = DataLoader(training, batch_size=batch_size, sampler=sampler)
@@ -41,14 +41,14 @@ def train(epochs: int, rate: float, batch_size: int) -> tuple[float, str]:
             loss = F.cross_entropy(model(images), labels)
             loss.backward()
             optimizer.step()
-        print(f"epoch {epoch}: loss {loss.item():.3f}")  # on the driver, behind "[rank]<stdout>:"
+        print(f"epoch {epoch}: loss {loss.item():.3f}")  # appears on the driver
     images, labels = test[:]
     accuracy = (model(images).argmax(dim=1) == labels).float().mean().item()
     return accuracy, digest(model)
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """Images for training, and others to see what came of it."""
+    """Images for training, and others for the test."""
     images, labels = load_digits(return_X_y=True)
     tensors = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
     parts = train_test_split(*tensors, test_size=0.25, random_state=0)
@@ -56,7 +56,7 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
 
 
 def digest(model: nn.Module) -> str:
-    """Equal for models that are bitwise equal."""
+    """A hash of the weights."""
     data = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
     return hashlib.sha256(data).hexdigest()
 
@@ -82,7 +82,7 @@ def main() -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, help="default: as many as Spark has cores")
-    parser.add_argument("--master", help="Spark's master; default what spark-submit says, or local")
+    parser.add_argument("--master", help="Spark's master; default that of spark-submit, or local")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rate", type=float, default=0.02, help="learning rate of one process")
     parser.add_argument("--batch-size", type=int, default=32)

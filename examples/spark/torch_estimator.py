@@ -3,7 +3,7 @@
     python torch_estimator.py --num-proc 2 --epochs 10
 
 Runs on this machine; with ``spark-submit --master ... torch_estimator.py`` on a cluster, whose
-nodes need a ``--store`` that all of them reach (s3://, hdfs://, a mounted folder).
+nodes all need access to the ``--store`` (s3://, hdfs://, a mounted folder).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--num-proc", type=int, default=2, help="processes that train")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--store", help="where data and checkpoints lie; default a new folder")
+    parser.add_argument("--store", help="folder of data and checkpoints; default a new one")
     args = parser.parse_args()
 
     spark = SparkSession.builder.appName("digits").getOrCreate()

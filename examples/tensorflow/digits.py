@@ -1,9 +1,9 @@
-"""Learn to read handwritten digits on any number of ranks, in a loop of one's own.
+"""Learn to read handwritten digits on any number of ranks, with a custom loop.
 
     horovodrun -np 2 python examples/tensorflow/digits.py
 
-Every rank trains on its own share of the 1797 images that ship with scikit-learn; the gradients
-are averaged. The numbered lines are all that Horovod adds to a TensorFlow 2 script. Exits non-zero
+Every rank trains on its own shard of the 1797 images that ship with scikit-learn; the gradients
+are averaged. The numbered lines are Horovod's additions to a TensorFlow 2 script. Exits non-zero
 when the accuracy on unseen images is too low or the ranks' weights differ.
 """
 
@@ -23,10 +23,10 @@ def main() -> int:
     args = parse_arguments()
     hvd.init()  # 1: join the other ranks
     pin_device()
-    tf.keras.utils.set_random_seed(args.seed + hvd.rank())  # apart on purpose; 5 makes them equal
+    tf.keras.utils.set_random_seed(args.seed + hvd.rank())  # weights differ; 5 makes them equal
 
     (images, labels), test = load_data()
-    dataset = share_of(images, labels, args.seed).batch(args.batch_size)  # 2: share the data
+    dataset = share_of(images, labels, args.seed).batch(args.batch_size)  # 2: shard the data
 
     model = build_model()
     optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size(), momentum=0.9)  # 3: larger steps
@@ -69,7 +69,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def pin_device() -> None:
-    """This rank's GPU, one per local rank, or one thread: plenty for 8 x 8 pixels."""
+    """This rank's GPU, one per local rank, or one thread."""
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
@@ -87,7 +87,7 @@ def load_data() -> list[tuple]:
 
 
 def share_of(images, labels, seed: int) -> tf.data.Dataset:
-    """Every ``size``-th image of an order that changes each epoch; as many for every rank."""
+    """Every ``size``-th image of an order that changes each epoch; equally many per rank."""
     count = len(images) // hvd.size() * hvd.size()
     whole = tf.data.Dataset.from_tensor_slices((images, labels))
     return whole.shuffle(len(images), seed=seed).take(count).shard(hvd.size(), hvd.rank())
@@ -124,7 +124,7 @@ def make_train_step(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimi
 
 
 def test_accuracy(model: tf.keras.Model, images, labels) -> float:
-    """Share of the held-back images read right; every rank reads each ``size``-th image."""
+    """Accuracy on the held-back images; every rank tests each ``size``-th image."""
     own = slice(hvd.rank(), None, hvd.size())
     answers = tf.argmax(model(images[own], training=False), axis=1)
     correct = tf.reduce_sum(tf.cast(answers == labels[own], tf.int64))
@@ -132,7 +132,7 @@ def test_accuracy(model: tf.keras.Model, images, labels) -> float:
 
 
 def weights_are_equal(model: tf.keras.Model) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Whether the weights of all ranks are bitwise equal."""
     digest = hashlib.sha256(b"".join(weight.tobytes() for weight in model.get_weights()))
     return len(set(hvd.allgather_object(digest.hexdigest(), name="weights"))) == 1
 

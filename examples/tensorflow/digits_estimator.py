@@ -2,7 +2,7 @@
 
     horovodrun -np 2 python examples/tensorflow/digits_estimator.py
 
-Rank 0 writes checkpoints, evaluates the last one and says how good it is. Exits non-zero when the
+Rank 0 writes checkpoints, evaluates the last one and prints the accuracy. Exits non-zero when the
 accuracy on unseen images is too low.
 """
 
@@ -26,7 +26,7 @@ def main() -> int:
     (train_x, train_y), (test_x, test_y) = load_data()
 
     config = v1.ConfigProto(intra_op_parallelism_threads=1)
-    config.gpu_options.visible_device_list = str(hvd.local_rank())  # 2: a GPU each, if there are
+    config.gpu_options.visible_device_list = str(hvd.local_rank())  # 2: one GPU per rank
     is_writer = hvd.rank() == 0
     classifier = tf.estimator.Estimator(
         model_fn,

@@ -3,7 +3,7 @@
     horovodrun -np 2 python examples/tensorflow/digits_session.py
 
 Runs on the newest TensorFlow as well as on 2.15. With --checkpoints, rank 0 saves there and a
-second run goes on where the first one ended: the other ranks get step and weights by broadcast.
+second run continues from there: the other ranks get step and weights by broadcast.
 Exits non-zero when the accuracy on unseen images is too low.
 """
 
@@ -49,7 +49,7 @@ def main() -> int:
         tf.logging.set_verbosity(tf.logging.INFO)
 
     config = tf.ConfigProto(intra_op_parallelism_threads=1)
-    config.gpu_options.visible_device_list = str(hvd.local_rank())  # 5: a GPU each, if there are
+    config.gpu_options.visible_device_list = str(hvd.local_rank())  # 5: one GPU per rank
     batches = batches_of(*train, args.batch_size, args.seed + hvd.rank())
     with tf.train.MonitoredTrainingSession(
         checkpoint_dir=args.checkpoints if hvd.rank() == 0 else None,  # 6: one writer
@@ -72,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--checkpoints", help="folder to save to and to go on from")
+    parser.add_argument("--checkpoints", help="folder to save to and to continue from")
     parser.add_argument("--min-accuracy", type=float, default=0.95)
     parser.add_argument("--export", type=Path, help="file for the frozen graph: *.pb")
     return parser.parse_args()
@@ -89,7 +89,7 @@ def load_data() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def batches_of(images: np.ndarray, labels: np.ndarray, batch_size: int, seed: int):
-    """Random batches without end, other ones on each rank."""
+    """Endless random batches, different on each rank."""
     generator = np.random.default_rng(seed)
     while True:
         chosen = generator.integers(len(images), size=batch_size)
@@ -119,7 +119,7 @@ def dense(name: str, inputs: tf.Tensor, width: int) -> tf.Tensor:
 
 
 class TestAccuracy(tf.train.SessionRunHook):
-    """Reads the held-back images when training ends; every rank reads each ``size``-th of them."""
+    """Tests the held-back images when training ends; every rank tests each ``size``-th image."""
 
     def __init__(self, images: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, test) -> None:
         own = slice(hvd.rank(), None, hvd.size())
@@ -134,9 +134,9 @@ class TestAccuracy(tf.train.SessionRunHook):
 
 
 class FrozenGraph(tf.train.SessionRunHook):
-    """Writes what leads to ``output``, with the weights as constants, when training ends.
+    """Writes the graph of ``output``, with the weights as constants, when training ends.
 
-    Gradients, their reduction and the optimizer lead elsewhere, so they are left out.
+    It has no gradients, reductions and optimizer.
     """
 
     def __init__(self, path: Path, output: tf.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""How many images per second do N ranks train on? A network of Keras on made-up images.
+"""Images per second of a training on N ranks: A network of Keras on made-up images.
 
     horovodrun -np 1 python examples/tensorflow/synthetic_benchmark.py
     horovodrun -np 2 python examples/tensorflow/synthetic_benchmark.py
@@ -51,8 +51,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=10, help="figures to average")
     parser.add_argument("--batches-per-iteration", type=int, default=10)
     parser.add_argument("--fp16-allreduce", action="store_true", help="send gradients as float16")
-    parser.add_argument("--small", action="store_true", help="a tiny network, for a quick look")
-    parser.add_argument("--no-cuda", action="store_true", help="use the CPU even if a GPU is there")
+    parser.add_argument("--small", action="store_true", help="a tiny network, for a quick test")
+    parser.add_argument("--no-cuda", action="store_true", help="use the CPU even if there is a GPU")
     parser.add_argument(
         "--threads", type=int, help="of TensorFlow per rank; default: its share of cores"
     )
@@ -91,7 +91,7 @@ def small_network() -> tf.keras.Model:
 
 
 def training_step(model: tf.keras.Model, args: argparse.Namespace) -> Callable[[], tf.Tensor]:
-    """A function that trains on one and the same batch of random images."""
+    """A function that trains on one batch of random images."""
     images = tf.random.normal([args.batch_size, args.image_size, args.image_size, 3])
     labels = tf.random.uniform([args.batch_size], maxval=10, dtype=tf.int64)
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -111,11 +111,11 @@ def training_step(model: tf.keras.Model, args: argparse.Namespace) -> Callable[[
 
 
 def images_per_s(step: Callable[[], tf.Tensor], batch_count: int, batch_size: int) -> float:
-    """Of this rank; the others are as fast, because every step waits for all gradients."""
+    """Images per second of this rank; other ranks are as fast, because every step waits for all."""
     start = time.perf_counter()
     for _ in range(batch_count):
         loss = step()
-    loss.numpy()  # a GPU is through only then
+    loss.numpy()  # a GPU has finished only then
     return batch_count * batch_size / (time.perf_counter() - start)
 
 

@@ -1,9 +1,9 @@
-"""Learn what words have in common from the words around them (word2vec), with sparse gradients.
+"""Train word vectors from neighbouring words (word2vec), with sparse gradients.
 
     horovodrun -np 2 python examples/tensorflow/word2vec.py
 
-A step uses few rows of the table of words, so its gradient is a ``tf.IndexedSlices``: the rows and
-their numbers. Horovod gathers those of all ranks and never makes a dense gradient of them. The text
+A step uses few rows of the table of words, so its gradient is a ``tf.IndexedSlices``: rows and row
+numbers. Horovod gathers those of all ranks and makes no dense gradient. The text
 is made up: a sentence stays on one topic, so words of a topic must end up close to each other.
 Exits non-zero when too few do, or the ranks' tables differ.
 """
@@ -22,11 +22,11 @@ def main() -> int:
     args = parse_arguments()
     hvd.init()  # 1: join the other ranks
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.random.set_seed(args.seed + hvd.rank())  # apart on purpose; 4 makes them equal
+    tf.random.set_seed(args.seed + hvd.rank())  # weights differ; 4 makes them equal
 
-    topics = np.arange(args.words) % args.topics  # of each word
-    pairs = pairs_of_words(made_up_text(topics, args.sentences, seed=0), reach=2)
-    batches = batches_of(pairs, args)  # 2: a share of the data
+    topics = np.arange(args.words) % args.topics  # vectors of the words
+    pairs = pairs_of_words(made_up_text(topics, args.sentences, seed=0), window=2)
+    batches = batches_of(pairs, args)  # 2: a shard of the data
 
     tables = [tf.Variable(tf.random.normal([args.words, args.width], stddev=0.1)) for _ in range(2)]
     hvd.broadcast_variables(tables, root_rank=0)  # 4: start from rank 0's tables
@@ -62,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def made_up_text(topics: np.ndarray, sentence_count: int, seed: int) -> np.ndarray:
-    """Sentences [n, 10] of word numbers: eight in ten are of the sentence's topic."""
+    """Sentences [n, 10] of word numbers; eight of ten words are of the sentence's topic."""
     generator = np.random.default_rng(seed)
     word_count, topic_count = len(topics), topics.max() + 1
     shape = sentence_count, 10
@@ -73,17 +73,17 @@ def made_up_text(topics: np.ndarray, sentence_count: int, seed: int) -> np.ndarr
     )
 
 
-def pairs_of_words(sentences: np.ndarray, reach: int) -> np.ndarray:
-    """All pairs [n, 2] of words that are at most ``reach`` apart."""
+def pairs_of_words(sentences: np.ndarray, window: int) -> np.ndarray:
+    """All pairs [n, 2] of words that are at most ``window`` apart."""
     apart = [
         np.stack([sentences[:, :-distance].ravel(), sentences[:, distance:].ravel()], axis=1)
-        for distance in range(1, reach + 1)
+        for distance in range(1, window + 1)
     ]
     return np.concatenate(apart)
 
 
 def batches_of(pairs: np.ndarray, args: argparse.Namespace):
-    """Batches without end out of this rank's share: words, their neighbours, words of chance."""
+    """Endless batches from this rank's shard: words, their neighbours, random words."""
     own = pairs[hvd.rank() :: hvd.size()]
     generator = np.random.default_rng(args.seed + hvd.rank())
     while True:
@@ -93,7 +93,7 @@ def batches_of(pairs: np.ndarray, args: argparse.Namespace):
 
 
 def make_train_step(tables: list[tf.Variable], args: argparse.Namespace):
-    rate = args.lr * hvd.size() * args.batch_size  # the loss is a mean: a pair's share is small
+    rate = args.lr * hvd.size() * args.batch_size  # the loss is a mean, so a pair's part is small
 
     @tf.function
     def train_step(words: tf.Tensor, neighbours: tf.Tensor, others: tf.Tensor):
@@ -109,7 +109,7 @@ def make_train_step(tables: list[tf.Variable], args: argparse.Namespace):
 
 
 def loss_of(tables, words: tf.Tensor, neighbours: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Negative sampling (Mikolov et al., 2013): real neighbours score high, words of chance low."""
+    """Negative sampling (Mikolov et al., 2013): real neighbours score high, random words low."""
     inputs = tf.gather(tables[0], words)
     real = tf.einsum("bw,bw->b", inputs, tf.gather(tables[1], neighbours))
     chance = tf.einsum("bw,bnw->bn", inputs, tf.gather(tables[1], others))
@@ -118,7 +118,7 @@ def loss_of(tables, words: tf.Tensor, neighbours: tf.Tensor, others: tf.Tensor) 
 
 
 def share_among_neighbours(table: np.ndarray, topics: np.ndarray) -> float:
-    """For how many words the nearest one is of the same topic."""
+    """The part of words whose nearest word is of the same topic."""
     unit = table / np.linalg.norm(table, axis=1, keepdims=True)
     likeness = unit @ unit.T - 2 * np.eye(len(table))  # not the word itself
     return float((topics[likeness.argmax(axis=1)] == topics).mean())

@@ -1,7 +1,7 @@
 """Every error that the package raises on purpose, in one tree.
 
-    ValueError                      a bad argument, seen on this rank before anything was sent
-    ├ InitError                     ``init`` could not make a world: who is missing or refused
+    ValueError                      a bad argument, found on this rank before anything was sent
+    ├ InitError                     ``init`` could not make a world: ranks are missing or refused
     └ SettingError                  an environment variable with a value that cannot be used
     RuntimeError
     ├ HorovodInternalError          a collective failed; elastic training restores and retries
@@ -10,7 +10,7 @@
     │ ├ PeerLostError               a rank died, left or stopped answering
     │ ├ StallError                  a rank did not submit within the stall shutdown time
     │ └ ShutdownError               this rank shut the engine down with the operation unfinished
-    └ HostsUpdatedInterrupt         no failure: hosts came or went, elastic training starts anew
+    └ HostsUpdatedInterrupt         no failure: the set of hosts changed, elastic training restarts
     ImportError
     └ HorovodVersionMismatchError   a framework of another version than the one built for
     TimeoutError
@@ -94,11 +94,11 @@ class MismatchError(HorovodInternalError):
 
 
 class AlteredObjectError(HorovodInternalError):
-    """What arrived of an object does not bear its sender's code; nothing of it was used.
+    """A received object does not have its sender's code; nothing of it was used.
 
     The world is over: the other ranks get a ``HorovodInternalError`` with the same text. Elastic
-    training begins a new one, with new keys, as after a lost connection, which whoever can alter
-    what is sent could have cut instead.
+    training begins a new one with new keys, as after a lost connection: an attacker that can alter
+    messages could also have cut the connection.
 
     Attributes:
         operation: ``broadcast_object``, ``allgather_object``, or ``agreement`` on process sets.
@@ -130,7 +130,7 @@ class ShutdownError(HorovodInternalError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 public name
-    """The set of hosts changed, so training has to meet again; current values are kept.
+    """The set of hosts changed, so a new world has to begin; current values are kept.
 
     ``skip_sync``: every rank that stays has the same state already.
     """

@@ -301,8 +301,7 @@ class Settings:
     autotune: bool = _setting(
         "HOROVOD_AUTOTUNE",
         False,
-        "look for the fastest settings while the program trains; needs pip install "
-        "'horovod[autotune]'",
+        "look for the fastest settings while the program trains",
         flag=Flag("--autotune", "autotune", key="autotune.enabled", opposite="--no-autotune"),
     )
     autotune_log: str = _setting(

@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from horovod.launch.cli import main as cli
-from horovod.launch.jobs.outcomes import JobOutcome
-from horovod.launch.model.job_plan import JobPlan
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.settings import SETTINGS, environment_of
 
 LAUNCHER = facts.launcher()

@@ -14,7 +14,7 @@ from typing import Any
 import facts
 import pytest
 
-from horovod.launch.others import rendezvous_server
+from horovod.launch.compat import rendezvous_server
 from horovod.rendezvous.identity.secret_socket import SecretSocket
 from horovod.runner import _HorovodArgs
 from horovod.runner.common.util.config_parser import set_env_from_args

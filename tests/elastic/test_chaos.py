@@ -78,6 +78,6 @@ def test_the_loss_of_all_states_names_the_end_of_each_worker(tmp_path: Path) -> 
         with pytest.raises(JobError, match="has ended with 1"):
             job.wait_until(lambda: False, "killed")
         told = job.told()
-    assert "nobody is left who has the state: all workers of world 1 that had it" in told
+    assert "no worker with the state is left: all workers of world 1 that had it" in told
     for member in members:
         assert f"(rank {member.rank}, {member.hostname}), pid {member.pid}, was ended by" in told

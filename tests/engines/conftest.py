@@ -1,4 +1,4 @@
-"""What the engines' tests need of this machine."""
+"""The requirements of the tests with Spark and Ray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """There is one for Spark to run in."""
+    """Whether there is a Java for Spark."""
     home = os.environ.get("JAVA_HOME")
     if not shutil.which(f"{home}/bin/java" if home else "java"):
         pytest.skip("Spark needs Java 17 or later: apt-get install openjdk-17-jre-headless")

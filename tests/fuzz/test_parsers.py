@@ -28,25 +28,25 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.elastic.checkpoint import read_checkpoint, write_checkpoint
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
-from horovod.launch.kubernetes import pod_rendezvous as meeting
+from horovod.launch.kubernetes import pod_rendezvous
 from horovod.launch.model.host_plan import (
     HostPlan,
     WorkerSpec,
     fields_of,
-    place_fields,
-    place_of,
     plan_of,
+    spec_fields,
+    spec_of,
 )
 from horovod.launch.wire.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
-from horovod.launch.wire.handshake import AgentHandshake, HandshakeError, LauncherHandshake
+from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake
 from horovod.metrics import exchange
-from horovod.rendezvous import allgather as gathering_module
+from horovod.rendezvous import allgather as store_allgather
 from horovod.rendezvous.allgather import StoreAllgather
-from horovod.rendezvous.base.authentication import NONCE_BYTES, PROOF_BYTES, prove
-from horovod.rendezvous.base.membership import Deadline
-from horovod.rendezvous.capabilities import RankCapabilities, decode_card, encode_card
+from horovod.rendezvous.base.authentication import PROOF_BYTES, prove
+from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.base.handshake import Dialer, Listener, Protocol, ProtocolError
+from horovod.rendezvous.capabilities import RankCapabilities
 from horovod.rendezvous.host import handshake
-from horovod.rendezvous.host.handshake import ProtocolError
 from horovod.rendezvous.identity import mpi as mpi_identity
 from horovod.rendezvous.identity import slurm
 from horovod.rendezvous.identity.elastic_messages import (
@@ -59,8 +59,7 @@ from horovod.rendezvous.identity.elastic_messages import (
 from horovod.rendezvous.identity.host_id import HostId as Where
 from horovod.rendezvous.links import handshake as link_handshake
 from horovod.rendezvous.links import round as link_round
-from horovod.rendezvous.links.plan import Purpose
-from horovod.rendezvous.links.reachability import Report, Unreached, decode_report, encode_report
+from horovod.rendezvous.links.plan import Purpose, Report, Unreached
 from horovod.rendezvous.store import wire
 from horovod.rendezvous.store.hosted import HostedStore
 from horovod.trace.presence import find_presences
@@ -72,7 +71,6 @@ from horovod.trace.worlds import collect_worlds
 CHANGES = 200
 MOST_MEMORY = 64 * 2**20  # of one message, which has some KB
 SECRET = b"s" * 32
-NONCE = b"n" * NONCE_BYTES
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,12 @@ def of(value: bytes, *more: bytes) -> Callable[[], list[bytes]]:
 
 SLOT = RankInfo(1, 4, 1, 2, 0, 2, "node")
 PLAN = HostPlan("node", ("python", "a.py"), {"PATH": "/bin"}, (("10.0.0.1", 4000),), SECRET)
-CARD = RankCapabilities(1, 4, 4096, 77, "node", "node", Where("h", "n"))
+CAPABILITIES = RankCapabilities(1, 4, 4096, 77, "node", "node", Where("h", "n"))
 REPORT = Report(0, [1], {2: Unreached([(1, 0)], [("10.0.0.1:1", "refused")])})
 CLAIMS = handshake.Claims(1, 2, 0, 4096)
+CHALLENGE = handshake.message(
+    handshake.Kind.CHALLENGE, Listener(handshake.PROTOCOL, SECRET).opening
+)
 LINK = link_handshake.Claims(Purpose.DATA, 0, 1, 0, "10.0.0.1", 4000, b"c" * 32)
 ADDRESS = {"host": "10.0.0.5", "bits": 24, "interface": "eth0", "scope": 0, "speed": 1000}
 MEMBER = {"build": "horovod", "listening": [{"address": ADDRESS, "port": 4000}]}
@@ -105,39 +106,44 @@ def frames(data: bytes, _: Path) -> None:
         elif frame.kind == Kind.PLAN:
             plan_of(frame.fields)
         elif frame.kind == Kind.START:
-            frame.fields.each("places", place_of)
+            frame.fields.each("places", spec_of)
+
+
+def sides(protocol: Protocol, statement: bytes) -> tuple[Listener, Dialer]:
+    """Both ends of a connection after the hello."""
+    listener, dialer = Listener(protocol, SECRET), Dialer(protocol, SECRET)
+    assert listener.read_hello(dialer.hello(listener.opening, statement)) == statement
+    return listener, dialer
 
 
 def mesh_messages(data: bytes, _: Path) -> None:
-    """Each message behind a proof that holds: an authentic peer may be wrong, too."""
-    proof = prove(SECRET, b"horovod mesh failed", NONCE, data)
-    failed = bytes((handshake.Kind.FAILED,)) + proof + data
-    failure = handshake.failure_in(failed, SECRET, NONCE, 0)
+    """Each message with a valid proof, since an authentic peer may send wrong values too."""
+    root, peer = sides(handshake.PROTOCOL, CLAIMS.to_bytes())
+    code = prove(root.key(b"failure"), b"failure", data)
+    failed = handshake.message(handshake.Kind.FAILED, code + data)
+    failure = handshake.failure_in(failed, peer, 0)
     assert failure is not None
     assert all(0 <= rank < MOST_RANKS for rank in failure.ranks)
-    handshake.decode_members(bytes((handshake.Kind.MEMBERS,)) + data[:10].ljust(10, b"\0"), 2)
-    stated = data[10:18].ljust(8, b"\0")
-    proof = prove(SECRET, b"horovod mesh root", NONCE, CLAIMS.encode(), stated)
-    message = bytes((handshake.Kind.WELCOME,)) + stated + proof
-    assert handshake.wait_of_welcome(message, SECRET, NONCE, CLAIMS) >= 0
+    handshake.Members.from_bytes(data[:10].ljust(10, b"\0"), 2)
+    answer = peer.read_reply(root.reply(data[10:22].ljust(12, b"\0")))
+    assert handshake.seconds_in(answer, 0) >= 0
 
 
 def raw_mesh_messages(data: bytes, _: Path) -> None:
-    handshake.check_challenge(data)
-    handshake.decode_hello(data, SECRET, NONCE)
-    handshake.failure_in(data, SECRET, NONCE, 0)
+    root, peer = sides(handshake.PROTOCOL, CLAIMS.to_bytes())
+    fresh = Dialer(handshake.PROTOCOL, SECRET)
+    fresh.hello(handshake.payload_of(data, handshake.Kind.CHALLENGE))
+    handshake.failure_in(data, peer, 0)
+    root.read_hello(data)
 
 
 def link_hello(data: bytes, _: Path) -> None:
-    stated = data[: link_handshake.HELLO_REST_BYTES - PROOF_BYTES]
-    if len(stated) == link_handshake.HELLO_REST_BYTES - PROOF_BYTES:
-        proof = prove(SECRET, b"horovod link dialer", link_handshake.MAGIC, NONCE, stated)
-        link_handshake.read_hello(stated + proof, SECRET, NONCE)
-    said = data[:1].ljust(1, b"\0")
-    proof = prove(
-        SECRET, b"horovod link listener", link_handshake.MAGIC, NONCE, LINK.encode(), said
-    )
-    link_handshake.read_verdict(said + proof, SECRET, LINK, NONCE)
+    statement_bytes = link_handshake.PROTOCOL.statement_bytes
+    statement = data[:statement_bytes].ljust(statement_bytes, b"\0")
+    listener, dialer = sides(link_handshake.PROTOCOL, statement)
+    link_handshake.Claims.from_bytes(statement)
+    answer = dialer.read_reply(listener.reply(data[:1].ljust(1, b"\0")))
+    link_handshake.verdict_in(answer)
 
 
 class OneValue:
@@ -151,7 +157,7 @@ class OneValue:
         pass
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        role = gathering_module._ROLE
+        role = store_allgather._ROLE
         return prove(SECRET, role, key.encode(), self.value) + self.value
 
     def close(self) -> None:
@@ -171,7 +177,7 @@ def gathered_time(data: bytes, _: Path) -> None:
         1,
         range(2),
         Deadline(0.0),
-        is_meeting=True,
+        is_bootstrap=True,
     ).exchange(b"")
 
 
@@ -246,41 +252,43 @@ def launcher_of_guest(data: bytes, _: Path) -> None:
 
 PARSERS: Mapping[str, Parser] = {
     "store": Parser(
-        of(wire.encode_request(wire.Request(wire.Operation.SET, b"key", b"value"))),
-        lambda data, _: wire.decode_request(data),
-        (ValueError,),
+        of(wire.Request(wire.Operation.SET, b"key", b"value").to_bytes()),
+        lambda data, _: wire.Request.from_bytes(data),
+        (ProtocolError,),
     ),
-    "link hello": Parser(of(NONCE + LINK.encode()), link_hello, (ProtocolError,)),
+    "link hello": Parser(of(LINK.to_bytes()), link_hello, (ProtocolError,)),
     "mesh": Parser(
-        of(struct.pack("!I?I?d", 7, True, 8, False, 2.0)), mesh_messages, (ProtocolError,)
+        of(struct.pack("!I?I?Id", 7, True, 8, False, 0, 2.0)), mesh_messages, (ProtocolError,)
     ),
-    "raw mesh": Parser(of(handshake.encode_challenge(NONCE)), raw_mesh_messages, (ProtocolError,)),
+    "raw mesh": Parser(of(CHALLENGE), raw_mesh_messages, (ProtocolError,)),
     "frames": Parser(
         of(
             encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"places": [place_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
+            encode_json(Kind.START, {"places": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,
         (FrameError, BadMessageError),
     ),
     "ready": Parser(
-        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").encoded()),
-        lambda data, _: Ready.decoded(data),
+        of(Ready(StateVersion(1, 2), "why", (3,), checkpoint="/c").to_bytes()),
+        lambda data, _: Ready.from_bytes(data),
     ),
     "seat": Parser(
-        of(RankAssignment(2, RankInfo(1, 2), members=(4, 5)).encoded()),
-        lambda data, _: RankAssignment.decoded(data),
+        of(RankAssignment(2, RankInfo(1, 2), members=(4, 5)).to_bytes()),
+        lambda data, _: RankAssignment.from_bytes(data),
     ),
-    "update": Parser(of(Update(17, 3).encoded()), lambda data, _: Update.decoded(data)),
+    "update": Parser(of(Update(17, 3).to_bytes()), lambda data, _: Update.from_bytes(data)),
     "key": Parser(
         of(b"elastic/worker/3/ready/2"),
         lambda data, _: read_key(data[:255].decode(errors="replace")),
     ),
-    "card": Parser(of(encode_card(CARD)), lambda data, _: decode_card(data)),
-    "report": Parser(of(encode_report(REPORT)), lambda data, _: decode_report(data, range(4))),
+    "capabilities": Parser(
+        of(CAPABILITIES.to_bytes()), lambda data, _: RankCapabilities.from_bytes(data)
+    ),
+    "report": Parser(of(REPORT.to_bytes()), lambda data, _: Report.from_bytes(data, range(4))),
     "addresses": Parser(
-        of(json.dumps(MEMBER).encode()), lambda data, _: link_round._decode_member(data)
+        of(json.dumps(MEMBER).encode()), lambda data, _: link_round._Member.from_bytes(data)
     ),
     "gathered values": Parser(
         of(
@@ -291,24 +299,24 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "gathered time": Parser(of(struct.pack("!d", 0.0)), gathered_time, (InitError,)),
     "hosted store": Parser(
-        of(HostedStore((("10.0.0.5", 4000),), SECRET).encoded()),
-        lambda data, _: HostedStore.decoded(data),
+        of(HostedStore((("10.0.0.5", 4000),), SECRET).to_bytes()),
+        lambda data, _: HostedStore.from_bytes(data),
         (ValueError,),
     ),
     "places of MPI": Parser(
         of(struct.pack("=8i", 0, 0, 0, 1, 2, 0, 2, 1)),
-        lambda data, _: mpi_identity._check_places(struct.unpack("=8i", data[:32].ljust(32)), 4),
+        lambda data, _: mpi_identity._check_positions(struct.unpack("=8i", data[:32].ljust(32)), 4),
     ),
     "tasks of Slurm": Parser(
         of(b"2(x3),1"),
         lambda data, _: slurm._tasks_per_node({slurm._PER_NODE: data.decode(errors="replace")}, 7),
         (InitError,),
     ),
-    "guest": Parser(of(NONCE + bytes(PROOF_BYTES)), agent, (HandshakeError,)),
+    "guest": Parser(of(bytes(2 * PROOF_BYTES)), agent, (ProtocolError,)),
     "launcher of a guest": Parser(
         of(AgentHandshake(SECRET).opening + bytes(PROOF_BYTES)),
         launcher_of_guest,
-        (HandshakeError,),
+        (ProtocolError,),
     ),
     "recording": Parser(a_recording, recording, (RecordingError,)),
     "presence": Parser(
@@ -323,7 +331,7 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "checkpoint": Parser(checkpoint_seeds, checkpoint, (ValueError, OSError)),
     "store of a pod": Parser(
-        of(b"10.0.0.5 4000"), lambda data, _: meeting._address_in(data), (InitError,)
+        of(b"10.0.0.5 4000"), lambda data, _: pod_rendezvous._address_in(data), (InitError,)
     ),
     "process sets": Parser(
         of(b'[{"add": [0, 1]}, null]', b"[[0, 1], null]"),
@@ -335,7 +343,7 @@ PARSERS: Mapping[str, Parser] = {
         lambda data, _: exchange._numbers_in(data),
     ),
     "numbers of a process": Parser(
-        lambda: [made_reports.chronicle(0, 2, 3).encoded()], reported, ()
+        lambda: [made_reports.process_record(0, 2, 3).to_bytes()], reported, ()
     ),
 }
 
@@ -440,22 +448,26 @@ def test_a_frame_of_any_length_needs_no_memory_before_it_is_there() -> None:
 
 
 def test_errors_name_message_field_sender_and_what_was_expected() -> None:
-    bad = json.loads(encode_card(CARD))
+    bad = json.loads(CAPABILITIES.to_bytes())
     bad["rank"] = 2**30
     with pytest.raises(BadMessageError) as raised:
-        decode_card(json.dumps(bad).encode())
+        RankCapabilities.from_bytes(json.dumps(bad).encode())
     error = raised.value
-    assert (error.message, error.field, error.found) == ("card", "rank", str(2**30))
+    assert (error.message, error.field, error.found) == ("capabilities", "rank", str(2**30))
     assert str(error.of("rank 4")) == (
-        "a message 'card' from rank 4 has 1073741824 in field rank; expected 0 to 16777215"
+        "a message 'capabilities' from rank 4 has 1073741824 in field rank; expected 0 to 16777215"
     )
     with pytest.raises(BadMessageError, match="field more; expected no such field"):
-        decode_card(json.dumps({**json.loads(encode_card(CARD)), "more": 1}).encode())
+        RankCapabilities.from_bytes(
+            json.dumps({**json.loads(CAPABILITIES.to_bytes()), "more": 1}).encode()
+        )
 
 
 def test_all_ranks_get_the_error_of_the_rank_that_sent_it() -> None:
-    with pytest.raises(InitError, match=r"message 'card' from rank 1 has .* in field text"):
-        gathering_module.decode_all([0, 1], [encode_card(CARD), b"{"], decode_card)
+    with pytest.raises(InitError, match=r"message 'capabilities' from rank 1 has .* in field text"):
+        store_allgather.decode_all(
+            [0, 1], [CAPABILITIES.to_bytes(), b"{"], RankCapabilities.from_bytes
+        )
 
 
 def test_a_frame_says_what_is_wrong_with_it() -> None:
@@ -463,7 +475,7 @@ def test_a_frame_says_what_is_wrong_with_it() -> None:
         _ = Frame(Kind.STARTED, payload=b"ab").number
     with pytest.raises(FrameError, match="stream 7"):
         list(FrameReader().feed(encode(Kind.OUTPUT, b"x", stream=7)))
-    fields = place_fields(WorkerSpec(3, SLOT, {}))
+    fields = spec_fields(WorkerSpec(3, SLOT, {}))
     fields["rank_info"]["rank"] = 4
     with pytest.raises(BadMessageError, match=r"field rank_info\.rank; expected 0 to 3"):
-        place_of(Fields("START", fields))
+        spec_of(Fields("START", fields))

@@ -10,13 +10,13 @@ from lab import Lab
 from network import missing
 from ssh_servers import SshServers, missing_ssh
 
-# What runs inside the hosts; test_bodies.py starts it there, and names it.
+# test_bodies.py starts these inside the hosts.
 collect_ignore = ["bodies"]
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """Hosts for one test, and nothing left of them afterwards."""
+    """Hosts for one test, which must leave nothing behind."""
     if reason := missing():
         pytest.skip(reason)
     lab = Lab(tmp_path)

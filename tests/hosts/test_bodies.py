@@ -9,7 +9,7 @@ from body_runs import PARALLEL, run_bodies
 from lab import Lab
 
 BODIES = Path(__file__).with_name("bodies")
-# It says what is so on one host.
+# It is for one host.
 ONE_HOST = "not test_world_numbers"
 SOME_OF_TORCH = ["exchanges", "join", "optimizer", "optimizer_sparse", "sync_batch_norm"]
 SHAPES = [(1, 1), (1, 2), (2, 2), (1, 1, 1, 1)]

@@ -1,4 +1,4 @@
-"""Elastic jobs on hosts of their own, whose links, workers and hosts are lost in turn.
+"""Elastic jobs on several hosts, whose links, workers and hosts are lost in turn.
 
 Afterwards each sample is accounted for, as in ``tests/elastic``.
 """
@@ -33,7 +33,7 @@ def test_links_hosts_and_workers_are_lost(job: ChaosOnHosts) -> None:
     player = FaultPlayer(job)
     player.play([Fault("kill in recovery", after=5, point="middle")])
 
-    # Or the host that is cut off may be the only one with the state.
+    # Otherwise the host that is cut off may be the only one with the state.
     job.wait_until(job.trains_together, "the world is not whole, or does nothing")
     world, start = job.watch.world, time.monotonic()
     job.pull_cable("host2")

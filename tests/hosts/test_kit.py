@@ -1,4 +1,4 @@
-"""The hosts themselves: what they share and what not, cables, and that nothing is left of them."""
+"""The test hosts: what they share, their cables, and that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_pulled_cable_and_a_plugged_one(lab: Lab) -> None:
     assert not reaches(first, second)
     assert not reaches(second, first)
     network.connect(second)
-    # The neighbour has to be asked for again.
+    # The neighbour must be resolved again.
     wait_until(lambda: reaches(first, second), "still no connection")
 
 
@@ -121,7 +121,7 @@ def test_packets_get_lost(lab: Lab) -> None:
         port = receiver.stdout.readline().strip()
         first.run([sys.executable, "-c", SEND, second.address, port])
         heard = int(receiver.communicate(timeout=30)[0])
-    assert 60 <= heard <= 97  # 80, give or take 4
+    assert 60 <= heard <= 97  # 80 with a standard deviation of 4
 
 
 def test_cables_that_lead_nowhere(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""``horovodrun -H`` over real ssh: what runs where, how it fails, and what is left of it."""
+"""``horovodrun -H`` over real ssh: where processes run, how a job fails, and what it leaves."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Launcher:
 
 @pytest.fixture
 def launcher(lab: Lab, ssh: SshServers) -> Iterator[Launcher]:
-    """Afterwards nothing but the ssh servers may run on any host."""
+    """Afterwards only the ssh servers may run on the hosts."""
     yield Launcher(lab, ssh)
     wait_until(lambda: not leftovers(lab), f"left: {leftovers(lab)}")
 
 
 def leftovers(lab: Lab) -> list[str]:
-    """What still runs on the hosts, ssh servers and zombies aside."""
+    """Processes on the hosts, without ssh servers and zombies."""
     left = []
     for host in lab.hosts:
         for process in host.processes():
@@ -103,7 +103,7 @@ def test_a_failure_names_the_host(launcher: Launcher) -> None:
 
 def test_a_host_that_cannot_be_reached(lab: Lab, launcher: Launcher) -> None:
     lab.network.disconnect(lab.hosts[2])
-    words = ["--start-timeout", "5", "-np", "3", "true"]
+    words = ["--start-timeout", "10", "-np", "3", "true"]
     status, _, err = launcher.run("host0:1,host1:1,host2:1", *words)
     assert status == 1
     assert "host2" in err

@@ -1,4 +1,4 @@
-"""Links between hosts under each protection: right results, and what is to be read on the wire."""
+"""Links between hosts under each protection: right results, and what a reader of packets sees."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_can_be_read_on_the_wire(lab: Lab, level: str, is_readable: bool) -
         job.check(timeout_s=120)
         heard, _ = listener.communicate(timeout=60)
     seen_bytes, found = map(int, heard.split())
-    assert seen_bytes > 4_000_000  # the tensors went over this wire
+    assert seen_bytes > 4_000_000  # the tensors passed this interface
     assert (found > 0) == is_readable
 
 

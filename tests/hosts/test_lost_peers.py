@@ -1,4 +1,4 @@
-"""Ranks and links that are lost, and ranks that stop: what all the others see, on every host."""
+"""Lost ranks, lost links and stopped ranks: what the other ranks of all hosts report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lab import Lab
 from ranks import Job
 
-DETECTION_S = 20.0  # for a loaded machine; below every timeout that could end the wait instead
+DETECTION_S = 20.0  # for a loaded machine; below every timeout that could end the wait
 LIMIT_S = 10  # of the data plane, where a test sets it
 SHUTDOWN_S = 10  # of a stall
 
@@ -33,7 +33,7 @@ def assert_all_report(
 
 
 def finish(lab: Lab, job: Job, survivors: Sequence[int]) -> None:
-    """The survivors may leave, and end with 0."""
+    """Let the survivors leave; they must end with 0."""
     lab.leave("leave")
     statuses = job.wait(timeout_s=60)
     assert [statuses[rank] for rank in survivors] == [0] * len(survivors), job.told()
@@ -44,7 +44,7 @@ def finish(lab: Lab, job: Job, survivors: Sequence[int]) -> None:
 def test_a_killed_rank_is_named_on_all_hosts(
     lab: Lab, victim: int, script: tuple[str, ...]
 ) -> None:
-    """Rank 0 decides for all, rank 2 speaks for its host, rank 3 does neither."""
+    """Rank 0 coordinates all, rank 2 leads its host, rank 3 does neither."""
     job = lab.start_worker((2, 2), *script)
     pids = lab.read_from(range(4), "ready", job)
     killed = time.monotonic()
@@ -59,7 +59,7 @@ def test_a_killed_rank_is_named_on_all_hosts(
 
 @pytest.mark.parametrize("words", [(), ("fork",)], ids=["alone", "with a forked child"])
 def test_a_killed_rank_of_three_hosts(lab: Lab, words: tuple[str, ...]) -> None:
-    """A child that outlives it holds none of its connections open."""
+    """A child that outlives its rank keeps none of its connections open."""
     job = lab.start_worker((1, 1, 1), "steady.py", "16384", "100000", *words)
     pids = lab.read_from(range(3), "ready", job)
     killed = time.monotonic()
@@ -105,8 +105,8 @@ def test_a_stopped_rank_is_a_stall_everywhere(lab: Lab, victim: int) -> None:
     near = {rank: reports[rank] for rank in survivors if rank > 0}
     texts = [f"{name} has not moved for", f"Missing ranks: {victim} ({name}"]
     assert_all_report(near, "StallError", texts, stopped, SHUTDOWN_S + DETECTION_S)
-    # News of a host comes from its first rank: where that one is stopped, others learn only that
-    # the ranks behind it have gone.
+    # News of a host comes from its first rank. If that rank is stopped, others learn only that
+    # the ranks behind it are gone.
     kind = "PeerLostError" if victim == 1 else "StallError"
     assert_all_report({0: reports[0]}, kind, ["on host1)"], stopped, SHUTDOWN_S + DETECTION_S)
     assert any(name in job.ranks[rank].errors for rank in survivors)  # the warning

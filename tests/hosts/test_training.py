@@ -34,7 +34,7 @@ def test_a_link_that_loses_every_fifth_packet(lab: Lab) -> None:
     lab.open(2)
     for host in lab.hosts:
         host.lose_packets(20)
-    # Ranks may wait for seconds until TCP tries again; the default limits bear it.
+    # TCP may wait seconds before it sends again; the default limits are longer.
     job = lab.start_worker((1, 1), "steady.py", "16", "6")
     job.check(timeout_s=140)
     for report in lab.read_from(range(2), "report", job).values():
@@ -48,7 +48,7 @@ def test_a_link_that_is_gone_for_a_moment(lab: Lab) -> None:
     network.disconnect(lab.hosts[1])
     before = lab.hosts[0].traffic().received_bytes
     time.sleep(OUTAGE_S)
-    assert lab.hosts[0].traffic().received_bytes - before < 1 << 20  # was under way
+    assert lab.hosts[0].traffic().received_bytes - before < 1 << 20  # it was still running
     network.connect(lab.hosts[1])
     job.check(timeout_s=140)
     for report in lab.read_from(range(2), "report", job).values():

@@ -1,7 +1,7 @@
-"""Somebody on the path between two hosts changes, repeats and cuts off what they say.
+"""An attacker on the path between two hosts alters, repeats and cuts what they send.
 
-A job that is attacked goes on, or ends with a named error: no rank crashes, hangs or computes
-anything wrong. HOROVOD_TEST_FLIPS says how often each of them happens, if not a few times.
+An attacked job goes on or ends with a named error: no rank crashes, hangs or computes a wrong
+result. HOROVOD_TEST_FLIPS is the number of attacks of each kind; the default is a few.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ CONTROL = (Kind.CONTROL, Kind.NEWS)
 CUT_S = 2.0
 START_S = {"HOROVOD_START_TIMEOUT": "60"}
 VALUES = (2**30, -(2**30), 2_000_000_000, 100_000)
-# What happens to a world is this, with numbers from a generator, and what one side said at most.
+# An attack on a world, from a generator and the most bytes that one side sent.
 Attack = Callable[[random.Random, int], Tamper]
 Fault = tuple[Speaker, Callable[[], Tamper]]
 
 
 @pytest.fixture
 def middle(lab: Lab) -> Iterator[ManInTheMiddle]:
-    """All that host 0 and host 1 say to each other passes here."""
+    """Passes all traffic between host 0 and host 1."""
     lab.open(CABLING)
     with ManInTheMiddle(lab.hosts[:2], lab.hosts[2]) as middle:
         yield middle
 
 
 def times(a_few: int) -> int:
-    """How often something happens here."""
+    """The number of attacks in this test."""
     return FLIPS or a_few
 
 
@@ -72,7 +72,7 @@ class Plan:
         middle.afterwards = self._tamper
 
     def struck(self) -> list[int]:
-        """The worlds in which something was changed."""
+        """The worlds that were attacked."""
         made = self._middle.of_kind(*self._kinds)
         return sorted({connection.world for connection in made if connection.was_struck})
 
@@ -84,22 +84,22 @@ class Plan:
         if (rng.choice(self._kinds), rng.choice(list(Speaker))) != (connection.kind, speaker):
             return None
         calm = [each for each in self._middle.of_kind(connection.kind) if each.world == 0]
-        return self._attack(rng, max(each.said_bytes(speaker) for each in calm))
+        return self._attack(rng, max(each.sent_bytes(speaker) for each in calm))
 
 
-def a_flip(rng: random.Random, said_bytes: int) -> Tamper:
-    return flip(rng.randrange(said_bytes), rng.randrange(8))
+def a_flip(rng: random.Random, sent_bytes: int) -> Tamper:
+    return flip(rng.randrange(sent_bytes), rng.randrange(8))
 
 
-def a_patch(rng: random.Random, said_bytes: int) -> Tamper:
-    return patch(rng.randrange(said_bytes - 4), rng.choice(VALUES))
+def a_patch(rng: random.Random, sent_bytes: int) -> Tamper:
+    return patch(rng.randrange(sent_bytes - 4), rng.choice(VALUES))
 
 
-def a_cut(rng: random.Random, said_bytes: int) -> Tamper:
-    return CutOff(rng.randrange(said_bytes), rng.choice(list(End)))
+def a_cut(rng: random.Random, sent_bytes: int) -> Tamper:
+    return CutOff(rng.randrange(sent_bytes), rng.choice(list(End)))
 
 
-def a_message(rng: random.Random, said_bytes: int) -> Tamper:
+def a_message(rng: random.Random, sent_bytes: int) -> Tamper:
     number = rng.randrange(8)
     later = number + 1 + rng.randrange(4)
     return Messages(
@@ -108,7 +108,7 @@ def a_message(rng: random.Random, said_bytes: int) -> Tamper:
 
 
 def reports_of(lab: Lab, job: Job) -> list[list[str | None]]:
-    """What became of each world, by rank: nobody crashed, hung or computed anything wrong."""
+    """The end of each world, by rank: no crash, no hang, no wrong result."""
     deadline = time.monotonic() + LIMIT_S
     while any(rank.poll() is None for rank in job.ranks):
         statuses = [rank.poll() for rank in job.ranks]
@@ -123,7 +123,7 @@ def reports_of(lab: Lab, job: Job) -> list[list[str | None]]:
 
 
 def start_worlds(lab: Lab, worlds: int, rounds: int, setting: Mapping[str, str]) -> Job:
-    # The timeline of rank 0 is told the events of the others as news.
+    # Rank 0 gets the others' timeline events as news.
     timeline = {0: {"HOROVOD_TIMELINE": str(lab.notes / "timeline.json")}}
     words = ("many_worlds.py", str(worlds), str(rounds))
     return lab.start_worker((1, 1), *words, environment=setting, of_rank=timeline)
@@ -154,13 +154,13 @@ def attacked(
 
 
 def test_nothing_changes_without_an_attack(lab: Lab, middle: ManInTheMiddle) -> None:
-    """And all that goes between the hosts is seen, and known for what it is."""
+    """All connections between the hosts are seen and recognised."""
     job = lab.start_worker((1, 1), "many_worlds.py", "3", "2")
     assert reports_of(lab, job) == [[None] * 3] * 2
     for kind, count in {Kind.STORE: 1, Kind.CONTROL: 3, Kind.NEWS: 3, Kind.DATA: 3}.items():
         assert len(middle.of_kind(kind)) >= count
     for connection in middle.connections:
-        assert all(connection.said_bytes(speaker) > 0 for speaker in Speaker)
+        assert all(connection.sent_bytes(speaker) > 0 for speaker in Speaker)
     assert middle.of_kind(Kind.UNKNOWN, Kind.LINK) == []
 
 
@@ -168,7 +168,7 @@ def test_nothing_changes_without_an_attack(lab: Lab, middle: ManInTheMiddle) -> 
     ("attack", "a_few"), [(a_flip, 40), (a_patch, 12), (a_cut, 6), (a_message, 12)]
 )
 def test_control_and_news(lab: Lab, middle: ManInTheMiddle, attack: Attack, a_few: int) -> None:
-    """Each change on a control link ends its world; news may come when a world ends anyway."""
+    """Each change on a control link ends its world; news may arrive when a world ends anyway."""
     _, failed = attacked(lab, middle, CONTROL, attack, times(a_few))
     if attack in (a_flip, a_patch):
         control = middle.of_kind(Kind.CONTROL)
@@ -176,7 +176,7 @@ def test_control_and_news(lab: Lab, middle: ManInTheMiddle, attack: Attack, a_fe
 
 
 def test_the_order_of_news(lab: Lab, middle: ManInTheMiddle) -> None:
-    """What rank 1 tells for the timeline, while there is much to tell, comes in another order."""
+    """Messages of rank 1 for the timeline arrive in another order."""
 
     def swapped(connection: Connection, speaker: Speaker) -> Tamper | None:
         is_told = connection.kind is Kind.NEWS and speaker is Speaker.DIALER
@@ -196,11 +196,11 @@ def test_the_order_of_news(lab: Lab, middle: ManInTheMiddle) -> None:
 
 
 class HandshakePlan:
-    """Every second connection has one of these faults in its handshake, and each fault is once."""
+    """Every second connection has one of these faults in its handshake; each fault happens once."""
 
     def __init__(self, middle: ManInTheMiddle, faults: Sequence[Fault], *, after: int) -> None:
         self._left = list(faults)
-        self._after = after  # so many connections that nothing happens to
+        self._after = after  # connections without a fault before the first one
         self._now: Fault | None = None
         middle.at_start = self._tamper
 
@@ -209,7 +209,7 @@ class HandshakePlan:
         return not self._left
 
     def _tamper(self, connection: Connection, speaker: Speaker) -> Tamper | None:
-        if speaker is Speaker.DIALER:  # asked first
+        if speaker is Speaker.DIALER:  # called first
             index = connection.index - self._after
             is_due = index >= 0 and index % 2 == 0 and bool(self._left)
             self._now = self._left.pop(0) if is_due else None
@@ -225,7 +225,7 @@ def faults_at(offset: int) -> list[Callable[[], Tamper]]:
 
 
 def faults_in(kind: Kind, most: int) -> list[Fault]:
-    """So many of all faults in these handshakes, of each message and each kind of fault alike."""
+    """A sample of the faults in these handshakes, even over messages and kinds."""
     faults = [
         (speaker, fault)
         for speaker, count in HANDSHAKE_BYTES[kind].items()
@@ -236,7 +236,7 @@ def faults_in(kind: Kind, most: int) -> list[Fault]:
 
 
 def assert_whole(lab: Lab, middle: ManInTheMiddle, faults: Sequence[Fault]) -> None:
-    """Every world comes about and computes, whatever happens to its handshakes."""
+    """Every world connects and computes, whatever fault its handshakes have."""
     plan = HandshakePlan(middle, faults, after=1)  # the store
     worlds = len(faults) // 2 + 1  # each of them has two or more
     job = lab.start_worker((1, 1), "many_worlds.py", str(worlds), "1", environment=START_S)
@@ -245,12 +245,12 @@ def assert_whole(lab: Lab, middle: ManInTheMiddle, faults: Sequence[Fault]) -> N
 
 
 def test_handshakes_of_links(lab: Lab, middle: ManInTheMiddle) -> None:
-    """Ranks dial again, and the world is whole."""
+    """Ranks dial again, and the world is complete."""
     assert_whole(lab, middle, faults_in(Kind.LINK, times(12)))
 
 
 def test_the_last_bytes_of_a_handshake(lab: Lab, middle: ManInTheMiddle) -> None:
-    """Where one is lost the two sides differ about whether they are connected; not for long."""
+    """If it is lost, the two sides disagree for a moment about whether they are connected."""
     faults = [
         (speaker, fault)
         for speaker, count in HANDSHAKE_BYTES[Kind.LINK].items()
@@ -294,7 +294,7 @@ def test_frames_of_the_store(lab: Lab, middle: ManInTheMiddle) -> None:
 def test_flipped_bits_on_data_links(
     lab: Lab, middle: ManInTheMiddle, protection: str, a_few: int
 ) -> None:
-    """Each of them ends its world, with the reason."""
+    """Each of them ends its world with the reason."""
     struck, failed = attacked(
         lab, middle, (Kind.DATA,), a_flip, times(a_few), protection=protection
     )
@@ -307,7 +307,7 @@ def test_cut_data_links(lab: Lab, middle: ManInTheMiddle) -> None:
 
 
 class _Trap:
-    """Unpickled, it makes a folder."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -317,11 +317,11 @@ class _Trap:
 
 
 def test_replaced_pickles_are_not_loaded(lab: Lab, middle: ManInTheMiddle, tmp_path: Path) -> None:
-    """Nor are they in elastic states; and both ranks are told."""
+    """The same in elastic states; both ranks get the error."""
     trap = tmp_path / "trap"
     text = "x" * 600
     old, new = cloudpickle.dumps({"text": text}), cloudpickle.dumps(_Trap(trap))
-    new += bytes(len(old) - len(new))  # what follows the end of a pickle is not read
+    new += bytes(len(old) - len(new))  # bytes after the end of a pickle are not read
 
     def replace(connection: Connection, speaker: Speaker) -> Tamper | None:
         return Replaced(old, new) if connection.kind is Kind.DATA else None
@@ -339,7 +339,7 @@ def test_replaced_pickles_are_not_loaded(lab: Lab, middle: ManInTheMiddle, tmp_p
 
 
 def test_a_slow_path(lab: Lab, middle: ManInTheMiddle) -> None:
-    """Every segment between the hosts comes 0.2 s later; results are right, and nobody gives up."""
+    """Every segment between the hosts is 0.2 s late; results are right and no rank gives up."""
     middle.afterwards = lambda connection, speaker: (
         None if connection.kind is Kind.STORE else Slow(0.2)
     )
@@ -349,7 +349,7 @@ def test_a_slow_path(lab: Lab, middle: ManInTheMiddle) -> None:
 
 
 def test_a_cut_that_heals_in_time(lab: Lab) -> None:
-    """Nothing reaches the other host for some seconds: a pause, and no error."""
+    """Nothing reaches the other host for some seconds: a pause without an error."""
     network = lab.open(2)
     limit = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "60"}
     job = lab.start_worker((1, 1), "until_enough.py", environment=limit)
@@ -365,7 +365,7 @@ def test_a_cut_that_heals_in_time(lab: Lab) -> None:
 
 
 def test_a_cut_that_heals_too_late(lab: Lab) -> None:
-    """The other host has been given up by then, by name, and comes back no more."""
+    """By then the other host has been given up, by name, and does not come back."""
     network = lab.open(2)
     limit = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "10"}
     job = lab.start_worker((1, 1), "until_enough.py", environment=limit)

@@ -105,17 +105,17 @@ def marked(path: Path, mark: bytes) -> Any:
         # Greeting: nonce and proof. Records: their lengths and codes, the plan, the call.
         (TO_AGENT, 3, "does not know the job's secret"),
         (TO_AGENT, 40, "does not know the job's secret"),
-        (TO_AGENT, 64, "did not arrive as it was: record 1 "),
-        (TO_AGENT, 70, "did not arrive as it was: record 1 "),
-        (TO_AGENT, 200, "did not arrive as it was: record 1 "),
-        (TO_AGENT, "mark", "did not arrive as it was: record 2 "),
+        (TO_AGENT, 64, "altered: record 1 "),
+        (TO_AGENT, 70, "altered: record 1 "),
+        (TO_AGENT, 200, "altered: record 1 "),
+        (TO_AGENT, "mark", "altered: record 2 "),
         # Greeting: magic, nonce, proof. Records: the first one's length and code, the answer.
         (TO_LAUNCHER, 0, "something else listens there"),
         (TO_LAUNCHER, 15, "does not know the job's secret"),
         (TO_LAUNCHER, 60, "does not know the job's secret"),
-        (TO_LAUNCHER, 75, "did not arrive as it was: record 1 "),
-        (TO_LAUNCHER, 80, "did not arrive as it was: record 1 "),
-        (TO_LAUNCHER, "mark", "did not arrive as it was: record "),
+        (TO_LAUNCHER, 75, "altered: record 1 "),
+        (TO_LAUNCHER, 80, "altered: record 1 "),
+        (TO_LAUNCHER, "mark", "altered: record "),
     ],
 )
 def test_a_flipped_bit(tmp_path: Path, direction: int, where: int | str, reason: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -44,18 +43,3 @@ def test_a_job_tunes_itself_and_the_next_begins_with_the_result(tmp_path: Path) 
     settings = json.loads(out.partition(":")[2])["settings"]
     assert {name: settings[name] for name in pinned} == pinned
     assert settings["autotune"] is False
-
-
-def test_without_optuna_every_rank_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as util\n"
-        "found = util.find_spec\n"
-        "util.find_spec = lambda name, *more: None if name == 'optuna' else found(name, *more)\n"
-    )
-    status, _, err = run(
-        *("-np", "2", "--autotune", sys.executable, "-c"),
-        "import horovod.numpy as hvd; hvd.init()",
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
-    assert status == 1
-    assert "HOROVOD_AUTOTUNE=1: optuna is not installed; pip install 'horovod[autotune]'" in err

@@ -14,7 +14,7 @@ import pytest
 from launching import TIMEOUT_S, assert_gone
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, place_fields
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, spec_fields
 from horovod.launch.remote.job_folder import host_folder_path
 from horovod.launch.wire.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
 from horovod.launch.workers.python_command import python_command
@@ -87,13 +87,13 @@ def bridges(environ: dict[str, str]) -> Iterator[list[Bridge]]:
 def start_of(line: str, store: tuple[str, int]) -> list[bytes]:
     plan = HostPlan(
         hostname="host-a",
-        words=("sh", "-c", line),
+        argv=("sh", "-c", line),
         environment={"PATH": os.environ["PATH"]},
         stores=(store,),
         secret=SECRET,
-        patience_s=60.0,
+        reconnect_timeout_s=60.0,
     )
-    place = place_fields(WorkerSpec(7, SLOT, {}))
+    place = spec_fields(WorkerSpec(7, SLOT, {}))
     return [encode_json(Kind.PLAN, fields_of(plan)), encode_json(Kind.START, {"places": [place]})]
 
 
@@ -122,7 +122,7 @@ def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bri
         second = connect("run-1")
         hello = json.loads(second.hello().payload)
         assert [worker["number"] for worker in hello["workers"]] == [7]
-        assert (hello["workers"][0]["pid"], hello["workers"][0]["slot"]["rank"]) == (pid, 3)
+        assert (hello["workers"][0]["pid"], hello["workers"][0]["rank_info"]["rank"]) == (pid, 3)
         assert 50_000 < hello["dropped_lines"] < 112_000
         assert second.next(Kind.OUTPUT).payload == b"a line that is rather long\n"
         second.next(Kind.CLOSED)

@@ -82,7 +82,7 @@ def two_engines(secret: bytes) -> Iterator[dict[str, Engine]]:
         yield engines
 
 
-def place_of_worker() -> tuple[Any, ...]:
+def assignment_of_worker() -> tuple[Any, ...]:
     import horovod.numpy as hvd
 
     hvd.init()
@@ -95,7 +95,7 @@ def place_of_worker() -> tuple[Any, ...]:
 def test_a_job_on_embedded_agents(capfd: pytest.CaptureFixture[str]) -> None:
     secret = os.urandom(32)
     with two_agents(secret) as agents:
-        found = call(place_of_worker, agents, secret)
+        found = call(assignment_of_worker, agents, secret)
         assert found == [(0, 0, 2, "a", "node", 3), (1, 1, 2, "b", "node", 3)]
         assert [agent.wait() for agent in agents.values()] == [0, 0]
     out, err = capfd.readouterr()
@@ -138,8 +138,8 @@ def test_a_lost_agent_is_named() -> None:
 
 def test_unauthenticated_peers_are_refused() -> None:
     with two_agents(os.urandom(32)) as agents:
-        with pytest.raises(RuntimeError, match="could not connect to some guests"):
-            call(place_of_worker, agents, os.urandom(32))
+        with pytest.raises(RuntimeError, match="could not connect to some embedded agents"):
+            call(assignment_of_worker, agents, os.urandom(32))
         for agent in agents.values():
             with socket.create_connection(agent.address) as peer:
                 peer.sendall(b"x" * 100)

@@ -101,7 +101,7 @@ def test_the_words_of_ssh(fake: FakeHosts) -> None:
     )
 
 
-def test_kubexec_takes_the_place_of_ssh(fake: FakeHosts) -> None:
+def test_kubexec_replaces_ssh(fake: FakeHosts) -> None:
     program = fake.folder / "kubexec.sh"
     program.write_text('#!/bin/sh\nexport FAKE_HOST=pod.$1\nshift\nexec /bin/sh -c "$*"\n')
     program.chmod(0o755)

@@ -33,7 +33,7 @@ def round_of(payloads: Sequence[bytes] = PAYLOADS, **other: object) -> Round:
     ranks = [codes_of(rank, len(payload), **other) for rank, payload in enumerate(payloads)]
     rows = b"".join(codes.row for codes in ranks)
     for codes in ranks:
-        codes.hear(rows, MEMBERS)
+        codes.receive(rows, MEMBERS)
     made = [codes.code(payload) for codes, payload in zip(ranks, payloads, strict=True)]
     return Round(ranks, rows, made)
 
@@ -90,7 +90,7 @@ def test_a_whole_round_that_was_sent_before_is_refused() -> None:
     first = round_of()
     receiver = codes_of(0, 4)
     with pytest.raises(AlteredObjectError):
-        receiver.hear(first.rows, MEMBERS)
+        receiver.receive(first.rows, MEMBERS)
 
 
 def test_rounds_that_are_exchanged_are_refused() -> None:
@@ -122,19 +122,19 @@ def test_another_world_operation_name_or_set_is_refused(other: dict[str, object]
     mine = round_of()
     theirs = codes_of(2, len(PAYLOADS[2]), **other)
     theirs.row = mine.ranks[2].row
-    theirs.hear(mine.rows, MEMBERS)
+    theirs.receive(mine.rows, MEMBERS)
     with pytest.raises(AlteredObjectError):
         mine.ranks[0].check(2, PAYLOADS[2], theirs.code(PAYLOADS[2]))
     foreign = codes_of(2, 5, **other).row
     receiver = codes_of(0, 4)
-    receiver.hear(receiver.row + foreign, MEMBERS)
+    receiver.receive(receiver.row + foreign, MEMBERS)
     with pytest.raises(AlteredObjectError):
         receiver.length_of(2)
 
 
 def is_heard(receiver: ObjectCodes, rows: bytes) -> bool:
     try:
-        receiver.hear(rows, MEMBERS)
+        receiver.receive(rows, MEMBERS)
     except AlteredObjectError:
         return False
     return True
@@ -143,7 +143,7 @@ def is_heard(receiver: ObjectCodes, rows: bytes) -> bool:
 def hear_and_check(receiver: ObjectCodes, rows: bytes, made: Round) -> None:
     again = codes_of(0, 4)
     again.row = receiver.row
-    again.hear(rows, MEMBERS)
+    again.receive(rows, MEMBERS)
     again.check(2, PAYLOADS[2], made.codes[2])
 
 
@@ -167,7 +167,7 @@ def test_an_absurd_length_is_refused_before_it_is_used(length: int) -> None:
     forged = bytearray(codes_of(2, 15).row)
     forged[4:12] = length.to_bytes(8, "big", signed=True)
     receiver = codes_of(0, 4)
-    receiver.hear(receiver.row + bytes(forged), MEMBERS)
+    receiver.receive(receiver.row + bytes(forged), MEMBERS)
     with pytest.raises(AlteredObjectError):
         receiver.length_of(2)
     with pytest.raises(AlteredObjectError):
@@ -179,7 +179,7 @@ def test_an_absurd_length_is_refused_before_it_is_used(length: int) -> None:
 
 def test_ranks_that_failed_and_ranks_that_are_not_there() -> None:
     receiver = codes_of(0, 4)
-    receiver.hear(codes_of(2, PICKLING_FAILED).row + receiver.row, MEMBERS)
+    receiver.receive(codes_of(2, PICKLING_FAILED).row + receiver.row, MEMBERS)
     assert receiver.failed() == [2]
     assert receiver.length_of(1) == 0
 
@@ -189,5 +189,5 @@ def test_a_row_of_no_member_or_of_one_twice_is_refused(rank: int, named: int) ->
     receiver = codes_of(1, 4)
     stranger = rank.to_bytes(4, "big") + codes_of(0, 4).row[4:]
     with pytest.raises(AlteredObjectError) as told:
-        receiver.hear(stranger + receiver.row, MEMBERS)
+        receiver.receive(stranger + receiver.row, MEMBERS)
     assert told.value.sender == named

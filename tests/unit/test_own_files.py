@@ -17,7 +17,7 @@ from foreign_files import NOBODY, contents, fill, lost, mark_job
 import horovod.numpy as hvd
 from horovod.autotune.knobs import Surroundings, knobs_for, values_of
 from horovod.autotune.log import SampleLog
-from horovod.autotune.search import Verdict
+from horovod.autotune.search import Result
 from horovod.core.base.own_files import (
     OwnFolder,
     follow,
@@ -28,13 +28,12 @@ from horovod.core.base.own_files import (
 )
 from horovod.elastic import ObjectState
 from horovod.errors import InitError
-from horovod.launch.experiment.folders import free_number, take_number
+from horovod.launch.experiment.command import free_number, take_number
 from horovod.launch.jobs.report import JobReport, check_report
 from horovod.launch.model.job_plan import JobOutcome
-from horovod.launch.remote.agent_socket import listen_at
-from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path
+from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path, listen_at
 from horovod.launch.workers.logs import Logs
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.slurm import publish, wait_for_contact
 from horovod.rendezvous.store.hosted import HostedStore
 from horovod.settings import Settings
@@ -223,7 +222,7 @@ def test_output_of_ranks_among_a_users_files(
 
 
 @pytest.mark.parametrize("kind", ["queue", "folder", "device"])
-def test_a_report_takes_the_place_of_a_file_alone(tmp_path: Path, kind: str) -> None:
+def test_a_report_takes_the_spec_of_a_file_alone(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "report.html"
     if kind == "queue":
         os.mkfifo(path)
@@ -314,7 +313,7 @@ def test_a_state_among_a_users_files(place: Path, nothing_is_lost: Callable[[], 
 def test_an_autotune_log_among_a_users_files(tmp_path: Path, caplog: Any) -> None:
     defaults = values_of(Settings())
     knobs = knobs_for(Settings(), (), Surroundings(is_native=True, spans_hosts=False))
-    verdict = Verdict({**defaults, "cycle_time_ms": 0.2}, 12.5, 1.1)
+    verdict = Result({**defaults, "cycle_time_ms": 0.2}, 12.5, 1.1)
     found = tmp_path / "log.csv.yaml"
     log = SampleLog(str(tmp_path / "log.csv"), has_cache=True, spans_hosts=False)
     for text in ("words", None):
@@ -322,7 +321,7 @@ def test_an_autotune_log_among_a_users_files(tmp_path: Path, caplog: Any) -> Non
         log.finish(verdict, knobs, defaults)
         log.finish(verdict, knobs, defaults)
         assert (found.read_text() == "words") == (text is not None)
-    assert caplog.text.count("it holds something else than what autotuning has found") == 2
+    assert caplog.text.count("it was not written by autotuning") == 2
     os.mkfifo(tmp_path / "queue")
     SampleLog(str(tmp_path / "queue"), has_cache=True, spans_hosts=False)
     assert "queue: it cannot be written" in caplog.text

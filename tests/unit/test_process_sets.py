@@ -149,7 +149,7 @@ class FakeEngine:
         if not name.endswith(".t"):
             self._other = ObjectCodes(KEY, "agreement", name, 0, 1, MESSAGE_BYTES)
             rows = payload + self._other.row
-            self._other.hear(rows, range(2))
+            self._other.receive(rows, range(2))
             return rows
         proposal, problem = json.loads(payload[:-CODE_BYTES])
         if name == "process_sets.connect.t":

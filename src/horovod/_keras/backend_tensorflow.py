@@ -1,4 +1,4 @@
-"""Keras on TensorFlow, 3 and 2: gradients go the way of all of ``horovod.tensorflow``'s."""
+"""Keras 3 and 2 on TensorFlow: gradients are reduced as in ``horovod.tensorflow``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,31 @@ from horovod._keras.reducer import Reducer
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import make_reducer as make_graph_reducer
 
-__all__ = [
-    "Compression",
-    "compute_gradients",
-    "global_variables",
-    "make_reducer",
-    "to_tensor",
-]
+__all__ = ["Compression", "compute_gradients", "global_variables", "make_reducer", "to_tensor"]
 
 
 def make_reducer(name: str, options: Options) -> Reducer:
-    """A reducer of dense and sparse gradients, eager and in graphs; ``name`` begins all names."""
-    return _TensorFlowReducer(name, options)
+    """A reducer of dense and sparse gradients, eager and in graphs; see ``GradientReducer``."""
+    reduce_in_graph = make_graph_reducer(
+        name,
+        device_dense=options.device_dense,
+        device_sparse=options.device_sparse,
+        compression=options.compression,
+        sparse_as_dense=options.sparse_as_dense,
+        op=options.op,
+        gradient_predivide_factor=options.gradient_predivide_factor,
+        groups=options.groups,
+        process_set=options.process_set,
+        scale_local_gradients=options.scale_local_gradients,
+    )
+
+    def reduce(
+        gradients: Sequence[Any], variables: Sequence[Any], _: Any, is_local: Sequence[bool]
+    ) -> list[Any]:
+        local = [variable for variable, keeps in zip(variables, is_local, strict=True) if keeps]
+        return reduce_in_graph(gradients, variables, local)
+
+    return reduce
 
 
 def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
@@ -37,7 +50,7 @@ def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any
             value = loss()
         return list(recorded.gradient(value, variables, grad_loss))
     if tape is None:
-        raise ValueError("compute_gradients: a loss that is a tensor needs the tape it is on")
+        raise ValueError("compute_gradients: a loss tensor needs the tape that recorded it")
     return list(tape.gradient(loss, variables, grad_loss))
 
 
@@ -58,30 +71,3 @@ def global_variables() -> list[Any]:
             "BroadcastGlobalVariablesCallback"
         )
     return list(tf.compat.v1.global_variables())
-
-
-class _TensorFlowReducer:
-    def __init__(self, name: str, options: Options) -> None:
-        self._reduce = make_graph_reducer(
-            name,
-            device_dense=options.device_dense,
-            device_sparse=options.device_sparse,
-            compression=options.compression,
-            sparse_as_dense=options.sparse_as_dense,
-            op=options.op,
-            gradient_predivide_factor=options.gradient_predivide_factor,
-            groups=options.groups,
-            process_set=options.process_set,
-            scale_local_gradients=options.scale_local_gradients,
-        )
-
-    def reduce(
-        self,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        _indices: Sequence[int],
-        is_local: Sequence[bool],
-    ) -> list[Any]:
-        """See ``Reducer``."""
-        local = [variable for variable, keeps in zip(variables, is_local, strict=True) if keeps]
-        return self._reduce(gradients, variables, local)

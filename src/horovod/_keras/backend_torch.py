@@ -1,4 +1,4 @@
-"""Keras 3 on torch: gradients are torch tensors in host memory and are reduced in place."""
+"""Keras 3 on torch: gradients are torch tensors in host memory, reduced in place."""
 
 from __future__ import annotations
 
@@ -9,51 +9,21 @@ import torch
 from torch import Tensor
 
 from horovod._keras.options import Options
-from horovod._keras.plan import Plan
-from horovod._keras.reducer import GradientReducer
+from horovod._keras.reducer import GradientReducer, Plan, compute_gradients, global_variables
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_exchange import Exchange, ExchangeCompressor, Pending, PlainExchange
 
-__all__ = [
-    "Compression",
-    "compute_gradients",
-    "global_variables",
-    "make_reducer",
-    "to_tensor",
-]
+__all__ = ["Compression", "compute_gradients", "global_variables", "make_reducer", "to_tensor"]
 
 
 def make_reducer(name: str, options: Options) -> GradientReducer:
-    """A reducer of torch gradients; ``name`` begins the operation names."""
+    """A reducer of torch gradients; operation names begin with ``name``."""
     return GradientReducer(name, options, _TorchExchange(options))
 
 
 def to_tensor(array: Any) -> Tensor:
     """A tensor over a NumPy array."""
     return torch.from_numpy(array)
-
-
-def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:
-    """There are no tapes on this backend.
-
-    Raises:
-        NotImplementedError: always.
-    """
-    raise NotImplementedError(
-        "compute_gradients() needs Keras on TensorFlow; compute gradients as the backend does and "
-        "give them to apply_gradients()"
-    )
-
-
-def global_variables() -> list[Any]:
-    """There are none on this backend.
-
-    Raises:
-        RuntimeError: always.
-    """
-    raise RuntimeError(
-        "broadcast_global_variables() needs a TF1 graph; use BroadcastGlobalVariablesCallback"
-    )
 
 
 class _TorchExchange:
@@ -69,7 +39,7 @@ class _TorchExchange:
         else:
             self._exchange = PlainExchange(compression, *operation)
 
-    # torch.compile leaves its graph here: the engine is not part of one.
+    # The engine cannot be part of a compiled graph.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def __call__(self, gradients: list[Any], plan: Plan) -> list[Any]:
@@ -80,7 +50,7 @@ class _TorchExchange:
             if isinstance(self._exchange, PlainExchange):
                 members = [tensors[p] for p in positions]
                 starts.append(_bind(self._exchange.start_group, name, members))
-            else:  # its rounds are batches of their own
+            else:  # an exchange with rounds of its own takes batches only
                 singles += [(f"{name}.{p}", p) for p in positions]
         if singles:
             names = [name for name, _ in singles]
@@ -96,7 +66,7 @@ def _bind(
 
 
 def _run_all(starts: list[Callable[[], Pending]]) -> None:
-    """Start all, then wait for all that were started, also after a failure."""
+    """Start all, then wait for all started ones, also after a failure."""
     pending: list[Pending] = []
     failure: Exception | None = None
     for start in starts:
@@ -115,9 +85,9 @@ def _run_all(starts: list[Callable[[], Pending]]) -> None:
 
 
 def _own_memory(gradients: list[Any]) -> list[Tensor]:
-    """The gradients as contiguous tensors, each with memory of its own to be reduced in.
+    """The gradients as contiguous tensors that share no memory, so they can be reduced in place.
 
-    What ``torch.autograd.grad`` returns may be a view, or one tensor for two variables.
+    ``torch.autograd.grad`` may return a view, or one tensor for two variables.
     """
     seen: set[int] = set()
     result = []

@@ -1,6 +1,6 @@
-"""Callbacks of both fronts; ``bases.py`` adds the base that each front's Keras gives them.
+"""Callbacks without a base; ``with_base`` adds the base of one Keras.
 
-All communication is on the caller's thread, between two steps.
+They communicate on the caller's thread, between two steps.
 """
 
 from __future__ import annotations
@@ -10,12 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from horovod._keras.bases import with_backend
-from horovod._keras.learning_rate import (
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-)
-from horovod._keras.library import is_keras3
+from horovod._keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from horovod._keras.library import is_keras3, with_backend
 from horovod._keras.variables import (
     attach_state,
     broadcast_variables,
@@ -24,28 +20,17 @@ from horovod._keras.variables import (
 )
 from horovod.numpy.objects import allgather_object
 
-__all__ = [
-    "BestModelCheckpoint",
-    "BroadcastGlobalVariablesCallback",
-    "BroadcastGlobalVariablesCallbackImpl",
-    "LearningRateScheduleCallbackImpl",
-    "LearningRateWarmupCallbackImpl",
-    "MetricAverageCallback",
-    "MetricAverageCallbackImpl",
-]
-
 
 class BroadcastGlobalVariablesCallback:
     """Gives all ranks the root's model and optimizer, once, at the end of the first batch.
 
-    By then everything exists: weights of models built late, and the optimizer's slots. Metrics and
-    the states of random generators stay what they are on each rank. Blocks until all ranks are
-    there, so every rank has to train with it.
+    By then all weights and the optimizer's slots exist. Metrics and the states of random generators
+    are not broadcast. Blocks until all ranks call it, so every rank has to train with it.
 
     Args:
         root_rank: the rank whose values all ranks get; the same on every rank.
-        device: accepted because existing scripts pass it; values travel through host memory.
-        local_variables: variables that stay as they are; the same on every rank.
+        device: has no effect; values go through host memory.
+        local_variables: variables that are not broadcast; the same on every rank.
 
     Raises:
         ValueError: (at that moment, on every rank) ranks have different models or optimizers.
@@ -64,7 +49,7 @@ class BroadcastGlobalVariablesCallback:
         self._local_variables = list(local_variables or ())
 
     def register_local_var(self, var: Any) -> None:
-        """Leave ``var`` as it is on this rank; call it alike on every rank."""
+        """Do not broadcast ``var``; call it alike on every rank."""
         self._local_variables.append(var)
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -85,13 +70,13 @@ class BroadcastGlobalVariablesCallback:
 class MetricAverageCallback:
     """Replaces every number in ``logs`` by its average over the ranks, at the end of each epoch.
 
-    Arrays of equal shapes are averaged, too; what is no number stays as it is. A value that not all
-    ranks have (validation on one of them) is the average over those that do. Must come before
-    callbacks that use ``logs``: ``ReduceLROnPlateau``, ``TensorBoard``, checkpoints. Blocks until
-    all ranks are there.
+    Arrays of equal shapes are averaged, too; other values do not change. A value that only some
+    ranks have (validation on one rank) is averaged over those ranks. Must come before callbacks
+    that use ``logs``: ``ReduceLROnPlateau``, ``TensorBoard``, checkpoints. Blocks until all ranks
+    call it.
 
     Args:
-        device: accepted because existing scripts pass it; values travel through host memory.
+        device: has no effect; values go through host memory.
     """
 
     def __init__(self, device: str = "") -> None:
@@ -143,7 +128,7 @@ class BestModelCheckpoint:
         mode: str = "auto",
         save_freq: Any = "epoch",
     ) -> None:
-        # Keras 3 looks at the ending at once.
+        # Keras 3 checks the ending in the constructor.
         ending = ".weights.h5" if save_weights_only else ".keras"
         super().__init__(  # type: ignore[call-arg]
             filepath=f"best{ending}" if is_keras3(self._keras) else None,

@@ -1,4 +1,4 @@
-"""Elastic training for both fronts: a model as state, and callbacks that commit it."""
+"""Elastic training with Keras: a model as state, and callbacks that commit it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
 
-from horovod._keras.bases import with_backend
-from horovod._keras.library import backend_name
+from horovod._keras.library import backend_name, with_backend
 from horovod._keras.variables import (
     assign_values,
     attach_state,
@@ -18,27 +17,17 @@ from horovod._keras.variables import (
     read_values,
 )
 from horovod.core.world import init, rank, shutdown
+from horovod.core.world import restart as restart_world
 from horovod.elastic import ObjectState, run_fn
 from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_arrays
 from horovod.numpy.objects import broadcast_object
 
-__all__ = [
-    "CommitStateCallback",
-    "CommitStateCallbackImpl",
-    "KerasState",
-    "UpdateBatchStateCallback",
-    "UpdateBatchStateCallbackImpl",
-    "UpdateEpochStateCallback",
-    "UpdateEpochStateCallbackImpl",
-    "make_run",
-]
-
 R = TypeVar("R")
 
 
 class KerasState(ObjectState):
-    """A model, its optimizer and plain objects, to go back to and to make equal on all ranks.
+    """A model, its optimizer and plain objects that can be saved, restored and synchronized.
 
     Args:
         model: a built model; attribute ``model``.
@@ -46,7 +35,7 @@ class KerasState(ObjectState):
         kwargs: further attributes, plain objects; see ``ObjectState``.
 
     Raises:
-        ValueError: the model is not built, so it has nothing to save yet.
+        ValueError: the model is not built.
     """
 
     _keras: Any
@@ -63,15 +52,15 @@ class KerasState(ObjectState):
         self._saved_values = self._values()
 
     def restore(self) -> None:
-        """Go back to what was saved last."""
+        """Go back to the last saved values."""
         attach_state(self.model)
         assign_values(self._keras, self._variables()[: len(self._saved_values)], self._saved_values)
         super().restore()
 
     def sync(self) -> None:
-        """Make all ranks equal to rank 0, and save; collective, blocks until done.
+        """Give all ranks the state of rank 0, and save; collective, blocks until done.
 
-        After an error ``restore`` goes back to what was saved before.
+        After an error ``restore`` goes back to the values saved before.
         """
         attach_state(self.model)
         broadcast_variables(self._keras, self._variables(), 0, "keras.elastic")
@@ -80,11 +69,11 @@ class KerasState(ObjectState):
         self._saved_values = values
 
     def saved_values(self) -> dict[str, Any]:
-        """What was saved last, as it goes to a file."""
+        """The last saved values, in the form of a state file."""
         return {**super().saved_values(), "variables": list(self._saved_values)}
 
     def take_values(self, values: dict[str, Any]) -> None:
-        """Have ``restore`` go back to these."""
+        """Make these the values that ``restore`` goes back to."""
         check_arrays(values["variables"], self._saved_values)
         super().take_values(values)
         self._saved_values = values["variables"]
@@ -102,7 +91,7 @@ class KerasState(ObjectState):
 
 
 def _build_optimizer(optimizer: Any, model: Any) -> None:
-    """Make an optimizer's slots now: later they would be missing in what was saved."""
+    """Create an optimizer's slots now, so that they are saved."""
     if optimizer is None:
         return
     if hasattr(optimizer, "build"):
@@ -120,29 +109,29 @@ def make_run(keras: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
 
         Call ``hvd.init()`` before, use no other collective between the two, and keep all that
         training needs in ``state``. Each call starts with ``state.sync()``. After a
-        ``HorovodInternalError``, or what the backend makes of one, the state goes back to its last
-        commit; then the engine is shut down and started again, which waits for all ranks
-        (``HOROVOD_START_TIMEOUT``), reset callbacks run, and ``func`` is called again. Every rank
-        has to run the same function.
+        ``HorovodInternalError``, or the backend's form of one, the state goes back to its last
+        commit. The engine then shuts down and starts again, which waits for all ranks
+        (``HOROVOD_START_TIMEOUT``). Then reset callbacks run, and ``func`` is called again. Every
+        rank has to run the same function.
 
         Returns:
             A function with the same arguments; it returns what ``func`` returns.
 
         Raises:
-            InitError: (a ``ValueError``) not all ranks came back; the text names those missing.
+            InitError: (a ``ValueError``) ranks did not come back; ``ranks`` has them.
             Exception: anything else that ``func`` raises.
         """
         if backend_name(keras) == "tensorflow":
             elastic: Callable[..., R] = import_module("horovod.tensorflow.elastic").run(func)
             return elastic
-        restart = _restart_with_jax if backend_name(keras) == "jax" else _restart_engine
+        restart = _restart_with_jax if backend_name(keras) == "jax" else restart_world
         return run_fn(_with_engine_errors(func), restart)
 
     return run
 
 
 def _with_engine_errors(func: Callable[..., R]) -> Callable[..., R]:
-    """``func``, raising the engine's error in place of what a backend has made of it."""
+    """``func``, raising the engine's error in place of the backend's form of it."""
 
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> R:
@@ -152,13 +141,8 @@ def _with_engine_errors(func: Callable[..., R]) -> Callable[..., R]:
     return translated
 
 
-def _restart_engine() -> None:
-    shutdown()
-    init()
-
-
 def _restart_with_jax() -> None:
-    # Whether there are others to reduce with is a constant of a compiled step.
+    # A compiled step has the number of ranks as a constant.
     shutdown()
     import_module("jax").clear_caches()
     init()
@@ -171,7 +155,7 @@ class CommitStateCallback:
 
     Args:
         state: a ``State``.
-        batches_per_commit: how many batches a failure may cost.
+        batches_per_commit: the number of batches that a failure may lose.
     """
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
@@ -181,11 +165,11 @@ class CommitStateCallback:
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Count anew: the first commit is a full interval away."""
+        """Start a full interval."""
         self.batches_remaining = self.batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Commit, if it is time."""
+        """Commit at the end of the interval."""
         self.batches_remaining -= 1
         if self.batches_remaining <= 0:
             self.state.commit()
@@ -197,10 +181,10 @@ class CommitStateCallback:
 
 
 class UpdateBatchStateCallback:
-    """Keeps ``state.batch``: the number of the batch at the end of each, 0 at the end of epochs.
+    """Sets ``state.batch``: the batch's number after each batch, 0 after each epoch.
 
-    After a restore the first epoch's ``params["steps"]`` is less by ``state.batch``. Keras does no
-    more than show that number, so give ``fit`` the rest of the epoch's data.
+    After a restore the first epoch's ``params["steps"]`` is reduced by ``state.batch``. Keras only
+    displays that number, so give ``fit`` the rest of the epoch's data.
 
     Args:
         state: a ``State`` with the attribute ``batch``.
@@ -214,27 +198,27 @@ class UpdateBatchStateCallback:
         self.steps_per_epoch: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Training begins, perhaps in the middle of an epoch."""
+        """Forget the number of steps of an earlier training."""
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Shorten the epoch by what was done before the restore."""
+        """Reduce the steps by the batches done before the restore."""
         if self.params and self.params.get("steps"):
             if self.steps_per_epoch is None:
                 self.steps_per_epoch = self.params["steps"]
             self.params["steps"] = self.steps_per_epoch - self.state.batch
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Note the batch."""
+        """Store the batch's number."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """The next epoch begins at its beginning."""
+        """Reset the batch's number."""
         self.state.batch = 0
 
 
 class UpdateEpochStateCallback:
-    """Keeps ``state.epoch``: how many epochs are done, those before this call of ``fit`` included.
+    """Sets ``state.epoch`` to the number of finished epochs, earlier calls of ``fit`` included.
 
     Args:
         state: a ``State`` with the attribute ``epoch``.
@@ -246,11 +230,11 @@ class UpdateEpochStateCallback:
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Count from here."""
+        """Remember the number of epochs before this training."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch."""
+        """Store the number of finished epochs."""
         self.state.epoch = self.initial_epoch + epoch + 1
 
 

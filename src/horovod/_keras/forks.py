@@ -1,8 +1,7 @@
-"""What forks of the original's Keras modules call, under the names that it has there.
+"""The functions that forks of the original's Keras modules call, under their original names.
 
-They hand over the Keras module or its ``keras.backend`` with each call; all else is as in the
-fronts, whose code this leads to. ``horovod._keras`` has these names, and imports this when one is
-asked for.
+A fork passes the Keras module or its ``keras.backend`` with each call. ``horovod._keras`` has these
+names and imports this module when one is used.
 """
 
 from __future__ import annotations
@@ -10,93 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod._keras import collectives, loading
-from horovod._keras.bases import keras_of
-from horovod._keras.front import Front
-from horovod._keras.library import is_keras3
-from horovod._keras.optimizer import copy_state
-from horovod.core.gradient_groups import Groups
-from horovod.core.operations import Average
-from horovod.core.process_sets import ProcessSet, global_process_set
-
-__all__ = [
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "create_distributed_optimizer",
-    "load_model",
-    "reducescatter",
-]
+from horovod._keras import loading
+from horovod._keras.api import KerasApi
+from horovod._keras.library import is_keras3, keras_of
+from horovod._keras.optimizer import copy_state, distribute
+from horovod._keras.options import Options
 
 
 def create_distributed_optimizer(
-    keras: Any,
-    optimizer: Any,
-    name: str | None,
-    device_dense: str,
-    device_sparse: str,
-    compression: Any,
-    sparse_as_dense: bool,
-    gradient_predivide_factor: float,
-    op: int,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    groups: Groups = None,
-    process_set: ProcessSet = global_process_set,
-    scale_local_gradients: bool = True,
+    keras: Any, optimizer: Any, name: str | None, *args: Any, **kwargs: Any
 ) -> Any:
-    """``DistributedOptimizer`` for any Keras."""
-    return Front(keras).DistributedOptimizer(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    """``DistributedOptimizer`` for any Keras; the arguments are the fields of ``Options``."""
+    return distribute(keras, optimizer, Options(name, *args, **kwargs))
 
 
-def broadcast_global_variables(backend: Any, root_rank: int) -> None:
-    """Give all ranks the root's TF1 global variables."""
-    Front(keras_of(backend)).broadcast_global_variables(root_rank)
+def _with_backend(name: str) -> Callable[..., Any]:
+    def call(backend: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(KerasApi(keras_of(backend)), name)(*args, **kwargs)
+
+    call.__name__, call.__doc__ = name, f"``KerasApi.{name}`` after a ``keras.backend`` module."
+    return call
 
 
-def allreduce(
-    backend: Any,
-    value: Any,
-    name: str | None,
-    average: bool | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    op: int | None,
-    compression: Any,
-) -> Any:
-    """A value reduced over all ranks."""
-    factors = (prescale_factor, postscale_factor)
-    return collectives.allreduce(keras_of(backend), value, name, average, *factors, op, compression)
-
-
-def allgather(backend: Any, value: Any, name: str | None) -> Any:
-    """The values of all ranks joined along the first dimension."""
-    return collectives.allgather(keras_of(backend), value, name)
-
-
-def broadcast(backend: Any, value: Any, root_rank: int, name: str | None) -> Any:
-    """The value of ``root_rank``."""
-    return collectives.broadcast(keras_of(backend), value, root_rank, name)
-
-
-def reducescatter(backend: Any, value: Any, name: str | None, op: int = Average) -> Any:
-    """This rank's rows of the reduced value."""
-    return collectives.reducescatter(keras_of(backend), value, name, op)
+broadcast_global_variables = _with_backend("broadcast_global_variables")
+allreduce = _with_backend("allreduce")
+allgather = _with_backend("allgather")
+broadcast = _with_backend("broadcast")
+reducescatter = _with_backend("reducescatter")
 
 
 def load_model(
@@ -107,11 +46,12 @@ def load_model(
     custom_optimizers: Sequence[type] | None,
     custom_objects: dict[str, Any] | None,
 ) -> Any:
-    """A saved model with its optimizer, wrapped by the caller, in the state it was saved in.
+    """A saved model with its optimizer, wrapped by the caller, in the saved state.
 
     Args:
-        wrap_optimizer: gets what makes an optimizer, and returns what makes a distributed one.
-        optimizer_modules: accepted; optimizer classes are found wherever they are.
+        wrap_optimizer: takes a function that makes an optimizer and returns one that makes a
+            distributed optimizer.
+        optimizer_modules: has no effect; optimizer classes of all modules are found.
     """
 
     def distribute(optimizer: Any) -> Any:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from horovod._keras.hdf5 import read_optimizer_values
+import numpy as np
+from numpy.typing import NDArray
+
 from horovod._keras.library import inner_optimizers, is_keras3, is_legacy_optimizer
 from horovod._keras.optimizer_class import DistributedOptimizerMixin
 from horovod._keras.variables import assign_values, optimizer_variables, read_values
 
-__all__ = ["load_model"]
+_GROUP, _NAMES = "optimizer_weights", "weight_names"
 
-# Makes a distributed optimizer of a plain one.
+# Makes a distributed optimizer from a plain one.
 Distribute = Callable[[Any], Any]
 
 
@@ -24,10 +27,10 @@ def load_model(
     distribute: Distribute,
     legacy_opts: bool,
 ) -> Any:
-    """Load as Keras does, then ``distribute`` the optimizer; see the fronts.
+    """Load as Keras does, then ``distribute`` the optimizer; see ``KerasApi.load_model``.
 
-    The optimizer is not made distributed while Keras loads: Keras 3 looks up its own classes by
-    their full names only, and never asks ``custom_objects`` for them.
+    Keras cannot load the optimizer as a distributed one: Keras 3 looks up its own classes by their
+    full names and does not look for them in ``custom_objects``.
     """
     objects = {
         **_optimizer_classes(keras, legacy_opts),
@@ -46,13 +49,13 @@ def load_model(
         _restore_from_hdf5(keras, model, filepath)
     model.train_function = None
     saved_config: Any = getattr(model, "_compile_config", None)
-    if hasattr(saved_config, "config"):  # from which Keras 3 saves the optimizer
+    if hasattr(saved_config, "config"):  # Keras 3 saves the optimizer from it
         saved_config.config["optimizer"] = model.optimizer
     return model
 
 
 def _optimizer_classes(keras: Any, legacy_opts: bool) -> dict[str, type]:
-    """The optimizer classes of this process that are not Keras's own, by two names each."""
+    """The optimizer classes of this process other than Keras's; each under two names."""
     is_legacy = legacy_opts and not is_keras3(keras)
     base: type = keras.optimizers.legacy.Optimizer if is_legacy else keras.optimizers.Optimizer
     found: dict[str, type] = {}
@@ -76,7 +79,7 @@ def _distribute_in_keras3(keras: Any, model: Any, optimizer: Any, distribute: Di
     variables = model.trainable_variables
     if len(getattr(optimizer, "_trainable_variables", variables)) == len(variables):
         return distribute(optimizer)
-    # Built for no variables by Keras's loading of HDF5 files.
+    # Keras builds the optimizer of an HDF5 file without variables.
     optimizer.built = False
     distributed = distribute(optimizer)
     distributed.build(variables)
@@ -84,7 +87,7 @@ def _distribute_in_keras3(keras: Any, model: Any, optimizer: Any, distribute: Di
 
 
 def _restore_from_hdf5(keras: Any, model: Any, filepath: Any) -> None:
-    """Give the optimizer the state in an HDF5 file; other formats were loaded in full."""
+    """Give the optimizer the state in an HDF5 file; Keras loads other formats in full."""
     values = read_optimizer_values(filepath)
     variables = optimizer_variables(model.optimizer)
     if [value.shape for value in values] == [tuple(v.shape) for v in variables]:
@@ -110,3 +113,29 @@ def _distribute_in_keras2(keras: Any, model: Any, optimizer: Any, distribute: Di
     if len(values) == len(variables):  # else the file had no state
         assign_values(keras, variables, values)
     return distributed
+
+
+def read_optimizer_values(filepath: Any) -> list[NDArray[Any]]:
+    """The values of an optimizer's variables in an HDF5 file; empty if it has none.
+
+    Keras 3 writes them, but builds the optimizer of such a file before it knows the model's
+    variables, and so loses them.
+    """
+    if not str(filepath).endswith((".h5", ".hdf5")) or not os.path.isfile(filepath):
+        return []
+    import h5py
+
+    with h5py.File(filepath, "r") as file:
+        if _GROUP not in file:
+            return []
+        group = file[_GROUP]
+        return [np.asarray(group[name]) for name in _names_of(group.attrs)]
+
+
+def _names_of(attributes: Any) -> list[Any]:
+    """The names in one attribute, or in several numbered ones if one would be too long."""
+    parts = [_NAMES] if _NAMES in attributes else []
+    while f"{_NAMES}{len(parts)}" in attributes:
+        parts.append(f"{_NAMES}{len(parts)}")
+    names = [name for part in parts for name in attributes[part]]
+    return [name.decode() if isinstance(name, bytes) else name for name in names]

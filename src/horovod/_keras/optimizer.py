@@ -1,17 +1,30 @@
-"""``DistributedOptimizer`` for all fronts: a new class made from the user's, of the same name."""
+"""``DistributedOptimizer``: an optimizer of a new class made from the user's, of the same name.
+
+``fit`` and ``train_on_batch`` of every Keras call ``Model.make_train_function`` right before the
+first step. The first distributed optimizer of a process wraps that method, for models that use a
+distributed optimizer.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
-from horovod._keras.library import base_optimizers, is_keras3, is_legacy_optimizer
-from horovod._keras.optimizer_class import DistributedOptimizerMixin, make_class
+from horovod._keras.library import (
+    backend_name,
+    base_optimizers,
+    inner_optimizers,
+    is_keras3,
+    is_legacy_optimizer,
+)
+from horovod._keras.optimizer_class import DistributedOptimizerMixin, NotReducing, make_class
 from horovod._keras.optimizer_keras3 import Keras3Optimizer, Keras3ScalingOptimizer
 from horovod._keras.options import Options
-from horovod._keras.preparation import prepare_models
+from horovod.core import world
+from horovod.settings import Settings
 
-__all__ = ["copy_state", "distribute"]
+_MARK = "_horovod_prepares"
 
 
 def distribute(keras: Any, optimizer: Any, options: Options, local_layers: Any = None) -> Any:
@@ -19,13 +32,12 @@ def distribute(keras: Any, optimizer: Any, options: Options, local_layers: Any =
 
     Args:
         keras: the Keras module that ``optimizer`` comes from.
-        optimizer: any optimizer of that Keras. If it is Keras 3's and was built, its state is
-            copied.
+        optimizer: any optimizer of that Keras. The state of a built optimizer of Keras 3 is copied.
         options: how to reduce.
         local_layers: a layer or layers whose weights stay local.
 
     Raises:
-        ValueError: this is no such optimizer, or it is distributed already.
+        ValueError: ``optimizer`` is no optimizer of that Keras, or it is distributed already.
     """
     _check_optimizer(keras, optimizer, options)
     layers = _check_layers(keras, local_layers)
@@ -34,7 +46,7 @@ def distribute(keras: Any, optimizer: Any, options: Options, local_layers: Any =
     wrapped = _recreate(keras, optimizer, wrapped_class)
     if is_keras3(keras):
         copy_state(optimizer, wrapped, getattr(optimizer, "_trainable_variables", ()))
-    prepare_models(keras)
+    _prepare_models(keras)
     return wrapped
 
 
@@ -42,7 +54,7 @@ def _check_layers(keras: Any, local_layers: Any) -> Sequence[Any]:
     """``local_layers`` as a sequence.
 
     Raises:
-        ValueError: it is neither a layer nor a list of layers.
+        ValueError: ``local_layers`` is neither a layer nor a list of layers.
     """
     if local_layers is None:
         return ()
@@ -56,18 +68,18 @@ def _check_layers(keras: Any, local_layers: Any) -> Sequence[Any]:
 
 
 def copy_state(source: Any, target: Any, variables: Sequence[Any]) -> None:
-    """Give ``target`` all that ``source`` has learned about ``variables``.
+    """Give ``target`` the state of ``source``.
 
     Args:
         source: an optimizer, built or not.
-        target: an optimizer of the same class, or one derived from it, not built yet.
-        variables: what ``source`` was built with.
+        target: an optimizer of the same or a derived class, not built yet.
+        variables: the variables that ``source`` was built with.
     """
     if getattr(source, "built", getattr(source, "_built", False)):
         target.build(list(variables))
     known = source.variables() if callable(source.variables) else source.variables
     copies = target.variables() if callable(target.variables) else target.variables
-    # What target has beyond source comes last.
+    # Variables that only target has come last.
     for value, variable in zip(known, copies, strict=False):
         variable.assign(value)
 
@@ -104,8 +116,58 @@ def _recreate(keras: Any, optimizer: Any, wrapped_class: Any) -> Any:
     config = optimizer.get_config()
     if hasattr(optimizer, "inner_optimizer"):
         return wrapped_class(**{**config, "inner_optimizer": optimizer.inner_optimizer})
-    # A schedule goes over as it is: its class need not be known to Keras's loading.
+    # Pass a schedule unchanged: Keras might not know its class.
     rate = getattr(optimizer, "_learning_rate", None)
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         config["learning_rate"] = rate
     return wrapped_class.from_config(config)
+
+
+def _prepare_models(keras: Any) -> None:
+    """Call ``_prepare`` with each model before its first step; has an effect once per process."""
+    original = keras.Model.make_train_function
+    if hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _prepare(keras, self)
+        return original(self, *args, **kwargs)
+
+    setattr(make_train_function, _MARK, True)
+    keras.Model.make_train_function = make_train_function
+
+
+def _prepare(keras: Any, model: Any) -> None:
+    optimizers = list(inner_optimizers(getattr(model, "optimizer", None)))
+    if not any(isinstance(optimizer, DistributedOptimizerMixin) for optimizer in optimizers):
+        return
+    if is_keras3(keras) and not isinstance(optimizers[0], DistributedOptimizerMixin):
+        _distribute_scaling(optimizers[0], optimizers[1])
+    if backend_name(keras) == "tensorflow" and model.jit_compile:
+        _keep_from_xla(model)
+
+
+def _keep_from_xla(model: Any) -> None:
+    """Train without XLA, unless ``HOROVOD_ENABLE_XLA_OPS=1`` lets it compile our operations."""
+    if Settings.from_env().enable_xla_ops:
+        return
+    model.jit_compile = False
+    if world.rank() == 0:
+        print(
+            "horovod: jit_compile=True has no effect here: XLA compiles Horovod's operations with "
+            "HOROVOD_ENABLE_XLA_OPS=1 only, so this model trains with jit_compile=False",
+            flush=True,
+        )
+
+
+def _distribute_scaling(scaling: Any, inner: Any) -> None:
+    """Let the loss scaling optimizer around a distributed one reduce instead of the inner one.
+
+    It drops a step whose gradients are infinite. If each rank decided alone, some ranks would wait
+    for gradients that others never send. Local aggregation stays with the inner optimizer.
+    """
+    args = (inner._hvd_keras, inner._hvd_options, inner._hvd_local_layers)
+    scaling.__class__ = make_class(type(scaling), Keras3ScalingOptimizer, *args)
+    scaling._hvd_aggregation = None
+    scaling._hvd, inner._hvd = inner._hvd, NotReducing(inner._hvd)

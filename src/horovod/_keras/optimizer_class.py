@@ -1,23 +1,25 @@
-"""What every distributed optimizer has, whatever its Keras, and how its class is made."""
+"""The members of all distributed optimizers, and how the class of one is made.
+
+A wrapped optimizer is saved under the name of the original class, so a model compiled with one
+loads where there is no Horovod. Keras looks a class up to find its name, and has no public way to
+give a second class the name of a first one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from operator import is_
 from typing import Any
 
-from horovod._keras.backends import backend_for
-from horovod._keras.identity import pass_on_identity
-from horovod._keras.library import variable_key
+from horovod._keras.library import backend_for, is_keras3, variable_key
 from horovod._keras.options import Options
 from horovod._keras.reducer import Reducer
 from horovod.core.process_sets import ProcessSet
 
-__all__ = ["CallableList", "DistributedOptimizerMixin", "Distribution", "NotReducing", "make_class"]
-
 
 class CallableList(list[Any]):
-    """A list that is its own getter: older scripts call ``optimizer.variables()``."""
+    """A list that can be called: older scripts call ``optimizer.variables()``."""
 
     def __call__(self) -> CallableList:
         return self
@@ -28,7 +30,7 @@ class Distribution:
 
     Args:
         keras: the Keras module.
-        name: what names of operations begin with; the same on every rank.
+        name: the beginning of operation names; the same on every rank.
         options: how to reduce.
         local_layers: layers whose trainable weights stay local, built or not.
     """
@@ -51,26 +53,26 @@ class Distribution:
     def reduce(
         self, gradients: Iterable[Any], variables: Iterable[Any], indices: Iterable[int]
     ) -> list[Any]:
-        """The gradients of all ranks; see ``Reducer``."""
+        """The gradients of all ranks; see ``GradientReducer``."""
         found = list(variables)
         local = set(self._local_variables)
-        for layer in self._local_layers:  # looked up late, as layers may be built late
+        for layer in self._local_layers:  # now, because layers may be built late
             local.update(variable_key(variable) for variable in layer.trainable_weights)
         is_local = [variable_key(variable) in local for variable in found]
-        return self._reducer.reduce(list(gradients), found, list(indices), is_local)
+        return self._reducer(list(gradients), found, list(indices), is_local)
 
     def hand_out(self, gradients: list[Any]) -> None:
-        """Remember reduced gradients that the caller gets, to give them to ``apply``."""
+        """Remember reduced gradients that the caller will give to ``apply``."""
         self._handed_out = gradients
 
     def take_back(self, gradients: Sequence[Any]) -> bool:
-        """Whether these very gradients were handed out last, so that they are reduced already."""
+        """Whether these are the gradients handed out last, which are reduced already."""
         known, self._handed_out = self._handed_out, []
         return len(known) == len(gradients) > 0 and all(map(is_, known, gradients))
 
 
 class NotReducing(Distribution):
-    """A distribution of an optimizer whose gradients are reduced already when it gets them."""
+    """A distribution of an optimizer that gets reduced gradients."""
 
     def __init__(self, original: Distribution) -> None:
         self.__dict__.update(original.__dict__)
@@ -96,12 +98,12 @@ class DistributedOptimizerMixin:
         self._hvd_distribute()
 
     def _hvd_distribute(self) -> None:
-        # Not by the optimizer's own name: Keras numbers them, on each rank by what it has made.
+        # Keras numbers the optimizers of a process, so their own names may differ between ranks.
         args = (self._hvd_options, self._hvd_local_layers)
         self._hvd = Distribution(self._hvd_keras, self._hvd_name, *args)
 
     def __reduce__(self) -> Any:
-        # Keras would make a plain optimizer of it, whose ranks drift apart without a word.
+        # Keras would make a plain optimizer from it, and ranks would diverge silently.
         raise TypeError(
             f"a distributed {type(self).__name__} cannot be copied or pickled; copy the optimizer "
             "first and give the copy to DistributedOptimizer"
@@ -113,8 +115,8 @@ class DistributedOptimizerMixin:
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of ``var`` on this rank; call it alike on every rank, before training.
 
-        With ``scale_local_gradients`` it is divided by the number of ranks, as those that are
-        averaged over the ranks are.
+        With ``scale_local_gradients`` it is divided by the number of ranks, like averaged
+        gradients.
         """
         self._hvd.register_local_var(var)
 
@@ -146,5 +148,46 @@ def make_class(
         "_hvd_local_layers": tuple(local_layers),
     }
     wrapped = type(original.__name__, (mixin, original), namespace)
-    pass_on_identity(keras, original, wrapped)
+    _pass_on_identity(keras, original, wrapped)
     return wrapped
+
+
+def _pass_on_identity(keras: Any, original: type, wrapped: type) -> None:
+    """Make Keras write instances of ``wrapped`` as instances of ``original``.
+
+    A class that is neither Keras's own nor registered is written under its bare name and loads with
+    ``custom_objects``, as without Horovod.
+    """
+    if is_keras3(keras):
+        _pass_on_api_name(original, wrapped)
+    else:
+        _copy_api_names(original, wrapped)
+    _pass_on_registered_name(keras, original, wrapped)
+
+
+def _pass_on_api_name(original: type, wrapped: type) -> None:
+    names: dict[type, str] = import_module("keras.src.api_export").REGISTERED_OBJS_TO_NAMES
+    # Optimizers of the torch backend are subclasses of public ones, with the same names.
+    for candidate in original.__mro__:
+        is_same = candidate is original or original.__module__.startswith("keras.src.backend.")
+        if is_same and candidate.__name__ == original.__name__ and candidate in names:
+            names[wrapped] = names[candidate]
+            return
+
+
+def _copy_api_names(original: type, wrapped: type) -> None:
+    for attribute in ("_keras_api_names", "_keras_api_names_v1", "_tf_deprecated_api_names"):
+        if attribute in vars(original):
+            setattr(wrapped, attribute, vars(original)[attribute])
+
+
+def _pass_on_registered_name(keras: Any, original: type, wrapped: type) -> None:
+    registered = keras.utils.get_registered_name(original)
+    package, separator, name = registered.partition(">")
+    if not separator:
+        return
+    known = keras.utils.get_custom_objects()
+    loads_as = known.get(registered)
+    keras.utils.register_keras_serializable(package, name)(wrapped)
+    if loads_as is not None:
+        known[registered] = loads_as

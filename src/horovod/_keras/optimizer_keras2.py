@@ -1,8 +1,8 @@
 """Distributed optimizers of Keras 2: gradients are reduced where they are computed.
 
-``fit`` and ``minimize`` lead through ``compute_gradients`` or ``_compute_gradients``, TF1 graphs
-through ``get_gradients``. ``apply_gradients`` takes what it is given: in a loop of their own, users
-reduce by ``DistributedGradientTape``.
+``fit`` and ``minimize`` call ``compute_gradients`` or ``_compute_gradients``, TF1 graphs call
+``get_gradients``. ``apply_gradients`` does not reduce: users' own loops reduce by
+``DistributedGradientTape``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Any
 
 from horovod._keras.optimizer_class import DistributedOptimizerMixin
 from horovod.tensorflow.gradient_aggregation import GradientAggregation
-
-__all__ = ["Keras2Optimizer", "LegacyOptimizer"]
 
 Pairs = list[tuple[Any, Any]]
 
@@ -49,7 +47,7 @@ class _AnyKeras2Optimizer(DistributedOptimizerMixin):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any
     ) -> Any:
-        """As the original, with the gradients as they are; passes between steps are only counted.
+        """As the original, without a reduction; passes between steps are only counted.
 
         Every rank has to call it equally often.
         """

@@ -1,21 +1,18 @@
 """Distributed optimizers of Keras 3: gradients are reduced where they are applied.
 
-All ways to train lead through ``apply``: ``fit``, ``train_on_batch``, ``apply_gradients`` and
-``stateless_apply``. So a wrapped optimizer reduces whatever it is given, but for gradients that its
-own ``_compute_gradients`` has returned. Gradients that a
-``DistributedGradientTape`` has averaged are not changed by being averaged once more, which only
-costs time; with ``op=Sum`` they would be multiplied by the number of ranks. Use one of the two.
+``fit``, ``train_on_batch``, ``apply_gradients`` and ``stateless_apply`` all call ``apply``. So a
+wrapped optimizer reduces all gradients that it gets, except those that its own
+``_compute_gradients`` has returned. Use it without a ``DistributedGradientTape``: a second average
+costs time, and a second sum multiplies gradients by the number of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod._keras.aggregation import Aggregation, aggregation_for
-from horovod._keras.optimizer_class import CallableList, DistributedOptimizerMixin
-
-__all__ = ["Keras3Optimizer", "Keras3ScalingOptimizer"]
+from horovod._keras.library import backend_name
+from horovod._keras.optimizer_class import CallableList, DistributedOptimizerMixin, Distribution
 
 Pairs = list[tuple[Any, Any]]
 
@@ -27,10 +24,10 @@ class Keras3Optimizer(DistributedOptimizerMixin):
 
     def _hvd_distribute(self) -> None:
         super()._hvd_distribute()
-        self._hvd_aggregation = aggregation_for(self, self._hvd)
+        self._hvd_aggregation = _aggregation_for(self, self._hvd)
 
     def build(self, variables: Sequence[Any]) -> None:
-        """As the original; also makes what local aggregation needs."""
+        """As the original; also builds the local aggregation."""
         super().build(variables)  # type: ignore[misc]
         if self._hvd_aggregation is not None:
             self._hvd_aggregation.build(variables)
@@ -63,9 +60,9 @@ class Keras3Optimizer(DistributedOptimizerMixin):
     ) -> Pairs:
         """The gradients of all ranks with their variables, as in Keras 2.
 
-        ``apply_gradients`` takes these very gradients as they are and reduces all others. With
-        ``backward_passes_per_step`` > 1 they are those of this rank, and ``apply_gradients`` adds
-        them up.
+        ``apply_gradients`` applies these gradients unchanged and reduces all others. With
+        ``backward_passes_per_step`` > 1 the result is this rank's gradients, and
+        ``apply_gradients`` adds them up.
 
         Args:
             loss: a tensor that ``tape`` has recorded, or a function that computes one.
@@ -89,7 +86,7 @@ class Keras3Optimizer(DistributedOptimizerMixin):
         super().apply(gradients, variables)  # type: ignore[misc]
 
     def _hvd_variables(self, grads: Sequence[Any], given: Sequence[Any] | None) -> list[Any]:
-        """The variables of the gradients; empty if the original has to refuse the call."""
+        """The variables of the gradients; empty if the original should refuse the call."""
         if given is not None:
             found = list(given)
             if not self.built:  # type: ignore[attr-defined]
@@ -111,12 +108,12 @@ class Keras3Optimizer(DistributedOptimizerMixin):
         return CallableList(super().variables)  # type: ignore[misc]
 
     def save_own_variables(self, store: Any) -> None:
-        """As the original, without what belongs to local aggregation: files stay loadable."""
+        """As the original, without the variables of local aggregation: files stay loadable."""
         for number, variable in enumerate(self._hvd_saved_variables()):
             store[str(number)] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """As the original; local aggregation starts anew."""
+        """As the original; local aggregation starts again."""
         saved = self._hvd_saved_variables()
         if len(store.keys()) != len(saved):
             super().load_own_variables(store)  # type: ignore[misc]
@@ -132,10 +129,10 @@ class Keras3Optimizer(DistributedOptimizerMixin):
 
 
 class Keras3ScalingOptimizer(Keras3Optimizer):
-    """The same before ``LossScaleOptimizer``.
+    """Comes before ``LossScaleOptimizer``.
 
-    It reduces first, so all ranks come to the same decision about infinite gradients. Its
-    ``stateless_apply`` does not lead through ``apply``.
+    It reduces first, so all ranks decide alike about infinite gradients. Its ``stateless_apply``
+    does not call ``apply``.
     """
 
     def stateless_apply(
@@ -146,3 +143,148 @@ class Keras3ScalingOptimizer(Keras3Optimizer):
         return super().stateless_apply(  # type: ignore[misc]
             optimizer_variables, reduced, trainable_variables
         )
+
+
+def _aggregation_for(optimizer: Any, distribution: Distribution) -> Aggregation | None:
+    """The local aggregation of an optimizer; None if every pass is a step."""
+    if distribution.options.backward_passes_per_step == 1:
+        return None
+    if backend_name(distribution.keras) == "jax":
+        return JaxAggregation(optimizer, distribution)
+    return Aggregation(optimizer, distribution)
+
+
+class Aggregation:
+    """Sums the gradients of n passes in variables of the optimizer, then makes a step.
+
+    ``variables`` come last among the optimizer's and are not saved. ``iterations`` counts passes.
+    Keras's own ``gradient_accumulation_steps`` works beside this; alone it would reduce in every
+    pass, or clip gradients that are not reduced yet.
+    """
+
+    def __init__(self, optimizer: Any, distribution: Distribution) -> None:
+        self._optimizer = optimizer
+        self._distribution = distribution
+        self._ops = distribution.keras.ops
+        self._passes = distribution.options.backward_passes_per_step
+        self._sums: list[Any] = []
+        self._counter: Any = None
+
+    @property
+    def variables(self) -> list[Any]:
+        """The sums and the number of passes."""
+        sums = [variable for variable in self._sums if variable is not None]
+        return [*sums, self._counter] if self._counter is not None else []
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Create the variables, once."""
+        if self._counter is not None:
+            return
+        self._sums = self._optimizer.add_optimizer_variables(variables, "aggregated_gradient")
+        self._counter = self._optimizer.add_variable(
+            shape=(), dtype="int", initializer="zeros", name="aggregated_passes"
+        )
+
+    def apply(self, gradients: list[Any], variables: list[Any]) -> None:
+        """Add the gradients; in every n-th pass reduce the sums and make a step."""
+        sums = self._sums_of(variables)
+        for gradient, total in zip(gradients, sums, strict=True):
+            if gradient is not None and total is not None:
+                total.assign_add(self._dense(gradient))
+        self._counter.assign_add(1)
+        is_step = self._ops.equal(self._counter, self._passes)
+        self._branch(is_step, lambda: self._step(gradients, variables, sums), self._skip)
+
+    def _branch(self, is_step: Any, step: Callable[[], None], skip: Callable[[], None]) -> None:
+        self._ops.cond(is_step, step, skip)
+
+    def _step(self, gradients: list[Any], variables: list[Any], sums: list[Any]) -> None:
+        totals = [
+            gradient if gradient is None or total is None else self._scaled(total.value + 0)
+            for gradient, total in zip(gradients, sums, strict=True)
+        ]
+        self._optimizer._hvd_apply_reduced(self._reduce(totals, variables), variables)
+        for total in sums:
+            if total is not None:
+                total.assign(self._ops.zeros_like(total.value))
+        self._counter.assign(0)
+
+    def _skip(self) -> None:
+        self._optimizer._iterations.assign_add(1)
+
+    def _sums_of(self, variables: list[Any]) -> list[Any]:
+        return [self._sums[self._optimizer._get_variable_index(v)] for v in variables]
+
+    def _scaled(self, total: Any) -> Any:
+        averages = self._distribution.options.average_aggregated_gradients
+        return total / self._passes if averages else total
+
+    def _reduce(self, totals: list[Any], variables: list[Any]) -> list[Any]:
+        reduced: list[Any] = self._optimizer._hvd_reduce(totals, variables)
+        return reduced
+
+    def _dense(self, gradient: Any) -> Any:
+        """The gradient as a dense tensor.
+
+        Raises:
+            ValueError: the gradient is sparse, and ``sparse_as_dense`` is not set.
+        """
+        if not hasattr(gradient, "dense_shape"):
+            return gradient
+        if not self._distribution.options.sparse_as_dense:
+            raise ValueError(
+                "backward_passes_per_step > 1 cannot add up sparse gradients; give "
+                "DistributedOptimizer sparse_as_dense=True"
+            )
+        return self._ops.convert_to_tensor(gradient)
+
+
+class JaxAggregation(Aggregation):
+    """``Aggregation`` for JAX, where a compiled program cannot assign variables inside a branch.
+
+    There each pass computes the step; a pass that is no step then restores the old values.
+    """
+
+    def apply(self, gradients: list[Any], variables: list[Any]) -> None:
+        """See ``Aggregation``."""
+        if not any(self._distribution.backend.is_traced(gradient) for gradient in gradients):
+            super().apply(gradients, variables)
+            return
+        sums = self._sums_of(variables)
+        totals = [
+            gradient if gradient is None or total is None else total.value + gradient
+            for gradient, total in zip(gradients, sums, strict=True)
+        ]
+        passes = self._counter.value + 1
+        is_step = self._ops.equal(passes, self._passes)
+        self._apply_or_restore(is_step, totals, variables)
+        for total, variable in zip(totals, sums, strict=True):
+            if total is not None and variable is not None:
+                rest = self._ops.where(is_step, self._ops.zeros_like(total), total)
+                variable.assign(rest)
+        self._counter.assign(self._ops.where(is_step, 0, passes))
+
+    def _branch(self, is_step: Any, step: Callable[[], None], skip: Callable[[], None]) -> None:
+        # Eager: ``cond`` would compile both branches.
+        step() if is_step else skip()
+
+    def _apply_or_restore(self, is_step: Any, totals: list[Any], variables: list[Any]) -> None:
+        optimizer = self._optimizer
+        given = [p for p, total in enumerate(totals) if total is not None]
+        reduced = list(totals)
+        results = self._ops.cond(
+            is_step,
+            lambda: self._reduce_given(totals, given, variables),
+            lambda: [totals[p] for p in given],
+        )
+        for position, result in zip(given, results, strict=True):
+            reduced[position] = result
+        kept = [v for v in (*variables, *optimizer.variables) if v is not optimizer._iterations]
+        before = [variable.value for variable in kept]
+        optimizer._hvd_apply_reduced(reduced, variables)
+        for variable, old in zip(kept, before, strict=True):
+            variable.assign(self._ops.where(is_step, variable.value, old))
+
+    def _reduce_given(self, totals: list[Any], given: list[int], variables: list[Any]) -> list[Any]:
+        scaled = [self._scaled(totals[p]) for p in given]
+        return self._reduce(scaled, [variables[p] for p in given])

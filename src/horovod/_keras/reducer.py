@@ -1,49 +1,41 @@
-"""From the gradients of one rank to those of all: what is the same on every backend.
+"""Gradient reduction: what is the same on every backend.
 
-``GradientReducer`` decides which gradients travel; a backend's *exchange* makes them travel. The
-TensorFlow backend has a reducer of its own, shared with ``horovod.tensorflow``.
+``GradientReducer`` decides which gradients are reduced, under which names and in which groups; a
+backend's *exchange* reduces them. The TensorFlow backend has a reducer of its own, shared with
+``horovod.tensorflow``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, NoReturn
 
+from horovod._keras.library import variable_key
 from horovod._keras.options import Options
-from horovod._keras.plan import Plan, make_plan
+from horovod.core.gradient_groups import Groups, split_into_groups
 from horovod.core.process_sets import ProcessSet
 
-__all__ = ["Exchange", "GradientReducer", "Reducer", "is_reducing"]
 
-# Reduces dense gradients, all of them, and returns them in the same order.
+class Plan(NamedTuple):
+    """Positions in a list of gradients; each position once."""
+
+    singles: list[tuple[str, int]]  # with the full operation name
+    groups: list[tuple[str, list[int]]]  # with the beginning of the operation names
+
+
+# Reduces all of these dense gradients and returns them in the same order.
 Exchange = Callable[[list[Any], Plan], list[Any]]
 
 
-class Reducer(Protocol):
-    """Gradients of this rank in, gradients of all ranks out."""
-
-    def reduce(
-        self,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        indices: Sequence[int],
-        is_local: Sequence[bool],
-    ) -> list[Any]:
-        """Reduce what is neither None nor local; in the same order, None stays None.
-
-        Args:
-            gradients: one per variable, or None.
-            variables: the variables they belong to.
-            indices: for each a number that stays the same from step to step and on every rank.
-            is_local: whether the gradient stays on this rank.
-        """
+# Gradients, their variables, a number for each and whether each stays local, to reduced gradients.
+Reducer = Callable[[Sequence[Any], Sequence[Any], Sequence[int], Sequence[bool]], list[Any]]
 
 
 class GradientReducer:
-    """``Reducer`` over an exchange of dense gradients.
+    """A ``Reducer`` over an exchange of dense gradients.
 
     Args:
-        name: what operation names begin with; the same on every rank.
+        name: the beginning of operation names; the same on every rank.
         options: how to reduce.
         exchange: the backend's.
     """
@@ -53,21 +45,28 @@ class GradientReducer:
         self._options = options
         self._exchange = exchange
 
-    def reduce(
+    def __call__(
         self,
         gradients: Sequence[Any],
         variables: Sequence[Any],
         indices: Sequence[int],
         is_local: Sequence[bool],
     ) -> list[Any]:
-        """See ``Reducer``."""
+        """Reduce the gradients that are neither None nor local; the others stay in their places.
+
+        Args:
+            gradients: one per variable, or None.
+            variables: the variables of the gradients.
+            indices: a number for each variable, the same in all steps and on every rank.
+            is_local: whether the gradient stays on this rank.
+        """
         result = list(gradients)
         if not is_reducing(self._options.process_set):
             return result
         given = [p for p, gradient in enumerate(result) if gradient is not None]
-        travelling = [p for p in given if not is_local[p]]
-        if travelling:
-            self._reduce_at(travelling, result, variables, indices)
+        global_ones = [p for p in given if not is_local[p]]
+        if global_ones:
+            self._reduce_at(global_ones, result, variables, indices)
         if self._options.scale_local_gradients:
             size = self._options.process_set.size()
             for position in given:
@@ -93,8 +92,24 @@ class GradientReducer:
             result[position] = gradient
 
 
+def make_plan(name: str, indices: Sequence[int], variables: Sequence[Any], groups: Groups) -> Plan:
+    """Names and groups for the gradients of ``variables``.
+
+    Args:
+        name: the beginning of all names; the same on every rank.
+        indices: a number for each variable, the same in all steps and on every rank.
+        variables: the variables, in the order of their gradients.
+        groups: a number of groups of nearly equal length, or lists of variables; variables in no
+            list are reduced one by one.
+    """
+    keys = {variable_key(variable): position for position, variable in enumerate(variables)}
+    chosen, rest = split_into_groups(groups, keys, variable_key)
+    singles = [(f"allreduce.{name}.gradient_{indices[position]}", position) for position in rest]
+    return Plan(singles, [(f"{name}.group_{indices[group[0]]}", group) for group in chosen])
+
+
 def is_reducing(process_set: ProcessSet) -> bool:
-    """Whether this rank has others to reduce with.
+    """Whether this process is a member of the set and the set has other members.
 
     Raises:
         ValueError: ``init`` was not called, or the set is not registered.
@@ -106,3 +121,26 @@ def is_reducing(process_set: ProcessSet) -> bool:
     if members is None:
         raise ValueError(f"DistributedOptimizer: {process_set} is not registered; add it first")
     return bool(included) and members > 1
+
+
+def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> NoReturn:
+    """Backends other than TensorFlow have no tapes.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        "compute_gradients() needs Keras on TensorFlow; compute gradients as the backend does and "
+        "give them to apply_gradients()"
+    )
+
+
+def global_variables() -> NoReturn:
+    """Backends other than TensorFlow have no global variables.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError(
+        "broadcast_global_variables() needs a TF1 graph; use BroadcastGlobalVariablesCallback"
+    )

@@ -1,7 +1,7 @@
-"""Values of Keras variables as NumPy arrays, and the same values on all ranks.
+"""Values of Keras variables as NumPy arrays, and their broadcast to all ranks.
 
-One way for all backends; for TF1 graphs through the Keras session. All variables of a call are
-under way at once.
+The same for all backends; TF1 graphs use the Keras session. A call starts the operations of all
+variables, then waits for them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,13 @@ from horovod.errors import HorovodInternalError
 from horovod.numpy import adapter
 from horovod.numpy.objects import allgather_object
 
-__all__ = [
-    "assign_values",
-    "attach_state",
-    "broadcast_variables",
-    "model_variables",
-    "optimizer_variables",
-    "read_values",
-]
-
 Array = NDArray[Any]
 
 
 def attach_state(model: Any) -> None:
-    """Make the variables of a model that is being trained current, and changes to them count.
+    """Give the variables of a model in training their current values, so they can be changed.
 
-    Between two steps of ``fit`` on JAX their values are elsewhere.
+    Between two steps of ``fit`` on JAX the values are not in the variables.
     """
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None:
@@ -42,12 +33,12 @@ def attach_state(model: Any) -> None:
 
 
 def model_variables(model: Any) -> list[Any]:
-    """What a model has learned; no metrics and no states of random generators."""
+    """The weights of a model, without metrics and states of random generators."""
     return list(model.weights)
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """All state of an optimizer but sums of gradients that belong to this rank."""
+    """All state of an optimizer, without this rank's sums of gradients."""
     if optimizer is None:
         return []
     variables = optimizer.variables
@@ -84,18 +75,18 @@ def broadcast_variables(
     excluded: Sequence[Any] = (),
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite variables on all ranks with the root's; blocks until all are there.
+    """Overwrite variables on all ranks with the root's; blocks until all ranks call it.
 
     Args:
-        keras: the Keras module they belong to.
+        keras: the Keras module of the variables.
         variables: of the same shapes and dtypes, in the same order, on every rank.
         root_rank: the rank whose values all ranks get; the same on every rank.
-        name: what names of operations begin with; the same on every rank.
+        name: the beginning of operation names; the same on every rank.
         excluded: variables that stay as they are; the same on every rank.
-        process_set: the ranks that take part; this process and the root are among them.
+        process_set: the participating ranks, which include this process and the root.
 
     Raises:
-        ValueError: ranks have other variables, which is raised on all ranks; or no such root.
+        ValueError: ranks have different variables (raised on all ranks), or there is no such root.
         HorovodInternalError: a rank was lost.
     """
     if process_set.size() == 1:
@@ -133,24 +124,29 @@ def _broadcast_values(
     failure: Exception | None = None
     for number, value in enumerate(values):
         try:
-            wire = _wire(value)
+            wire = _wire_array(value)
             handles.append(
                 adapter.broadcast_async_(wire, root_rank, f"{name}.{number}", process_set)
             )
         except (ValueError, HorovodInternalError) as error:
             failure = error
             break
-    for handle in handles:  # all are waited for, also after a failure
+    wait_for_all(handles, failure)
+    return values
+
+
+def wait_for_all(handles: Sequence[int], failure: Exception | None = None) -> None:
+    """Wait for all operations, then raise ``failure`` or the first error of one of them."""
+    for handle in handles:
         try:
             adapter.synchronize(handle)
         except HorovodInternalError as error:
             failure = failure or error
     if failure is not None:
         raise failure
-    return values
 
 
-def _wire(value: Array) -> Array:
+def _wire_array(value: Array) -> Array:
     """The array's memory, as bytes if the engine does not know its dtype."""
     if value.dtype in adapter.DTYPES:
         return value

@@ -1,4 +1,4 @@
-"""What autotuning may change, and the values that it tries for it."""
+"""The settings that autotuning may change, and the values it tries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEVELS: Mapping[str, tuple[float, ...]] = {
     _SMALL: (0, 16, 64, 256, 1024),
     _SMALL_BETWEEN_HOSTS: (0, 16, 64, 256, 1024, 4096),
 }
-# Where the documented interface begins its search, the defaults apart.
+# The search begins with these points after the defaults, as documented.
 INITIAL_POINTS: Sequence[Values] = tuple(
     {_FUSION: megabytes * _MB, _CYCLE: cycle_ms}
     for megabytes, cycle_ms in ((4, 5), (32, 50), (16, 25), (8, 10))
@@ -32,7 +32,7 @@ INITIAL_POINTS: Sequence[Values] = tuple(
 
 @dataclass(frozen=True)
 class Knob:
-    """A setting, and the values for it, rising."""
+    """A setting and the values to try, ascending."""
 
     name: str
     levels: tuple[float, ...]
@@ -40,14 +40,14 @@ class Knob:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What decides which knobs there are."""
+    """What decides which settings are knobs."""
 
     is_native: bool  # the data plane
     spans_hosts: bool
 
 
 def knobs_for(settings: Settings, given: Collection[str], around: Surroundings) -> tuple[Knob, ...]:
-    """What may change: settings that matter here and that the user has not ``given`` a value."""
+    """The settings that have an effect here and that the user has not ``given`` a value."""
     names = [_FUSION, _CYCLE]
     if around.is_native:
         names += [_BLOCK, _SMALL_BETWEEN_HOSTS if around.spans_hosts else _SMALL]
@@ -59,24 +59,22 @@ def knobs_for(settings: Settings, given: Collection[str], around: Surroundings) 
 
 
 def values_of(settings: Settings) -> Values:
-    """What holds without autotuning, of all settings that are knobs anywhere."""
+    """The values without autotuning of all settings that can be knobs."""
     return {name: getattr(settings, name) for name in _LEVELS}
 
 
 def narrowed(knobs: Sequence[Knob], defaults: Values, step_bytes: float) -> tuple[Knob, ...]:
-    """``knobs`` without what makes no difference where a step moves ``step_bytes`` bytes.
+    """``knobs`` without values that change nothing if a step moves ``step_bytes`` bytes.
 
-    All fusion thresholds that take in a whole step are alike.
+    All fusion thresholds above a step's bytes have the same effect.
     """
     kept = []
     for knob in knobs:
         levels = knob.levels
         if knob.name == _FUSION:
             default = defaults[_FUSION]
-            takes_all = default >= step_bytes
-            levels = tuple(
-                level for level in levels if level == default or level < step_bytes or not takes_all
-            )
+            if default >= step_bytes:
+                levels = tuple(each for each in levels if each == default or each < step_bytes)
         if len(levels) > 1:
             kept.append(Knob(knob.name, levels))
     return tuple(kept)

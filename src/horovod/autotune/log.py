@@ -1,4 +1,4 @@
-"""What autotuning has tried and found, for people and for the next job."""
+"""The log of autotuning: a CSV file of samples, and the result as a configuration file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horovod.autotune.knobs import Knob, Values
-from horovod.autotune.search import Verdict
+from horovod.autotune.search import Result
 from horovod.core.base.own_files import open_regular, read_own, replacing
 from horovod.core.base.setting import Flag, Setting
 from horovod.metrics.sampling import note_sample
@@ -21,10 +21,9 @@ __all__ = ["Sample", "SampleLog", "describe", "pinned"]
 
 _log = logging.getLogger("horovod")
 _COLUMNS = (
-    # These are documented.
     *("hierarchical_allreduce", "hierarchical_allgather", "torus_allreduce", "cache_enabled"),
     *("cycle_time_ms", "tensor_fusion_threshold", "score"),
-    # These are ours.
+    # Not among the documented columns:
     *("allreduce_block_kb", "small_allreduce_kb", "small_allreduce_between_hosts_kb"),
     *("step_ms", "phase"),
 )
@@ -36,7 +35,7 @@ _SETTINGS = {setting.name: setting for setting in SETTINGS}
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured: all values, the score in bytes per microsecond, and what it was for."""
+    """One measurement: all values, the score in bytes per microsecond, and the search's phase."""
 
     values: Values
     score: float
@@ -45,16 +44,16 @@ class Sample:
 
 
 class SampleLog:
-    """The CSV file, if ``path`` names one. Everything that is measured passes through ``write``."""
+    """Writes samples to the job's report and, if ``path`` is not empty, to a CSV file."""
 
     def __init__(self, path: str, has_cache: bool, spans_hosts: bool) -> None:
-        """What never changes is in the file, too, since the documented columns have it."""
+        """The documented columns include values that never change: the other arguments."""
         self._path = Path(path) if path else None
         self._constant = (int(spans_hosts), int(spans_hosts), 0, int(has_cache))
         self._begin()
 
     def write(self, sample: Sample) -> None:
-        """One row more, and one in the job's report, if there is one."""
+        """Add a row to the file and a sample to the job's report."""
         values = sample.values
         note_sample(
             {**values, "step_ms": sample.step_ms, "phase": sample.phase},
@@ -72,17 +71,17 @@ class SampleLog:
         )
         self._append(row)
 
-    def finish(self, verdict: Verdict, knobs: Sequence[Knob], defaults: Values) -> None:
-        """Say what was found, once; and how to have it from the start, in a file beside the log."""
+    def finish(self, result: Result, knobs: Sequence[Knob], defaults: Values) -> None:
+        """Log the result once, and write it as a configuration file beside the CSV file."""
         place = ""
         if self._path is not None:
             found = self._path.with_name(f"{self._path.name}.yaml")
             try:
-                _replace_found(found, pinned(verdict, knobs))
+                _replace_result(found, pinned(result, knobs))
                 place = f" (--config-file {found})"
             except OSError as error:
                 _log.error("autotune: %s cannot be written: %s", found, error)
-        _log.warning("autotune: %s%s", describe(verdict, knobs, defaults), place)
+        _log.warning("autotune: %s%s", describe(result, knobs, defaults), place)
 
     def _begin(self) -> None:
         if self._path is None:
@@ -106,32 +105,30 @@ class SampleLog:
             _log.error("HOROVOD_AUTOTUNE_LOG=%s: a row is lost: %s", self._path, error)
 
 
-def _replace_found(path: Path, text: str) -> None:
-    """Nobody has named this file, so only one that autotuning has written is replaced."""
+def _replace_result(path: Path, text: str) -> None:
+    """Replace only a file that autotuning has written: the user has not named this path."""
     with contextlib.suppress(FileNotFoundError):
         if not read_own(path, _MOST_BYTES).startswith(_HEADING.encode()):
-            raise OSError("it holds something else than what autotuning has found")
+            raise OSError("it was not written by autotuning")
     with replacing(path, 0o666) as file:
         file.write(text.encode())
 
 
-def describe(verdict: Verdict, knobs: Sequence[Knob], defaults: Values) -> str:
+def describe(result: Result, knobs: Sequence[Knob], defaults: Values) -> str:
     """The result in one line."""
-    changed = [knob.name for knob in knobs if verdict.values[knob.name] != defaults[knob.name]]
+    changed = [knob.name for knob in knobs if result.values[knob.name] != defaults[knob.name]]
     if not changed:
         return "nothing is clearly faster than the settings that hold without it"
-    options = " ".join(
-        f"{_flag(name).name} {_text(name, verdict.values[name])}" for name in changed
-    )
-    return f"{verdict.gain:.2f} times as fast with {options}"
+    options = " ".join(f"{_flag(name).name} {_text(name, result.values[name])}" for name in changed)
+    return f"{result.gain:.2f} times as fast with {options}"
 
 
-def pinned(verdict: Verdict, knobs: Sequence[Knob]) -> str:
-    """A configuration file for ``horovodrun`` that holds what was found, and looks no further."""
-    lines = [f"{_HEADING}{verdict.gain:.3f} times as fast as without.\n", "params:\n"]
+def pinned(result: Result, knobs: Sequence[Knob]) -> str:
+    """A configuration file for ``horovodrun`` with the result, and with autotuning disabled."""
+    lines = [f"{_HEADING}{result.gain:.3f} times as fast as without.\n", "params:\n"]
     for knob in knobs:
         key = _flag(knob.name).key.partition(".")[2]
-        lines.append(f"  {key}: {_text(knob.name, verdict.values[knob.name])}\n")
+        lines.append(f"  {key}: {_text(knob.name, result.values[knob.name])}\n")
     return "".join([*lines, "autotune:\n", "  enabled: false\n"])
 
 

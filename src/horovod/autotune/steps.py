@@ -1,6 +1,6 @@
-"""Measures steps of training: how long they take, told by the engine's counters.
+"""Measures how long steps of training take, from the engine's counters.
 
-The thread that asks sleeps about as long as the steps will take, so a sample costs a few glances.
+The thread sleeps about as long as the steps will take, so a sample reads the counters a few times.
 """
 
 from __future__ import annotations
@@ -9,40 +9,38 @@ import statistics
 import threading
 from typing import Protocol
 
-__all__ = ["Counting", "StepMeter"]
+from horovod.metrics.counters import MOVING
 
-_MOVED = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
-# What is under way when the values change runs with either, and the step after it is disturbed.
+__all__ = ["StepCounts", "StepMeter"]
+
+# The step in which the values change runs with both, and the step after it is disturbed.
 _SETTLING = 2
-# The engine remembers the times of somewhat more steps than these.
+# The engine keeps the times of somewhat more steps than these.
 _AT_A_TIME = 200
 _LEAST_SLEEP_S = 0.005
-_TELLING = 20  # steps
+_RECENT = 20  # steps from which the next ones are estimated
 _LONGEST_SLEEP_S = 5.0
 
 
-class Counting(Protocol):
-    """An engine, as far as it counts."""
+class StepCounts(Protocol):
+    """The counters of an engine."""
 
     def counts(self) -> dict[str, int]:
         """All counts by name, times in nanoseconds."""
 
     def step_times(self, first: int) -> list[int]:
-        """Nanoseconds of the steps from number ``first`` on, as far as they are remembered."""
+        """Nanoseconds of the steps from number ``first`` on, as far as they are kept."""
 
 
 class StepMeter:
     """Samples of the steps of one world; ``is_over`` ends every wait."""
 
-    def __init__(self, engine: Counting, is_over: threading.Event) -> None:
+    def __init__(self, engine: StepCounts, is_over: threading.Event) -> None:
         self._engine = engine
         self._is_over = is_over
 
     def step_ns(self, steps: int) -> float | None:
-        """The median time of the next ``steps`` steps that begin and end as things are now.
-
-        None when the world ends before.
-        """
+        """The median time of the next ``steps`` whole steps; None if the world ends before."""
         first = self._engine.counts()["steps"] + _SETTLING
         times: list[int] = []
         while len(times) < steps:
@@ -53,7 +51,7 @@ class StepMeter:
         return statistics.median(times[:steps])
 
     def step_bytes(self, steps: int) -> float | None:
-        """Bytes that this rank submits in a step, of the next ``steps``; None as above."""
+        """Mean bytes that this rank submits in one of the next ``steps``; None as above."""
         before = self._engine.counts()
         if not self._sleep_until(before["steps"] + steps):
             return None
@@ -65,13 +63,13 @@ class StepMeter:
         return self._engine.counts()["join_operations"] > 0
 
     def _sleep_until(self, step: int) -> bool:
-        """Until so many steps are over; false when the world ends before."""
+        """Wait until that step has ended; false if the world ends before."""
         pause_s, last = _LEAST_SLEEP_S, -1
         while not self._is_over.is_set():
             now = self._engine.counts()["steps"]
             if now >= step:
                 return True
-            # Where nothing has happened meanwhile, the program does something else for a while.
+            # Without a new step the program does something else: wait longer each time.
             pause_s = 2 * pause_s if now == last else _LEAST_SLEEP_S
             last = now
             pause_s = min(max(pause_s, self._expected_s(now, step)), _LONGEST_SLEEP_S)
@@ -79,13 +77,13 @@ class StepMeter:
         return False
 
     def _expected_s(self, now: int, step: int) -> float:
-        """How long it takes from step ``now`` to ``step``, as far as the last ones tell.
+        """The time from step ``now`` to ``step``, estimated from recent steps.
 
-        Of a world's first steps, which are slow, not for more of them than there have been.
+        A world's first steps are slow, so at most as many steps as have passed are estimated.
         """
-        times = self._engine.step_times(max(0, now - _TELLING))
+        times = self._engine.step_times(max(0, now - _RECENT))
         return statistics.median(times) * min(step - now, now) / 1e9 if times else 0.0
 
 
 def _bytes_in(counts: dict[str, int]) -> int:
-    return sum(counts[f"{kind}_bytes"] for kind in _MOVED)
+    return sum(counts[f"{kind}_bytes"] for kind in MOVING)

@@ -1,47 +1,110 @@
-"""The thread of rank 0 that tunes one world; it sleeps while steps are measured."""
+"""Autotuning of a process: a thread of rank 0 tunes each world, if that is enabled.
+
+The thread sleeps while steps are measured.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from horovod.autotune.knobs import Knob, Values, narrowed
+from horovod.autotune.knobs import Knob, Surroundings, Values, knobs_for, narrowed, values_of
 from horovod.autotune.log import Sample, SampleLog
 from horovod.autotune.search import Search
 from horovod.autotune.steps import StepMeter
 from horovod.errors import HorovodInternalError
-from horovod.settings import Settings
+from horovod.settings import Settings, names_given
 
-__all__ = ["Progress", "Tuner"]
+if TYPE_CHECKING:
+    from horovod import _native
+
+__all__ = ["Autotuning"]
 
 _log = logging.getLogger("horovod")
 
 
+class Autotuning:
+    """The autotuning of a process; each world continues the search of the world before it."""
+
+    def __init__(self, tuning_of: Callable[[Settings], _native.Tuning]) -> None:
+        """``tuning_of`` converts settings to what an engine takes."""
+        self._tuning_of = tuning_of
+        self._progress: _Progress | None = None
+        self._around: Surroundings | None = None
+        self._tuner: _Tuner | None = None
+        self._is_over = threading.Event()
+
+    def begin(
+        self,
+        engine: _native.Engine,
+        settings: Settings,
+        around: Surroundings,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Tune the world of ``engine``, rank 0's; does nothing if autotuning is not enabled."""
+        if not settings.autotune:
+            return
+
+        def apply(values: Values) -> None:
+            changed: dict[str, Any] = dict(values)
+            engine.tune(self._tuning_of(replace(settings, **changed)))
+
+        progress = self._progress_in(settings, around, environ)
+        if progress.result is not None:
+            apply(progress.result)
+            return
+        self._is_over = threading.Event()
+        self._tuner = _Tuner(settings, progress, StepMeter(engine, self._is_over), apply)
+
+    def end(self) -> None:
+        """The world has ended."""
+        self._is_over.set()
+        if self._tuner is not None:
+            self._tuner.close()
+            self._tuner = None
+
+    def abandon(self) -> None:
+        """Forget the thread, which a forked child does not have."""
+        self._tuner = None
+
+    def _progress_in(
+        self, settings: Settings, around: Surroundings, environ: Mapping[str, str]
+    ) -> _Progress:
+        """The progress of the worlds before, if they had the same knobs."""
+        if self._progress is None or self._around != around:
+            knobs = knobs_for(settings, names_given(environ), around)
+            log = SampleLog(settings.autotune_log, settings.cache_capacity > 0, around.spans_hosts)
+            self._progress, self._around = _Progress(knobs, values_of(settings), log), around
+        return self._progress
+
+
 @dataclass
-class Progress:
-    """How far the search has come; goes on from one world to the next."""
+class _Progress:
+    """The state of the search, which the next world continues."""
 
     knobs: tuple[Knob, ...]
     defaults: Values
     log: SampleLog
     step_bytes: float = 0.0
-    search: Search | None = None  # None: what a step moves is not known yet
-    result: Values | None = None  # what it has ended with
+    search: Search | None = None  # None until ``step_bytes`` is known
+    result: Values | None = None  # the values it has ended with
 
 
-class Tuner:
-    """Tunes from its making until ``close``, or until there is nothing more to find."""
+class _Tuner:
+    """Tunes from construction until ``close`` or until the search has ended."""
 
     def __init__(
         self,
         settings: Settings,
-        progress: Progress,
+        progress: _Progress,
         meter: StepMeter,
         apply: Callable[[Values], None],
     ) -> None:
-        """``apply`` makes values hold for all ranks."""
+        """``apply`` sets values for all ranks."""
         self._settings = settings
         self._progress = progress
         self._meter = meter
@@ -50,13 +113,13 @@ class Tuner:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait a moment for the thread, whose meter has ended."""
+        """Wait at most a second for the thread, whose meter has ended."""
         self._thread.join(1.0)
 
     def _run(self) -> None:
         try:
             self._tune()
-        except HorovodInternalError as error:  # the world is over
+        except HorovodInternalError as error:
             _log.debug("autotune: %s", error)
         except Exception:
             _log.exception("autotune ends without a result")
@@ -80,10 +143,10 @@ class Tuner:
         self._conclude(search)
 
     def _warm_up(self, steps: int) -> bool:
-        """Discard the first samples, but for what a step moves; false when the world ends."""
+        """Discard the first samples, but note a step's bytes; false if the world ends."""
         samples = self._settings.autotune_warmup_samples
         step_bytes = self._meter.step_bytes(max(samples, 1) * steps)
-        # Once, so that scores of one search compare.
+        # Set once, so that all scores of a search can be compared.
         self._progress.step_bytes = self._progress.step_bytes or step_bytes or 1.0
         return step_bytes is not None
 
@@ -97,19 +160,19 @@ class Tuner:
         )
 
     def _conclude(self, search: Search) -> None:
-        verdict, progress = search.verdict, self._progress
-        if verdict is None:
+        result, progress = search.result, self._progress
+        if result is None:
             return
-        self._apply(verdict.values)
-        step_ms = progress.step_bytes / verdict.score / 1e3
-        progress.log.write(Sample(verdict.values, verdict.score, step_ms, "result"))
-        progress.log.finish(verdict, progress.knobs, progress.defaults)
-        progress.result = verdict.values
+        self._apply(result.values)
+        step_ms = progress.step_bytes / result.score / 1e3
+        progress.log.write(Sample(result.values, result.score, step_ms, "result"))
+        progress.log.finish(result, progress.knobs, progress.defaults)
+        progress.result = result.values
 
     def _give_up(self) -> None:
         self._progress.result = self._progress.defaults
         self._apply(self._progress.defaults)
         _log.warning(
-            "autotune: ends without a result, since the program has called join: steps in which "
-            "some ranks take no part say nothing"
+            "autotune: ends without a result, since the program has called join: steps that "
+            "some ranks do not take part in cannot be measured"
         )

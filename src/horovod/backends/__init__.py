@@ -1,8 +1,8 @@
-"""Data planes: which engine carries the tensors, and those that are not ours.
+"""Data planes: libraries that carry tensors in place of the C++ engine.
 
-``protocol`` is what an engine written in Python implements, ``mpi`` and ``gloo`` are two, ``plane``
-finds the one that was chosen and connects its process sets, ``carrier`` stands between it and the
-C++ engine, ``conformance`` tests one.
+``protocol`` is the class that a data plane implements; ``mpi`` and ``gloo`` are two of them.
+``data_plane`` finds the chosen one and connects its process sets. ``engine_adapter`` is between it
+and the C++ engine. ``conformance`` tests a data plane.
 """
 
 from horovod.backends.protocol import Backend, Group, GroupStore, Request

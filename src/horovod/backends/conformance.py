@@ -1,13 +1,13 @@
-"""Whether a data plane does what Horovod needs: the table of collectives, on any number of ranks.
+"""Tests whether a data plane does what Horovod needs: all collectives, on any number of ranks.
 
-Under whatever starts processes that may use it, with the data plane's name or none for the chosen
-one::
+Start it with a launcher that the data plane supports, and the name of the data plane; without a
+name it tests the chosen one::
 
     horovodrun -np 3 python -m horovod.backends.conformance mine
     mpirun -np 4 python -m horovod.backends.conformance
 
-Every rank compares each result with NumPy's and with the other ranks' bit by bit; 0 is the exit
-status where all are right. Takes some seconds and about 300 MB on each rank.
+Every rank compares each result with NumPy's and, bit by bit, with the other ranks'. The exit status
+is 0 if all are right. It takes some seconds and about 300 MB on each rank.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _REDUCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "product": (hvd.Product, np.multiply.reduce),
 }
 _COUNTS = (0, 1, 17, 4099)
-# More than a data plane gets in one call, and no multiple of anything.
+# More than a data plane gets in one call, and odd.
 _LARGE = 5_000_011
 
 Array = NDArray[Any]
 Case = tuple[str, Callable[[], None]]
 
 
-class _Mistake(Exception):  # noqa: N818 no error of the program
-    """A result that is not what it should be."""
+class _Mistake(Exception):  # noqa: N818 not an error of this program
+    """A wrong result."""
 
 
 def main(arguments: list[str]) -> int:
@@ -84,7 +84,7 @@ def _cases() -> Iterator[Case]:
 
 
 def _of(rank: int, count: int, dtype: str) -> Array:
-    """What ``rank`` gives: small numbers whose sums and products every dtype holds exactly."""
+    """The input of ``rank``: small numbers, so that sums and products are exact in every dtype."""
     values = (np.arange(count) * 7 + rank * 3) % 3 + (0 if dtype == "bool" else 1)
     return values.astype(dtype)
 
@@ -106,7 +106,7 @@ def _check(found: Array, expected: Array, what: str) -> None:
 
 
 def _check_alike(found: Array, what: str) -> None:
-    """The same bits on all ranks."""
+    """All ranks must have the same bits."""
     digest = hashlib.sha256(np.ascontiguousarray(found).tobytes()).digest()
     own = np.frombuffer(digest, np.uint8)[None]
     if len(np.unique(hvd.allgather(own, name="digest"), axis=0)) != 1:
@@ -126,20 +126,20 @@ def _exchanges(dtype: str) -> None:
     for root in range(size):
         found = hvd.broadcast(_of(rank, 131, dtype), root)
         _check(found, _of(root, 131, dtype), f"broadcast from {root}")
-    rows = [(3 * r) % 4 for r in range(size)]  # some give none
+    rows = [(3 * r) % 4 for r in range(size)]  # some ranks give none
     found = hvd.allgather(_of(rank, rows[rank], dtype))
     _check(found, np.concatenate([_of(r, rows[r], dtype) for r in range(size)]), "allgather")
-    splits = np.array([(rank + 2 * taker) % 3 for taker in range(size)], np.int32)
+    splits = np.array([(rank + 2 * receiver) % 3 for receiver in range(size)], np.int32)
     found, received = hvd.alltoall(_of(rank, int(splits.sum()), dtype), splits)
-    parts = [_part(giver, rank, dtype) for giver in range(size)]
+    parts = [_part(sender, rank, dtype) for sender in range(size)]
     _check(found, np.concatenate(parts), "alltoall")
     _check(received, np.array([len(part) for part in parts], np.int32), "received splits")
 
 
-def _part(giver: int, taker: int, dtype: str) -> Array:
-    ends = np.cumsum([(giver + 2 * other) % 3 for other in range(hvd.size())])
-    values = _of(giver, int(ends[-1]), dtype)
-    return values[ends[taker] - (giver + 2 * taker) % 3 : ends[taker]]
+def _part(sender: int, receiver: int, dtype: str) -> Array:
+    ends = np.cumsum([(sender + 2 * other) % 3 for other in range(hvd.size())])
+    values = _of(sender, int(ends[-1]), dtype)
+    return values[ends[receiver] - (sender + 2 * receiver) % 3 : ends[receiver]]
 
 
 def _scaling() -> None:
@@ -153,7 +153,7 @@ def _scaling() -> None:
 
 
 def _fusion() -> None:
-    """Dtypes, reductions and sizes in one call, some carried by the data plane and some by us."""
+    """Dtypes and sizes in one call; the data plane carries some, the C++ engine the others."""
     given = [
         _of(hvd.rank(), 100 + 37 * i, dtype)
         for i, dtype in enumerate(("float32", "float16", "int64", "float32", "uint16", "bool"))
@@ -181,7 +181,7 @@ def _large() -> None:
     splits = np.full(size, _LARGE // size, np.int32)
     found, _ = hvd.alltoall(given[: splits.sum()], splits)
     begin = rank * splits[0]
-    parts = [_of(giver, _LARGE, "float32")[begin : begin + splits[0]] for giver in range(size)]
+    parts = [_of(each, _LARGE, "float32")[begin : begin + splits[0]] for each in range(size)]
     _check(found, np.concatenate(parts), "alltoall")
     noise = np.random.default_rng(rank).standard_normal(_LARGE, np.float32)
     _check_alike(hvd.allreduce(noise, op=hvd.Sum), "a sum that is rounded")
@@ -240,7 +240,7 @@ def _process_sets() -> None:
 
 
 def _join() -> None:
-    """Each rank has one step more than the one before; who has joined gives zeros."""
+    """Each rank has one step more than the rank before it; a joined rank gives zeros."""
     rank, size = hvd.rank(), hvd.size()
     for step in range(rank + 1):
         found = hvd.allreduce(np.full(9, rank + 1.0), name=f"step.{step}", op=hvd.Sum)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NATIVE", "DataPlane", "Neighbourhood", "find_backend"]
 
-# The name of the engine that needs no backend.
+# The name of the C++ engine, which needs no backend.
 NATIVE = "native"
 
 _ENTRY_POINTS = "horovod.backends"
@@ -26,10 +26,10 @@ _log = logging.getLogger("horovod")
 
 
 def find_backend(name: str) -> type[Backend]:
-    """The backend registered under ``name``, which can be used here.
+    """The backend that is registered under ``name``.
 
     Raises:
-        InitError: there is none of this name, it cannot be imported, or it misses something.
+        InitError: there is none of this name, it cannot be imported, or it cannot be used here.
     """
     backend = _load(_entry_point(name))
     missing = backend.why_unavailable()
@@ -39,7 +39,7 @@ def find_backend(name: str) -> type[Backend]:
 
 
 def _entry_point(name: str) -> EntryPoint:
-    from importlib.metadata import entry_points  # here, because few jobs have another data plane
+    from importlib.metadata import entry_points  # few jobs have another data plane
 
     registered = {entry.name.lower(): entry for entry in entry_points(group=_ENTRY_POINTS)}
     if name not in registered:
@@ -67,7 +67,7 @@ def _load(entry: EntryPoint) -> type[Backend]:
 class Neighbourhood:
     """How the ranks of a world reach each other while they connect.
 
-    ``scope`` is what no other world of the job has in front of its keys in ``store``.
+    ``scope`` is the prefix of this world's keys in ``store``; other worlds have other prefixes.
     """
 
     rank: int
@@ -98,7 +98,7 @@ class DataPlane:
     def __init__(
         self, name: str, backend: type[Backend], neighbourhood: Neighbourhood, comm: Any = None
     ) -> None:
-        """Connects the world; blocks until all its ranks have come here.
+        """Connects the world; blocks until all its ranks call it.
 
         ``comm`` is the communicator that the program gave to ``init``.
 
@@ -107,52 +107,52 @@ class DataPlane:
         """
         self.name = name
         self._class = backend
-        self._place = neighbourhood
+        self._neighbourhood = neighbourhood
         self._connected = 0
-        self._carriers: dict[int, EngineAdapter] = {}
+        self._adapters: dict[int, EngineAdapter] = {}
         self.world = self.connect(0, range(neighbourhood.size), comm)
 
     def connect(
         self, process_set_id: int, ranks: Sequence[int], comm: Any = None
     ) -> EngineAdapter | None:
-        """Connect a process set; all ranks of the world call it, and None is for those outside.
+        """Connect a process set. All ranks of the world call it; None for ranks outside the set.
 
-        Blocks until all members have come here. A set of one rank needs no connection.
+        Blocks until all members call it. A set of one rank needs no connection.
 
         Raises:
             InitError: the members cannot be connected.
         """
         self._connected += 1
-        if self._place.rank not in ranks or len(ranks) == 1:
+        if self._neighbourhood.rank not in ranks or len(ranks) == 1:
             return None
         group = Group(
             process_set_id=process_set_id,
             ranks=tuple(ranks),
-            rank=list(ranks).index(self._place.rank),
-            world=self._carriers[0].backend if process_set_id else None,
+            rank=list(ranks).index(self._neighbourhood.rank),
+            world=self._adapters[0].backend if process_set_id else None,
             comm=comm,
             store=self._store(process_set_id),
-            address=self._place.address,
-            timeout_s=self._place.timeout_s,
+            address=self._neighbourhood.address,
+            timeout_s=self._neighbourhood.timeout_s,
         )
-        self._carriers[process_set_id] = EngineAdapter(self.name, self._open(group))
-        return self._carriers[process_set_id]
+        self._adapters[process_set_id] = EngineAdapter(self.name, self._open(group))
+        return self._adapters[process_set_id]
 
     def disconnect(self, process_set_id: int) -> None:
-        """The set has been removed; nothing of it is under way."""
-        carrier = self._carriers.pop(process_set_id, None)
-        if carrier is not None:
-            _close(carrier)
+        """Close the backend of a removed set, which has no collective in progress."""
+        adapter = self._adapters.pop(process_set_id, None)
+        if adapter is not None:
+            _close(adapter)
 
     def close(self) -> None:
-        """The end of the world, or of what there is of it."""
-        for process_set_id in sorted(self._carriers, reverse=True):
+        """Close the backends of all sets."""
+        for process_set_id in sorted(self._adapters, reverse=True):
             self.disconnect(process_set_id)
 
     def _store(self, process_set_id: int) -> GroupStore:
-        # A set's number may come again after its removal.
-        prefix = f"plane/{self._place.scope}{process_set_id}/{self._connected}/"
-        return _ScopedStore(self._place.store, prefix)
+        # The id of a removed set may be used again.
+        prefix = f"plane/{self._neighbourhood.scope}{process_set_id}/{self._connected}/"
+        return _ScopedStore(self._neighbourhood.store, prefix)
 
     def _open(self, group: Group) -> Backend:
         try:
@@ -166,8 +166,8 @@ class DataPlane:
             ) from error
 
 
-def _close(carrier: EngineAdapter) -> None:
+def _close(adapter: EngineAdapter) -> None:
     try:
-        carrier.backend.close()
+        adapter.backend.close()
     except Exception as error:
-        _log.warning("%s: close failed: %s: %s", carrier.name, type(error).__name__, error)
+        _log.warning("%s: close failed: %s: %s", adapter.name, type(error).__name__, error)

@@ -1,7 +1,7 @@
-"""Between the engine and a ``Backend``: addresses become arrays, numbers become names.
+"""Between the engine and a ``Backend``: turns addresses into arrays and numbers into names.
 
-The engine's background thread calls these methods (``bindings/external_backend_py.cc``), with the
-GIL; what an array shows is kept alive by the engine.
+The engine's background thread calls these methods with the GIL
+(``bindings/external_backend_py.cc``). The engine keeps the memory behind the arrays alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from horovod.backends.protocol import Backend, Request
 
 __all__ = ["EngineAdapter"]
 
-# As in engine/core/dtype.h; None: NumPy has none.
+# As in engine/core/dtype.h; None: NumPy has no such dtype.
 _DTYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"),
     *(None, "uint16"),
@@ -37,7 +37,7 @@ class _Memory:
 
 
 class EngineAdapter:
-    """What the engine calls; ``name`` stands in its messages."""
+    """The object that the engine calls. ``name`` is used in its messages."""
 
     def __init__(self, name: str, backend: Backend) -> None:
         self.name = name

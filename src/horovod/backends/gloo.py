@@ -1,7 +1,7 @@
-"""Gloo as the data plane: the one inside PyTorch, one process group per process set.
+"""Gloo, as it is inside PyTorch, as a data plane: one process group for each process set.
 
-Its members find each other through the job's store, where they have proved that they know the job's
-secret; the connections that Gloo then makes are its own.
+The members find each other through the job's store, which authenticates them. Gloo makes its own
+connections, which it does not protect.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["GlooBackend"]
 
 
 class _Request:
-    """Several works, which Gloo runs in their order on tensors of their own.
+    """Several works, which Gloo runs in order on copies of the tensors.
 
-    After a failure Gloo's threads go on with what they have begun for a while, when the program's
-    tensors may be gone. So they get copies, and what they made of them is copied back here.
+    After a failure Gloo's threads may go on for a while, when the program's tensors are freed. So
+    they work on copies, and ``copy_back`` copies the results.
     """
 
     def __init__(self, works: Sequence[Any], copy_back: Callable[[], Any]) -> None:
@@ -32,14 +32,14 @@ class _Request:
         self._copy_back = copy_back
 
     def is_over(self) -> bool:
-        """Whether Gloo has done with it, well or not."""
+        """Whether all works have succeeded or failed."""
         return all(work.is_completed() for work in self._works)
 
     def test(self) -> bool:
         if not self.is_over():
             return False
         for work in self._works:
-            work.wait()  # raises what went wrong
+            work.wait()  # raises the error of the work
         self._copy_back()
         return True
 
@@ -88,7 +88,7 @@ class GlooBackend(Backend):
         return self._request([self._broadcast(tensor, root)], tensor, array)
 
     def allgather(self, given: Bytes, taken: Bytes, sizes: Sequence[int]) -> Request:
-        """Gloo's own gathers equal sizes only, so each member's part is a broadcast."""
+        """Gloo gathers equal sizes only, so each member's part is a broadcast."""
         tensor: Any = self._torch.empty(len(taken), dtype=self._torch.uint8)
         parts = tensor.split(list(sizes))
         parts[self.group.rank].copy_(self._torch.from_numpy(given))
@@ -108,9 +108,9 @@ class GlooBackend(Backend):
         return self._last
 
     def close(self) -> None:
-        """Disconnect, unless a collective is left by a failure: Gloo would wait for its end."""
+        """Disconnect, unless a collective is unfinished after a failure: Gloo would wait for it."""
         if self._last is None or self._last.is_over():
-            self._plane = self._last = None  # works hold connections, too
+            self._plane = self._last = None  # works hold connections too
 
     def _copy(self, array: NDArray[Any]) -> Any:
         return self._torch.from_numpy(array).clone()
@@ -131,7 +131,7 @@ def _connect(distributed: Any, group: Group) -> Any:
     options = gloo._Options()
     options._devices = [gloo.create_device(hostname=group.address)]
     options._timeout = timedelta(seconds=group.timeout_s)
-    options._threads = 1  # one collective at a time, its parts in their order
+    options._threads = 1  # one collective at a time, its parts in order
     store = _store_class(distributed)(group.store, group.timeout_s)
     try:
         return gloo(store, group.rank, group.size, options)
@@ -142,7 +142,7 @@ def _connect(distributed: Any, group: Group) -> Any:
 
 
 def _store_class(distributed: Any) -> Any:
-    """torch's kind of store over ours; made here, since torch may be absent."""
+    """torch's store class over our store; made here, since torch may be absent."""
 
     class TorchView(distributed.Store):  # type: ignore[misc]
         def __init__(self, store: GroupStore, timeout_s: float) -> None:

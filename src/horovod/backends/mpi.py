@@ -1,7 +1,7 @@
-"""MPI as the data plane, by mpi4py and any library that it loads.
+"""MPI as a data plane, through mpi4py and the library that it loads.
 
-Every process set has a communicator of its own, so a program's own use of mpi4py never meets
-Horovod's.
+Every process set has its own communicator, so messages of the program's own use of mpi4py are apart
+from Horovod's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from horovod.errors import InitError
 
 __all__ = ["MpiBackend"]
 
-# Held around each call where MPI bears one thread at a time.
+# Held around each call if MPI supports one thread at a time only.
 _one_at_a_time = threading.Lock()
-# Of worlds that failed. MPI cannot cancel a collective, and goes on to use its memory, which is
-# gone with the world, in the next call. So there must be none.
+# Unfinished requests of failed worlds. MPI cannot cancel a collective: its next call would use the
+# freed memory of the request. So this process must make no further call.
 _given_up: list[Request] = []
 
 
@@ -85,7 +85,7 @@ class MpiBackend(Backend):
             return self._began(self.comm.Ibarrier())
 
     def close(self) -> None:
-        """Free the communicator, unless a collective is left on it by a failure."""
+        """Free the communicator, unless a collective is unfinished after a failure."""
         if self._mpi.Is_finalized():
             return
         if self._last is not None and not self._last.test():
@@ -102,10 +102,10 @@ class MpiBackend(Backend):
         if _given_up:
             raise InitError(
                 "init: HOROVOD_CPU_OPERATIONS=mpi: an earlier world of this process failed in the "
-                "middle of a collective, which MPI cannot give up; start the process anew"
+                "middle of a collective, which MPI cannot cancel; start a new process"
             )
         if group.comm is not None:
-            return group.comm.Split(0, group.rank)  # may count its members in another order
+            return group.comm.Split(0, group.rank)  # its ranks may have another order
         if group.world is None:
             return self._all_processes(group)
         assert isinstance(group.world, MpiBackend)
@@ -113,10 +113,10 @@ class MpiBackend(Backend):
         return parent.Create_group(parent.Get_group().Incl(group.ranks), group.process_set_id)
 
     def _all_processes(self, group: Group) -> Any:
-        everybody = self._mpi.COMM_WORLD
-        if everybody.Get_size() != group.size:
+        world = self._mpi.COMM_WORLD
+        if world.Get_size() != group.size:
             raise InitError(
-                f"init: HOROVOD_CPU_OPERATIONS=mpi: MPI knows {everybody.Get_size()} processes, "
+                f"init: HOROVOD_CPU_OPERATIONS=mpi: MPI knows {world.Get_size()} processes, "
                 f"this world has {group.size}; start them with mpirun or horovodrun --mpi"
             )
-        return everybody.Split(0, group.rank)
+        return world.Split(0, group.rank)

@@ -1,15 +1,15 @@
-"""What a data plane written in Python has to do: one class, five collectives over plain memory.
+"""The class of a data plane in Python: five collectives over plain memory.
 
-An engine that moves bytes between processes, an MPI library for instance, becomes a data plane of
-Horovod as a subclass of ``Backend``, registered under the entry-point group ``horovod.backends``::
+A library that moves bytes between processes, such as MPI, becomes a data plane of Horovod as a
+subclass of ``Backend``, registered under the entry-point group ``horovod.backends``::
 
     [project.entry-points."horovod.backends"]
     mine = "my_package.plane:MyBackend"
 
 and chosen with ``HOROVOD_CPU_OPERATIONS=mine``. One object serves one process set; Horovod makes it
-on every member at the same time. Everything else is done on Horovod's side: which tensors are ready
-where, fusion, scaling, averages, dtypes and operations that the engine does not know, Adasum,
-reducescatter. ``python -m horovod.backends.conformance`` shows whether a backend is right.
+on all members at the same time. Horovod does everything else: negotiation, fusion, scaling,
+averages, dtypes and operations that the backend lacks, Adasum, reducescatter.
+``python -m horovod.backends.conformance`` tests a backend.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Bytes = NDArray[np.uint8]
 
 
 class GroupStore(Protocol):
-    """Small values that the members of one group see, and nobody else, while they connect."""
+    """Small values that the members of one group exchange while they connect."""
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value of at most 60000 bytes."""
@@ -39,16 +39,16 @@ class GroupStore(Protocol):
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a process set, as a backend gets to know them.
+    """The ranks of a process set, as a backend sees them.
 
     Attributes:
         process_set_id: its number; 0 is the world.
-        ranks: the world's numbers of its members. A backend counts them by position.
+        ranks: the members' ranks in the world. A backend counts members by position.
         rank: this process's position.
-        world: the backend of the world; None where this is the world.
+        world: the backend of the world; None if this is the world.
         comm: the communicator that the program gave for this set, or None.
-        store: for addresses and the like.
-        address: an address of this process that the other members reach.
+        store: for addresses and similar values.
+        address: an address of this process that the other members can reach.
         timeout_s: how long the members may take to connect.
     """
 
@@ -68,26 +68,26 @@ class Group:
 
 
 class Request(Protocol):
-    """A collective under way."""
+    """A collective in progress."""
 
     def test(self) -> bool:
-        """Whether it is complete on this rank; makes progress where that takes a call.
+        """Whether it is complete on this rank; makes progress if the library needs calls for it.
 
-        Never blocks; is not called again after it was true. Raises when the collective failed.
+        Never blocks; not called again after it returned true. Raises if the collective failed.
         """
 
 
 class Backend(ABC):
-    """Collectives of one process set on another engine.
+    """Collectives of one process set through another library.
 
-    Construction connects the members, which all do it at the same time; it may block. Every other
-    method returns at once. Collectives are started one at a time, the next when the request of the
-    one before is complete, in the same order on all members, by one thread of Horovod's, which
-    holds the GIL for the call alone. So an object needs no lock; its engine must bear it that other
-    objects are used by other threads. Arrays are contiguous and stay until the request is complete,
-    or until the world fails: ``test`` is not called again then, and nothing may touch them any more
-    (an engine with threads of its own works on copies, as ``GlooBackend``). An exception ends the
-    world: it reaches whoever waits for a result as ``HorovodInternalError``.
+    All members construct it at the same time; construction connects them and may block. Every other
+    method returns at once. One thread of Horovod starts the collectives, one at a time, in the same
+    order on all members; it holds the GIL only during the call. The next collective starts when the
+    request of the last one is complete. So an object needs no lock, but other threads may use other
+    objects of the library. Arrays are contiguous. They are valid until the request is complete or
+    the world fails; after a failure ``test`` is not called again and the arrays must not be used (a
+    library with its own threads works on copies, as ``GlooBackend``). An exception ends the world:
+    all waiting calls raise ``HorovodInternalError``.
     """
 
     #: The dtypes, and the names of reductions, that ``allreduce`` takes.
@@ -99,7 +99,7 @@ class Backend(ABC):
 
     @classmethod
     def why_unavailable(cls) -> str | None:
-        """What is missing for this engine here, in words for an error; None if it can be used."""
+        """What is missing here for this backend, as text for an error; None if it can be used."""
         return None
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Backend(ABC):
     def allgather(self, given: Bytes, taken: Bytes, sizes: Sequence[int]) -> Request:
         """Fill ``taken`` with what the members give, one after the other.
 
-        Member ``r`` gives ``sizes[r]`` bytes, which may be 0; ``given`` are this one's.
+        Member ``r`` gives ``sizes[r]`` bytes, which may be 0; ``given`` are those of this member.
         """
 
     @abstractmethod
@@ -126,16 +126,16 @@ class Backend(ABC):
     ) -> Request:
         """Send each member its part of ``given``; fill ``taken`` with what they send here.
 
-        The parts lie one after the other: ``given_sizes[r]`` bytes for member ``r``,
-        ``taken_sizes[r]`` from it. This member's part for itself is among them.
+        The parts are one after the other: ``given_sizes[r]`` bytes for member ``r``,
+        ``taken_sizes[r]`` bytes from it. They include this member's part for itself.
         """
 
     @abstractmethod
     def barrier(self) -> Request:
-        """Be complete when all members have started it."""
+        """A request that is complete when all members have started it."""
 
     def close(self) -> None:  # noqa: B027 nothing to do for many
-        """The end, on each member when it comes to it; after a failure a request may be unfinished.
+        """Free resources, without waiting for other members.
 
-        Must not wait for other members.
+        After a failure a request may be unfinished.
         """

@@ -1,7 +1,7 @@
-"""What a world consists of, put together: the meeting, the data plane, the engine.
+"""Makes a world: the connections to other ranks, the data plane, the engine.
 
-``world.init`` has found out who this process is; from that and the settings ``assemble`` makes a
-``World``, or nothing. Which one is the current one is ``world``'s business.
+``world.init`` knows the rank of this process. From that and the settings ``assemble`` makes a
+``World``, or nothing. ``world`` keeps the current one.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
             devices = device_plane(settings, identity.local_rank)
             engine = _engine_class(config)(config, devices=devices)
-            # There is no secret, and nobody to share a key with.
+            # There is no secret, and no other rank to share a key with.
             key = os.urandom(SECRET_BYTES)
             return World(identity, engine, plane_name, settings, key)
     mesh = meet(
@@ -152,9 +152,9 @@ def _started(
     configure_trace(config, settings, traced)
     try:
         with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            carrier = None if data_plane is None else data_plane.world
+            plane = None if data_plane is None else data_plane.world
             devices = device_plane(settings, identity.local_rank)
-            engine = _engine_of(config, mesh, identity.rank, carrier, devices)
+            engine = _engine_of(config, mesh, identity.rank, plane, devices)
     except BaseException:
         if data_plane is not None:
             data_plane.close()
@@ -175,7 +175,7 @@ def _engine_of(
     config: _native.Config,
     mesh: Mesh,
     rank: int,
-    carrier: EngineAdapter | None,
+    plane: EngineAdapter | None,
     devices: _native.DevicePlane | None,
 ) -> _native.Engine:
     """The engine takes over all descriptors of the mesh."""
@@ -186,7 +186,7 @@ def _engine_of(
             mesh.region_fd,
             list(mesh.pidfds),
             _pids_to_watch(mesh, rank),
-            carrier,
+            plane,
             hosts,
             list(mesh.bells),
             list(mesh.links.control),

@@ -10,9 +10,9 @@ __all__ = ["HorovodBasics"]
 
 
 class HorovodBasics:
-    """Every life-cycle function as a method; all objects speak of the one world of this process.
+    """Every life-cycle function as a method; all objects stand for the one world of this process.
 
-    The arguments, in the original the place of a framework's native library, are not needed.
+    The arguments are not used. In the original they are the place of a native library.
     """
 
     def __init__(self, pkg_path: str | None = None, *args: Any) -> None:

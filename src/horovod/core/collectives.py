@@ -15,14 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from horovod.core.collective_table import (
-    Call,
-    as_group,
-    check_splits,
-    exchange,
-    full_name,
-    reduction,
-)
+from horovod.core.calls import Call, as_group, check_splits, exchange, full_name, reduction
 from horovod.core.handles import Adapter, PendingOperations
 from horovod.core.operations import Average, Dtype, Intent, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set

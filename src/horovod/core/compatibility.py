@@ -1,7 +1,7 @@
-"""What programs written for the documented interface ask of a Horovod installation.
+"""What programs ask about a Horovod installation.
 
 The logic behind ``horovod.common.util`` and ``horovod.runner``'s helpers, which only give it the
-names under which it is imported. Nothing here is part of the way of a tensor.
+names under which it is imported. No tensor passes through here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TARGET = re.compile(r"\d+\.\d+\.\d+", re.ASCII)
 
 
 class ReduceOps(Protocol):
-    """Whatever holds a binding's reduce operations, such as the module ``horovod.torch``."""
+    """An object with a binding's reduce operations, such as the module ``horovod.torch``."""
 
     Average: Any
     Sum: Any

@@ -1,6 +1,6 @@
 """Debug mode in Python: an engine that remembers where each operation was submitted.
 
-What debug mode looks for in tensors is found by the C++ engine; see ``engine/runtime/debug.cc``.
+The C++ engine checks the tensors themselves; see ``engine/runtime/debug.cc``.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class WatchedEngine(_native.Engine):
         self._stacks: dict[int, str] = {}
 
     def submit(self, *args: Any, **kwargs: Any) -> int:
-        return self._noted(super().submit(*args, **kwargs))
+        return self._remember(super().submit(*args, **kwargs))
 
     def submit_many(self, *args: Any, **kwargs: Any) -> int:
-        return self._noted(super().submit_many(*args, **kwargs))
+        return self._remember(super().submit_many(*args, **kwargs))
 
     def submit_group(self, *args: Any, **kwargs: Any) -> int:
-        return self._noted(super().submit_group(*args, **kwargs))
+        return self._remember(super().submit_group(*args, **kwargs))
 
     def submit_tensor(self, *args: Any, **kwargs: Any) -> int:
-        return self._noted(super().submit_tensor(*args, **kwargs))
+        return self._remember(super().submit_tensor(*args, **kwargs))
 
     def submit_tensors(self, *args: Any, **kwargs: Any) -> int:
-        return self._noted(super().submit_tensors(*args, **kwargs))
+        return self._remember(super().submit_tensors(*args, **kwargs))
 
     def submit_tensor_group(self, *args: Any, **kwargs: Any) -> int:
-        return self._noted(super().submit_tensor_group(*args, **kwargs))
+        return self._remember(super().submit_tensor_group(*args, **kwargs))
 
     def run_tensor(self, *args: Any, **kwargs: Any) -> list[_native.Output]:
         try:
@@ -63,7 +63,7 @@ class WatchedEngine(_native.Engine):
             if not self.contains(handle):
                 self._stacks.pop(handle, None)
 
-    def _noted(self, handle: int) -> int:
+    def _remember(self, handle: int) -> int:
         self._stacks[handle] = _stack_text()
         return handle
 
@@ -74,7 +74,7 @@ def _with_stack(error: MismatchError, stack: str) -> MismatchError:
 
 
 def _stack_text() -> str:
-    """The innermost frames of the program; ours say nothing."""
+    """The innermost frames of the program, without those of this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
         frame = frame.f_back

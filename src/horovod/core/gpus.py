@@ -1,4 +1,4 @@
-"""What of CUDA and NCCL is on this machine, and what the engine is told about GPU memory.
+"""Finds CUDA and NCCL on this machine, and tells the engine how to use GPU memory.
 
 Nothing is linked: the driver (libcuda.so.1) is found where the system has it, NCCL where
 ``HOROVOD_NCCL_HOME`` says, in the wheel that frameworks bring, or in the system. Both are loaded by

@@ -1,6 +1,6 @@
-"""The ``groups`` argument of optimizers and tapes, for all that name what a group holds.
+"""Which gradients leave together: the ``groups`` argument of optimizers and tapes, and batches.
 
-What tells one member from another (a variable, a path) is the binding's to say: ``key_of``.
+A binding gives ``key_of``, which tells one member of a group (a variable, a path) from another.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from typing import Any
 
 from horovod.core.compatibility import split_list
 
-__all__ = ["Groups", "check_groups", "split_into_groups"]
+__all__ = ["BATCH_BYTES", "Groups", "batches_of", "check_groups", "split_into_groups"]
+
+# As much as the engine starts at once while a core is spare. Large enough that a batch costs far
+# more to move than to submit, small enough that the first one leaves early in backward.
+BATCH_BYTES = 1 << 20
 
 Groups = int | Sequence[Sequence[Any]] | None
 
@@ -58,6 +62,21 @@ def split_into_groups(
     left = dict(keys)
     chosen = [[left.pop(key_of(m)) for m in group if key_of(m) in left] for group in groups]
     return [group for group in chosen if group], list(left.values())
+
+
+def batches_of(sizes_bytes: Sequence[int], limit_bytes: int) -> list[slice]:
+    """Consecutive parts of at least ``limit_bytes`` each; the last one may be smaller.
+
+    A batch starts when all its gradients are ready. Where a core is spare, several batches let the
+    first gradients leave while others are still being computed. Elsewhere one batch costs least.
+    """
+    batches, begin, size_bytes = [], 0, 0
+    for end, one in enumerate(sizes_bytes, start=1):
+        size_bytes += one
+        if size_bytes >= limit_bytes or end == len(sizes_bytes):
+            batches.append(slice(begin, end))
+            begin, size_bytes = end, 0
+    return batches
 
 
 def _check_lists(groups: Sequence[Any], key_of: Callable[[Any], Any]) -> None:

@@ -1,12 +1,12 @@
-"""Codes of the objects that ranks send each other, from end to end. Pure, but for the nonces.
+"""Codes of the objects that ranks send each other, from end to end. Only the nonces are random.
 
 Collectives carry bytes over connections that need not protect them, or over MPI's or Gloo's. So an
-object goes in two steps. First every rank *announces* itself to all: its rank, the length of what
-it is going to send, and a nonce, which is new. Then each object follows with a code (HMAC-SHA256)
+object is sent in two steps. First every rank *announces* itself to all: its rank, the length of its
+object, and a fresh nonce. Then each object follows with a code (HMAC-SHA256)
 under a key that is derived from the world's own, the operation, its name, the process set, the
 sender and all announcements. The receiver's own nonce is among these, so the code fits this one
-operation: what was altered, or sent earlier, under another name or by another rank, has a wrong
-code. Nothing is counted, so ranks that have joined meanwhile fall out of no step.
+operation: an object that was altered, or sent earlier, under another name or by another rank, has a
+wrong code. Operations are not numbered, so ranks that have joined meanwhile stay in step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROW, _OBJECT = b"horovod object row", b"horovod object"
 class ObjectCodes:
     """One operation, as ``rank`` sees it. ``row`` is its announcement, ``ROW_BYTES`` long.
 
-    Call ``hear`` with the rows of all ranks, then the rest. ``key`` is the world's.
+    Call ``receive`` with the rows of all ranks, then the rest. ``key`` is the world's.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class ObjectCodes:
         self._rows: dict[int, bytes] = {}
         self._all = b""
 
-    def hear(self, rows: bytes, members: Sequence[int]) -> None:
-        """What ranks have announced, one row after the other, in the same order on all of them.
+    def receive(self, rows: bytes, members: Sequence[int]) -> None:
+        """Take the announcements of all ranks, one row after the other, in one order on all ranks.
 
         ``members`` are the ranks of the process set; those that have joined announce nothing.
 
@@ -87,7 +87,7 @@ class ObjectCodes:
         return {rank: self.length_of(rank) for rank in self._rows}
 
     def length_of(self, rank: int) -> int:
-        """How many bytes ``rank`` is going to send; 0 for one that has announced nothing.
+        """How many bytes ``rank`` is going to send; 0 if it has announced nothing.
 
         Raises as ``lengths``.
         """
@@ -136,8 +136,8 @@ class ObjectCodes:
         return found
 
     def _codes_of(self, sender: int) -> RecordCodes:
-        who = sender.to_bytes(4, "big")
-        return RecordCodes(derive_key(self._key, _OBJECT, *self._context, self._all, who))
+        sender_bytes = sender.to_bytes(4, "big")
+        return RecordCodes(derive_key(self._key, _OBJECT, *self._context, self._all, sender_bytes))
 
     def _altered(self, sender: int) -> AlteredObjectError:
         return AlteredObjectError(self._operation, self._name, sender)

@@ -1,26 +1,32 @@
-"""Kinds of collectives, reduce ops and dtypes, for all frameworks.
+"""The table of collectives, reduce ops and dtypes, for all frameworks; the engine's numbers.
 
-The engine has the same numbers. ``collective_table`` says what belongs to each kind.
+Every binding derives from ``COLLECTIVES`` what a collective takes, what its result looks like, and
+what has a gradient. docs/new-collective.md lists the files that a new row needs.
 """
 
 from __future__ import annotations
 
 import reprlib
 import warnings
-from enum import IntEnum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
 
 from horovod.core.world import rocm_built
 
 __all__ = [
+    "COLLECTIVES",
     "OP_NAMES",
     "Adasum",
     "Average",
+    "Collective",
     "Dtype",
     "Intent",
     "Kind",
     "Max",
     "Min",
     "Product",
+    "Result",
     "Sum",
     "check_predivide",
     "resolve_op",
@@ -54,6 +60,51 @@ class Kind(IntEnum):
     ALLTOALL = 4
     REDUCESCATTER = 5
     JOIN = 6
+
+
+class Result(Enum):
+    """What a collective gives a rank for an input of shape ``[n, ...]``."""
+
+    SAME_SHAPE = "the input's shape"
+    ALL_ROWS = "the rows of all ranks"
+    OWN_ROWS = "n // size rows, one more on the first n % size ranks"
+    EXCHANGED_ROWS = "the rows that ranks sent to this one, and their numbers as int32"
+    LAST_RANK = "an int32 scalar"
+    NOTHING = "no tensor"
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A row of the table.
+
+    Attributes:
+        arguments: fields of ``Call`` that the user gives, besides tensor, name and process set;
+            ``splits`` goes with the tensor.
+        result: the shape of the result.
+        is_grouped: whether several tensors can be one operation.
+        ops: the reduce ops that it takes.
+        gradient_ops: with which of them it has a gradient; without ``ops``: whether it has one.
+    """
+
+    arguments: tuple[str, ...] = ()
+    result: Result = Result.SAME_SHAPE
+    is_grouped: bool = False
+    ops: Sequence[int] = ()
+    gradient_ops: Sequence[int] | bool = False
+
+
+_FACTORS = ("op", "prescale", "postscale")
+_LINEAR = (Average, Sum)
+
+COLLECTIVES = {
+    Kind.ALLREDUCE: Collective(_FACTORS, Result.SAME_SHAPE, True, tuple(OP_NAMES), _LINEAR),
+    Kind.ALLGATHER: Collective((), Result.ALL_ROWS, True, (), True),
+    Kind.BROADCAST: Collective(("root_rank",), Result.SAME_SHAPE, False, (), True),
+    Kind.ALLTOALL: Collective(("splits",), Result.EXCHANGED_ROWS, False, (), True),
+    Kind.REDUCESCATTER: Collective(_FACTORS, Result.OWN_ROWS, True, _LINEAR, _LINEAR),
+    Kind.BARRIER: Collective((), Result.NOTHING),
+    Kind.JOIN: Collective((), Result.LAST_RANK),
+}
 
 
 class Intent(IntEnum):

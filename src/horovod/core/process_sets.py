@@ -5,23 +5,21 @@
 
 All ranks of the world register the same sets, at ``init`` or, in dynamic mode, later; only members
 may use one. Sets may overlap, and operations on different sets never wait for each other. ``world``
-opens the registry when a world begins and closes it at its end; the engine makes what a set needs
-when it is first used.
+opens the registry when a world begins and closes it at its end. The engine allocates for a set when
+it is first used.
 """
 
 from __future__ import annotations
 
-import json
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.backends.data_plane import DataPlane
 from horovod.backends.engine_adapter import EngineAdapter
-from horovod.core.base.checked import BadMessageError, printable, read_json
+from horovod.core.agreement import Agreement, groups_in
 from horovod.core.base.mpi_library import is_communicator, is_null, ranks_within
-from horovod.core.object_codes import ObjectCodes
-from horovod.errors import AlteredObjectError, HorovodInternalError, InitError, MismatchError
+from horovod.errors import InitError
 from horovod.rendezvous.bootstrap import SetLinks
 
 if TYPE_CHECKING:
@@ -34,6 +32,7 @@ __all__ = [
     "check_process_set",
     "close_registry",
     "global_process_set",
+    "has_others",
     "ids_and_ranks",
     "number_of",
     "open_registry",
@@ -134,7 +133,7 @@ class _Registry:
         self._connect_set = connect_set
         self.is_dynamic = is_dynamic
         self._engine = engine
-        self._key = key
+        self._agreement = Agreement(engine, key, rank, size)
         self._data_plane = data_plane
         self._size = size
         self._sets: dict[int, ProcessSet] = {0: global_process_set}
@@ -152,7 +151,7 @@ class _Registry:
         given = ["communicator" if s.mpi_comm is not None else s.ranks for s in process_sets]
         proposal = {"dynamic": self.is_dynamic, "process_sets": given}
         problem = self._problem_of_all([s for s in process_sets if s.mpi_comm is None])
-        self._agree("init", "process_sets.init", proposal, problem, InitError)
+        self._agreement.agree("init", "process_sets.init", proposal, problem, InitError)
         if "communicator" in given:
             process_sets = self._with_communicators(process_sets)
         for process_set in process_sets:
@@ -165,8 +164,8 @@ class _Registry:
             for s in process_sets
         ]
         name = "process_sets.communicators"
-        answers = self._gather(name, own)
-        of_all = [_groups_in(rank, a, len(own)) for rank, a in enumerate(answers)]
+        answers = self._agreement.gather(name, own)
+        of_all = [groups_in(rank, a, len(own)) for rank, a in enumerate(answers)]
         result: list[ProcessSet] = []
         for position, process_set in enumerate(process_sets):
             if process_set.mpi_comm is None:
@@ -179,26 +178,28 @@ class _Registry:
                 each.ranks = ranks
                 result.append(each)
         problem = self._problem_of_all(result)
-        self._agree("init", name, [s.ranks for s in result], problem, InitError)
+        self._agreement.agree("init", name, [s.ranks for s in result], problem, InitError)
         return result
 
     def add(self, process_set: ProcessSet) -> None:
         proposal = {"add": process_set.ranks}
         problem = self._problem(process_set)
-        self._agree("add_process_set", "process_sets.change", proposal, problem, ValueError)
+        self._agreement.agree(
+            "add_process_set", "process_sets.change", proposal, problem, ValueError
+        )
         self._register("add_process_set", process_set)
 
     def remove(self, process_set: ProcessSet) -> bool:
         number = process_set.process_set_id
         is_known = number is not None and self._sets.get(number) is process_set
         proposal = {"remove": number if is_known else None}
-        in_flight = self._engine.flights(number) if is_known and number else 0
-        problem = f"has {in_flight} operations in flight on it; synchronize them first"
-        self._agree(
+        pending = self._engine.pending_on(number) if is_known and number else 0
+        problem = f"has {pending} pending operations on it; synchronize them first"
+        self._agreement.agree(
             "remove_process_set",
             "process_sets.change",
             proposal,
-            problem if in_flight else None,
+            problem if pending else None,
             ValueError,
         )
         if not is_known or number is None or number == 0:
@@ -226,9 +227,9 @@ class _Registry:
     def _register(self, operation: str, process_set: ProcessSet) -> None:
         number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
         assert process_set.ranks is not None
-        links, carrier = self._connect(operation, number, process_set)
+        links, adapter = self._connect(operation, number, process_set)
         self._engine.add_process_set(
-            number, process_set.ranks, carrier, list(links.control), list(links.data)
+            number, process_set.ranks, adapter, list(links.control), list(links.data)
         )
         process_set.process_set_id = number
         self._sets[number] = process_set
@@ -236,26 +237,28 @@ class _Registry:
     def _connect(
         self, operation: str, number: int, process_set: ProcessSet
     ) -> tuple[SetLinks, EngineAdapter | None]:
-        """The set's connections between hosts, and what carries its data if the engine does not.
+        """The set's connections between hosts, and its data plane if that is not the engine's.
 
         All ranks get them, or raise alike, members or not.
         """
-        links, carrier, problem = SetLinks(), None, None
+        links, adapter, problem = SetLinks(), None, None
         if process_set.ranks is None or (self._connect_set is None and self._data_plane is None):
-            return links, carrier
+            return links, adapter
         try:
             if self._connect_set is not None:
                 links = self._connect_set(number, process_set.ranks)
             if self._data_plane is not None:
-                carrier = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
+                adapter = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
         except InitError as failure:
             problem = f"cannot connect process set {process_set.ranks}: {failure.reason}"
         try:
-            self._agree(operation, "process_sets.connect", {"connect": number}, problem, InitError)
+            self._agreement.agree(
+                operation, "process_sets.connect", {"connect": number}, problem, InitError
+            )
         except BaseException:
             links.close()
             raise
-        return links, carrier
+        return links, adapter
 
     def _problem(self, process_set: ProcessSet) -> str | None:
         """Why this set cannot be registered; None if it can."""
@@ -281,80 +284,6 @@ class _Registry:
             if problem is not None:
                 return f"{problem} (process_sets[{index}])"
         return None
-
-    def _agree(
-        self,
-        operation: str,
-        name: str,
-        proposal: Any,
-        problem: str | None,
-        error: type[Exception],
-    ) -> None:
-        """Raise on every rank alike if some rank has a problem or wants something else."""
-        gathered = self._gather(name, [proposal, problem])
-        answers = [_proposal_in(rank, answer) for rank, answer in enumerate(gathered)]
-        problems = [f"rank {rank} {text}" for rank, (_, text) in enumerate(answers) if text]
-        if problems:
-            raise error(f"{operation}: {'; '.join(problems)}")
-        first = answers[0][0]
-        for rank, (other, _) in enumerate(answers):
-            if other != first:
-                text = f"{operation}: rank {rank} asked for {other}, rank 0 for {first}"
-                raise (InitError if error is InitError else MismatchError)(text)
-
-    def _gather(self, name: str, message: Any) -> list[bytes]:
-        """The messages of all ranks as JSON, each as its rank has sent it.
-
-        The codes know the agreement's name alone, so that ranks which want different operations
-        can tell each other.
-
-        Raises:
-            AlteredObjectError: one was altered on its way; the world is over.
-        """
-        payload = json.dumps(message).encode()
-        codes = ObjectCodes(self._key, "agreement", name, 0, self.rank, len(payload))
-        try:
-            codes.hear(self._engine.gather(name, codes.row), range(self._size))
-            lengths = codes.lengths()
-            records = self._engine.gather(f"{name}.t", payload + codes.code(payload))
-            return codes.payloads(lengths, records)
-        except AlteredObjectError as error:
-            self._engine.end_world(str(error))
-            raise
-
-
-def _proposal_in(rank: int, answer: bytes) -> tuple[Any, str | None]:
-    """What a rank wants, and what is wrong with it; HorovodInternalError for anything else."""
-    found = _json_of(rank, "proposal", answer)
-    is_pair = isinstance(found, list) and len(found) == 2
-    if not is_pair or not isinstance(found[1], (str, type(None))):
-        raise _bad_answer(rank, "proposal", found, "a proposal and a text")
-    return found[0], None if found[1] is None else printable(found[1])
-
-
-def _groups_in(rank: int, answer: bytes, count: int) -> list[list[int] | None]:
-    """The ranks of each of its communicators, of ``count`` sets; as above."""
-    found = _json_of(rank, "communicators", answer)
-    if not isinstance(found, list) or len(found) != count:
-        raise _bad_answer(rank, "communicators", found, f"{count} of them")
-    for ranks in found:
-        is_group = isinstance(ranks, list) and all(type(each) is int for each in ranks)
-        if ranks is not None and not is_group:
-            raise _bad_answer(rank, "communicators", ranks, "ranks")
-    return found
-
-
-def _json_of(rank: int, message: str, answer: bytes) -> Any:
-    try:
-        return read_json(message, answer)
-    except BadMessageError as error:
-        raise HorovodInternalError(str(error.of(f"rank {rank}")), ranks=[rank]) from None
-
-
-def _bad_answer(rank: int, message: str, found: object, expected: str) -> HorovodInternalError:
-    text = printable(reprlib.repr(found))
-    error = BadMessageError(message, "values", text, expected, f"rank {rank}")
-    return HorovodInternalError(str(error), ranks=[rank])
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()
@@ -399,7 +328,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
     Raises:
         ValueError: Horovod is not initialized or not in dynamic mode, or this is no process set;
-            some rank has operations in flight on the set, which is raised on all ranks.
+            some rank has pending operations on the set, which is raised on all ranks.
         MismatchError: ranks want different changes.
     """
     registry = _dynamic_registry("remove_process_set")
@@ -408,13 +337,18 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_process_set(process_set: object) -> None:
-    """Refuse what is no process set.
+    """Refuse an object that is no process set.
 
     Raises:
         ValueError: it is, for example, a list of ranks.
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, found {reprlib.repr(process_set)}")
+
+
+def has_others(process_set: ProcessSet) -> bool:
+    """Whether this process is a member of a set, with others. ``ValueError`` before ``init``."""
+    return bool(process_set.included()) and (process_set.size() or 1) > 1
 
 
 def number_of(process_set: object) -> int:

@@ -1,4 +1,4 @@
-"""What a program says to its flight recorder: write a file, begin or end a timeline."""
+"""The flight recorder for programs: write a file, begin or end a timeline."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The world this process belongs to: one engine, shared by all framework bindings.
 
-``init`` finds out who this process is, meets the other ranks and starts the engine; ``shutdown``
-ends it. Both may be repeated. While an elastic job goes on without this process, ``init`` has only
-a *forecast* of its place, and meets the others when training begins, so that nobody waits for what
-comes between. After a fork the child is outside of any world: the engine's threads stay with the
-parent.
+``init`` finds out the rank of this process, connects to the other ranks and starts the engine;
+``shutdown`` ends it. Both may be repeated. While an elastic job goes on without this process,
+``init`` has only a *provisional rank*, and connects when training begins, so that no rank waits for
+what the program does between the two. After a fork the child is outside of any world: the engine's
+threads stay with the parent.
 """
 
 from __future__ import annotations
@@ -15,22 +15,39 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from horovod.autotune import Autotuning, check_autotune
+from horovod.autotune import Autotuning
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
-from horovod.core import gpus
 from horovod.core.assembly import MPI, World, assemble, tuning_of, usable_cores, worlds_begun
 from horovod.core.base import mpi_library
 from horovod.core.base.mpi_library import is_communicator
+from horovod.core.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    mpi_built,
+    nccl_built,
+    rocm_built,
+)
+from horovod.core.init_arguments import check_comm, static_sets_of
+from horovod.core.port import (
+    forget_failure,
+    keep_failure,
+    port,
+    port_address,
+    rethrow_interrupt,
+    take_failure,
+)
 from horovod.core.process_sets import ProcessSet, close_registry, open_registry
 from horovod.errors import HorovodInternalError, InitError
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
-from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_member
+from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_client
 from horovod.settings import Settings, notices
 
 if TYPE_CHECKING:
@@ -64,6 +81,7 @@ __all__ = [
     "object_key",
     "port_address",
     "rank",
+    "restart",
     "rethrow_interrupt",
     "rocm_built",
     "settings",
@@ -76,7 +94,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _ProvisionalRank:
-    """A place that this process will probably have, and what ``init`` was called with."""
+    """The rank that this process will probably have, and what ``init`` was called with."""
 
     identity: ProcessInfo
     settings: Settings
@@ -86,17 +104,16 @@ class _ProvisionalRank:
 
 _log = logging.getLogger("horovod")
 _world: World | None = None
-_forecast: _ProvisionalRank | None = None  # in place of a world
+_provisional: _ProvisionalRank | None = None  # in place of a world
 _abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
 _CONFIRM_S = 60.0
 _at_end: list[Callable[[_native.Engine], None]] = []
-_tally = CounterTotals()
+_counters = CounterTotals()
 _export: Export | None = None
 _sampler: Sampler | None = None
 _autotuning = Autotuning(tuning_of)
-_kept_failure: Exception | None = None
 
 
 def init(
@@ -123,68 +140,67 @@ def init(
         NotImplementedError: ``process_sets`` has communicators, and ``comm`` is none.
         SettingError: (a ``ValueError``) a ``HOROVOD_*`` variable has a value that cannot be used.
     """
-    global _forecast
+    global _provisional
     with _lock:
         if is_initialized():
             return
-        static_sets = _static_sets(process_sets)
+        static_sets = static_sets_of(process_sets)
         settings = Settings.from_env()
         check_export(settings)
-        check_autotune(settings)
-        _check_comm(comm, static_sets)
+        check_comm(comm, static_sets)
         found = _join(settings, comm, static_sets)
         if isinstance(found, World):
             _enter(found)
         else:
-            _forecast = found
+            _provisional = found
         _install_hooks()
 
 
 def settle() -> bool:
-    """Meet the others now if ``init`` only had a forecast; whether that was wrong.
+    """Connect to the others now if ``init`` had a provisional rank; whether that was wrong.
 
     Raises as ``init``.
     """
-    foreseen = _forecast
-    if foreseen is None:
+    provisional = _provisional
+    if provisional is None:
         return False
     found = _settled().identity
-    return (found.rank, found.size) != (foreseen.identity.rank, foreseen.identity.size)
+    return (found.rank, found.size) != (provisional.identity.rank, provisional.identity.size)
 
 
 def _settled() -> World:
-    global _forecast
+    global _provisional
     with _lock:
-        while _forecast is not None:
-            foreseen = _forecast
-            found = _join(foreseen.settings, foreseen.comm, foreseen.static_sets)
+        while _provisional is not None:
+            provisional = _provisional
+            found = _join(provisional.settings, provisional.comm, provisional.static_sets)
             if isinstance(found, World):
                 _enter(found)
-                _forecast = None
+                _provisional = None
         return _current()
 
 
 def _enter(world: World) -> None:
     from horovod import _native
 
-    global _world, _export, _sampler, _kept_failure
+    global _world, _export, _sampler
     try:
         _export = open_export(world.identity, world.settings, metrics)
     except BaseException:
         close_registry()
         world.end()
         raise
-    _tally.begin()
+    _counters.begin()
     _world = world
-    _kept_failure = None
-    _port().attach(world.engine, world.identity.local_rank, world.identity.local_size)
+    forget_failure()
+    port().attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
     _sampler = open_sampler(
         world.identity,
         world.settings,
         world.data_plane_name,
         world.engine,
-        partial(_tally.read, world.engine),
+        partial(_counters.read, world.engine),
     )
     if world.identity.rank == 0 and worlds_begun() == 1:
         for notice in (*notices(os.environ), *world.notices()):
@@ -197,11 +213,11 @@ def _enter(world: World) -> None:
 def _join(
     settings: Settings, comm: Sequence[int] | Any | None, static_sets: Sequence[ProcessSet]
 ) -> World | _ProvisionalRank:
-    """A world, complete. In an elastic job, one that breaks in the making is followed by another.
+    """A complete world. In an elastic job a failed attempt is followed by another one.
 
-    The driver ends that when it leads nowhere.
+    The driver ends the job when no attempt can succeed.
     """
-    member = this_member(os.environ)
+    client = this_client(os.environ)
     while True:
         identity = recognise(
             os.environ,
@@ -215,9 +231,9 @@ def _join(
         try:
             return _complete(assemble(identity, settings), settings, comm, static_sets)
         except (InitError, HorovodInternalError) as error:
-            if member is None:
+            if client is None:
                 raise
-            member.note_failure(error)
+            client.note_failure(error)
 
 
 def _complete(
@@ -250,9 +266,9 @@ def shutdown() -> None:
 
     Safe before ``init`` and when called twice. ``init`` works again afterwards.
     """
-    global _world, _forecast, _export, _sampler
+    global _world, _provisional, _export, _sampler
     with _lock:
-        world, _world, _forecast = _world, None, None
+        world, _world, _provisional = _world, None, None
         export, _export = _export, None
         sampler, _sampler = _sampler, None
         close_registry()
@@ -266,10 +282,16 @@ def shutdown() -> None:
         if sampler is not None:
             sampler.close()
         world.end()
-        _tally.end(world.engine)
-        _port().detach(world.engine)
+        _counters.end(world.engine)
+        port().detach(world.engine)
         for callback in _at_end:
             callback(world.engine)
+
+
+def restart() -> None:
+    """Leave the world and join the job's next one; blocks as ``init``, and raises as it."""
+    shutdown()
+    init()
 
 
 def at_end(callback: Callable[[_native.Engine], None]) -> None:
@@ -279,18 +301,18 @@ def at_end(callback: Callable[[_native.Engine], None]) -> None:
 
 def is_initialized() -> bool:
     """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called."""
-    return _world is not None or _forecast is not None
+    return _world is not None or _provisional is not None
 
 
 def settings() -> Settings:
     """What ``init`` read from the environment. ``ValueError`` before ``init``."""
-    return _forecast.settings if _forecast is not None else _current().settings
+    return _provisional.settings if _provisional is not None else _current().settings
 
 
 def metrics() -> dict[str, float]:
     """What this process has counted in all its worlds; see ``counters.metrics``."""
     current = _world
-    return _tally.read(None if current is None else current.engine)
+    return _counters.read(None if current is None else current.engine)
 
 
 def engine() -> _native.Engine:
@@ -299,49 +321,18 @@ def engine() -> _native.Engine:
 
 
 def object_key() -> bytes:
-    """What only ranks of this world know, for the codes of objects. ``ValueError`` before ``init``.
+    """The key of this world, for the codes of objects. ``ValueError`` before ``init``.
 
-    Meets the others first if ``init`` only had a forecast.
+    Connects to the others first if ``init`` had a provisional rank.
     """
     return (_world or _settled()).object_key
 
 
 def has_spare_cores() -> bool:
     """Whether there are more cores here than ranks. ``ValueError`` before ``init``."""
-    if _forecast is not None:
-        return usable_cores() > _forecast.identity.local_size
+    if _provisional is not None:
+        return usable_cores() > _provisional.identity.local_size
     return _current().engine.has_spare_cores
-
-
-@cache
-def _port() -> _native.Port:
-    """The one of this process. It is never replaced: plugins of frameworks keep its address."""
-    from horovod import _native
-
-    return _native.Port()
-
-
-def port_address() -> int:
-    """Where native plugins of this build find the engine of the current world; never changes."""
-    return _port().address
-
-
-def rethrow_interrupt() -> None:
-    """For a binding whose plugin gave up a wait: raise what a signal handler raised in it."""
-    _port().rethrow()
-
-
-def keep_failure(error: Exception) -> None:
-    """For a binding: a framework passes on no more than the text of ``error``."""
-    global _kept_failure
-    _kept_failure = error
-
-
-def take_failure() -> Exception | None:
-    """The last error in this world of which a framework got only the text, once; None if none."""
-    global _kept_failure
-    failure, _kept_failure = _kept_failure, None
-    return _port().take_failure() or failure
 
 
 def generation() -> int:
@@ -350,9 +341,10 @@ def generation() -> int:
 
 
 def confirm() -> None:
-    """Wait until GPUs have done what is over for the engine; at once where none is in use.
+    """Wait until GPUs have finished operations that are done for the engine.
 
-    What was synchronised may still be under way there, and fail. Outside of a world: nothing.
+    An operation that was synchronised may still run on a GPU, and fail there. Returns at once where
+    no GPU is in use, and outside of a world.
 
     Raises:
         HorovodInternalError: it has failed, or a rank was lost.
@@ -422,90 +414,19 @@ def mpi_enabled() -> bool:
     return os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == MPI
 
 
-def mpi_built() -> bool:
-    """Whether MPI can be used: mpi4py is installed and finds an MPI library."""
-    return mpi_library.is_built()
-
-
 def gloo_enabled() -> bool:
     """Whether this run does without MPI, on the native engine, Gloo or another data plane."""
     return not mpi_enabled()
 
 
-def gloo_built() -> bool:
-    """Whether runs without MPI are possible: true, the native engine stands where Gloo stood."""
-    return True
-
-
-def nccl_built() -> int:
-    """Version of NCCL that can be used, such as 22703; 0 for none, or without CUDA's driver."""
-    return gpus.nccl_version()
-
-
-def ddl_built() -> bool:
-    """Whether IBM DDL can be used; it cannot."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Whether Intel oneCCL can be used; it cannot."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Whether collectives take tensors on CUDA's GPUs: its driver is there."""
-    return gpus.has_cuda()
-
-
-def rocm_built() -> bool:
-    """Whether collectives run on ROCm memory."""
-    return False
-
-
 def _identity() -> ProcessInfo:
-    return _forecast.identity if _forecast is not None else _current().identity
+    return _provisional.identity if _provisional is not None else _current().identity
 
 
 def _current() -> World:
     if _world is None:
         raise ValueError("Horovod has not been initialized; use hvd.init().")
     return _world
-
-
-def _static_sets(process_sets: Sequence[ProcessSet] | str | None) -> Sequence[ProcessSet]:
-    if isinstance(process_sets, str):
-        if process_sets.lower() != "dynamic":
-            raise ValueError(
-                f"init: process_sets={process_sets!r}: expected 'dynamic' or a list of ProcessSet"
-            )
-        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-        return []
-    if isinstance(process_sets, ProcessSet):
-        raise ValueError(f"init: process_sets: expected a list, found {process_sets}")
-    static_sets = list(process_sets or [])
-    for entry in static_sets:
-        if not isinstance(entry, ProcessSet):
-            raise ValueError(f"init: process_sets: expected ProcessSet objects, found {entry!r}")
-    return static_sets
-
-
-def _check_comm(comm: Any, static_sets: Sequence[ProcessSet]) -> None:
-    if is_communicator(comm):
-        return
-    if any(process_set.mpi_comm is not None for process_set in static_sets):
-        raise NotImplementedError(
-            "init: process sets of mpi4py communicators need a communicator as comm, too"
-        )
-    if comm is None:
-        return
-    if not isinstance(comm, (list, tuple, range)):
-        raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
-    if any(map(is_communicator, comm)):
-        raise ValueError(
-            "init: comm takes one communicator; give the others as process_sets=[ProcessSet(comm)]"
-        )
-    if not all(isinstance(rank, int) for rank in comm):
-        raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
 
 
 def _install_hooks() -> None:
@@ -518,9 +439,9 @@ def _install_hooks() -> None:
 
 def _abandon() -> None:
     """In a forked child: forget the parent's world without touching what its threads may hold."""
-    global _world, _forecast, _export, _sampler, _lock
+    global _world, _provisional, _export, _sampler, _lock
     _lock = threading.RLock()
-    _forecast = None
+    _provisional = None
     close_registry()
     from horovod import _native
 

@@ -2,9 +2,9 @@
 
     class Loader(AsyncDataLoaderMixin, MyLoader): ...
 
-``MyLoader`` says what the batches are; the mixin reads them on a thread of its own, one per epoch,
-which hands them over through a short queue. The thread ends with its epoch, with the loop that
-reads it, or with ``close_async_loader``, whichever comes first.
+``MyLoader`` makes the batches. The mixin reads them on a new thread for each epoch and passes them
+through a short queue. The thread ends with its epoch, with the loop that reads it, or with
+``close_async_loader``, whichever is first.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 __all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]
 
-# A thread that is blocked inside the loader's own code cannot be ended; it is left behind then.
-_PATIENCE_S = 10.0
+# A thread that is blocked in the loader's code cannot be ended; after this time it is left alone.
+_JOIN_TIMEOUT_S = 10.0
 
 
 class BaseDataLoader(ABC):
-    """Batches of one epoch per iteration. Subclasses say how many and which."""
+    """Batches of one epoch per iteration. Subclasses define how many and which."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class BaseDataLoader(ABC):
         """The batches of one epoch."""
 
     def _process_batch(self, batch: Any) -> Any:
-        """What the consumer gets for ``batch``; runs on the consumer's thread."""
+        """What the consumer gets for ``batch``. Runs on the consumer's thread."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -43,12 +43,11 @@ class BaseDataLoader(ABC):
 
 
 class AsyncDataLoaderMixin:
-    """Reads up to ``async_loader_queue_size`` batches ahead; stands before the loader in the bases.
+    """Reads up to ``async_loader_queue_size`` batches ahead; put it before the loader in the bases.
 
-    ``_iterate`` runs on a background thread, ``_process_batch`` on the consumer's. An exception in
-    ``_iterate`` is raised from the loop that reads, after the batches before it. Starting a new
-    iteration ends the one before. With a size of 0 there is no thread.
-    ``debug_data_loader`` writes what the thread does to stderr.
+    ``_iterate`` runs on a background thread, ``_process_batch`` on the consumer's. The loop that
+    reads raises an exception of ``_iterate`` after the batches before it. A new iteration ends the
+    last one. With a size of 0 there is no thread. ``debug_data_loader`` logs to stderr.
     """
 
     def __init__(
@@ -71,10 +70,10 @@ class AsyncDataLoaderMixin:
         return self._processed(self._epoch)
 
     def close_async_loader(self) -> None:
-        """End the background thread, if there is one, and forget what it has read.
+        """End the background thread, if there is one, and drop the batches that it has read.
 
-        Blocks until the thread has ended: until the batch that it is reading is there, and for 10 s
-        at most. A loop that is still reading ends with the batches it has.
+        Blocks until the thread has read its current batch, for 10 s at most. A loop that is still
+        reading ends.
         """
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
@@ -129,7 +128,7 @@ class _Epoch:
             self._queue.clear()
             self._changed.notify_all()
         if self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE_S)
+            self._thread.join(_JOIN_TIMEOUT_S)
 
     def _read(self) -> None:
         count = 0
@@ -139,7 +138,7 @@ class _Epoch:
                 if not self._put(batch):
                     break
                 count += 1
-        except BaseException as error:  # whatever it is, the consumer is the one to see it
+        except BaseException as error:  # the consumer raises it
             self._error = error
         with self._changed:
             self._is_read = True
@@ -147,7 +146,7 @@ class _Epoch:
         self._say(f"thread ended after {count} batches")
 
     def _put(self, batch: Any) -> bool:
-        """Add ``batch`` once there is room; False if nobody wants it any more."""
+        """Add ``batch`` when there is room; False if the epoch was closed."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._queue) < self._limit or self._is_closed)
             if not self._is_closed:

@@ -1,9 +1,9 @@
-"""A state's values in one file: replaced whole or not at all, and read without running code of it.
+"""A state's values in one file: replaced whole or not at all, and read without running its code.
 
-The file is a zip archive, nothing in it compressed. ``values.pickle`` holds the tree of plain
-objects; arrays and tensors in it are numbers of *blobs*, raw bytes in members of their own (small
-ones beside the number). Unless the caller trusts the file, its pickle can make plain objects only.
-Checksums are those of the archive.
+The file is a zip archive without compression. ``values.pickle`` holds the tree of plain objects.
+Arrays and tensors in it are numbers of *blobs*: raw bytes in members of their own (small ones are
+beside the number). Unless the caller trusts the file, its pickle can make plain objects only. The
+checksums are those of the archive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_INLINE_BYTES = 4096
 _ENDING = ".partial"
 _HEADER_BYTES = 30  # of a member of a zip archive, before its name
 
-# Classes that run nothing of their own, and cannot be changed by a pickle either.
+# Classes that run no code of their own and that a pickle cannot change.
 _PLAIN = {
     "builtins": "bool bytearray bytes complex dict float frozenset int list range set slice str",
     "collections": "OrderedDict defaultdict deque",
@@ -45,7 +45,7 @@ Header = tuple[Any, ...]
 
 
 class Leaf(Protocol):
-    """How values of one kind become bytes and a header of plain objects, and come back."""
+    """Converts values of one kind to bytes with a header of plain objects, and back."""
 
     name: str  # in the file
 
@@ -57,7 +57,7 @@ class Leaf(Protocol):
 
 
 class _Arrays:
-    """NumPy's arrays and scalars, of any dtype but objects; also dtypes that others registered."""
+    """NumPy's arrays and scalars of any dtype but objects, also of registered dtypes."""
 
     name = "array"
 
@@ -112,7 +112,7 @@ def write_checkpoint(
 
 @contextlib.contextmanager
 def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``target`` when the block ends well, and else goes."""
+    """A file that replaces ``target`` when the block succeeds, and is removed otherwise."""
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "no regular file")
     start = f".{target.name}.{socket.gethostname()}-"
@@ -137,10 +137,9 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
 
 
 def _remove_abandoned(folder: Path, start: str) -> None:
-    """What a writer of this machine left when it was killed: as large as a checkpoint, each.
+    """Remove files that killed writers of this machine left; each is as large as a checkpoint.
 
-    It is ours if it begins like a file of a state, and is not removed while its writer has it
-    locked. What cannot be known to be that stays.
+    A file is removed if it begins like a file of a state and no writer has it locked.
     """
     for name in os.listdir(folder):
         if not name.startswith(start) or not name.endswith(_ENDING):
@@ -192,14 +191,14 @@ def read_checkpoint(
         raise OSError(error.errno or errno.EIO, text, str(target)) from error
     except zipfile.BadZipFile as error:
         raise ValueError(f"{target}: no file of a state, or a damaged one: {error}") from error
-    except Exception as error:  # what somebody has put into it may end in any
+    except Exception as error:  # unpickling can raise anything
         raise ValueError(f"{target}: {error}") from error
 
 
 def _check(archive: zipfile.ZipFile, kind: str, size_bytes: int) -> None:
     if _ABOUT not in archive.namelist():
         raise ValueError("no file of a state")
-    for member in archive.infolist():  # which could else ask for any amount of memory
+    for member in archive.infolist():  # a member could claim any amount of memory
         if member.compress_type != zipfile.ZIP_STORED or member.file_size > size_bytes:
             raise ValueError(
                 f"no file of a state, or a damaged one: {member.filename!r} has "
@@ -213,7 +212,7 @@ def _check(archive: zipfile.ZipFile, kind: str, size_bytes: int) -> None:
 
 
 class _Writer(pickle.Pickler):
-    """Puts leaves into the archive, and their numbers into the pickle."""
+    """Writes leaves into the archive, and their numbers into the pickle."""
 
     def __init__(self, file: BinaryIO, archive: zipfile.ZipFile, leaves: Sequence[Leaf]) -> None:
         super().__init__(file, protocol=5)
@@ -240,7 +239,7 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """The contrary of ``_Writer``; unless trusted it finds no class but plain ones."""
+    """The inverse of ``_Writer``. Unless the file is trusted it finds plain classes only."""
 
     def __init__(
         self,
@@ -263,7 +262,7 @@ class _Reader(pickle.Unpickler):
         data = bytearray(self._archive.getinfo(name).file_size)
         rest = memoryview(data)
         with self._archive.open(name) as member:
-            # Also once at the end, where the checksum is looked at.
+            # The last call, at the end, checks the checksum.
             while count := member.readinto(rest):  # type: ignore[attr-defined]
                 rest = rest[count:]
         return data

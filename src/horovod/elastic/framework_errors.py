@@ -1,6 +1,6 @@
-"""What a framework makes of the engine's errors: one of its own, which keeps nothing but the text.
+"""Frameworks turn the engine's errors into errors of their own, which keep only the text.
 
-So that no code has to read that text, bindings keep the error beside it (``world.keep_failure``).
+No code reads that text: bindings keep the engine's error beside it (``world.keep_failure``).
 """
 
 from __future__ import annotations

@@ -1,22 +1,30 @@
-"""News about hosts on their way to the states that want them: one manager per process.
+"""Passes news about hosts to the states that listen: one manager per process.
 
-A launcher that lets hosts come and go gives the manager a source on every rank, before training
-starts. Without one, as in a job of fixed size, the world never changes and nobody communicates.
+In an elastic job the manager gets a source on every rank before training starts. Without a source,
+as in a job of fixed size, the world never changes and ranks do not communicate about it.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from horovod.rendezvous.identity.elastic_messages import HostUpdate
 
-__all__ = ["HostUpdate", "Listener", "NotificationManager", "Source", "notification_manager"]
+__all__ = [
+    "HostUpdate",
+    "Listener",
+    "NotificationManager",
+    "Source",
+    "is_elastic_job",
+    "notification_manager",
+]
 
 
 class Listener(Protocol):
-    """Whoever wants to hear of updates: a ``State``."""
+    """Gets updates: a ``State``."""
 
     def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
         """Called from the source's thread; see ``State.on_hosts_updated``."""
@@ -27,7 +35,7 @@ Source = Callable[[Callable[[int, int], None]], None]
 
 
 class NotificationManager:
-    """Hands updates from the source to all registered listeners; any thread may call it."""
+    """Passes updates from the source to all registered listeners; any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +49,7 @@ class NotificationManager:
         return self._source is not None
 
     def set_source(self, source: Source) -> None:
-        """Say where updates come from: on every rank or on none, before ``init``."""
+        """Set where updates come from: on every rank or on none, before ``init``."""
         self._source = source
 
     def init(self) -> None:
@@ -79,3 +87,12 @@ def _without_one(listeners: list[Listener], removed: Listener) -> list[Listener]
 
 
 notification_manager = NotificationManager()
+
+
+def is_elastic_job() -> bool:
+    """Whether an elastic launcher started this process.
+
+    Then a world of one may become a larger one, and a process that starts later must not need the
+    other ranks before it trains.
+    """
+    return os.environ.get("HOROVOD_ELASTIC") == "1"

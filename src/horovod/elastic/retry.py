@@ -1,7 +1,7 @@
 """The loop around a training function: call, and after a failure or a change reset and call again.
 
-It runs on the caller's thread. What a reset is (end the engine, start it, meet the others) comes
-from the framework binding.
+It runs on the caller's thread. The framework binding defines a reset: end the engine, and start it
+in a new world.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from horovod.elastic.driver_client import DriverClient
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
-from horovod.rendezvous.bootstrap import this_member
+from horovod.rendezvous.bootstrap import this_client
 
 __all__ = ["run_fn"]
 
@@ -32,8 +32,8 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
     Before each call the state becomes equal on all ranks (``state.sync``). When ``func`` returns,
     its value is returned. A ``HorovodInternalError`` takes the state back to its last commit, a
     ``HostsUpdatedInterrupt`` keeps it as it is; then ``reset`` runs, ``state.on_reset``, and
-    ``func`` is called again. How often is up to the launcher, which in an elastic job also says who
-    is in the new world; rank 0 has the newest commit there.
+    ``func`` is called again. The launcher decides how often. In an elastic job it also assigns the
+    ranks of the new world, where rank 0 has the newest commit.
 
     Args:
         func: ``func(state, *args, **kwargs)``; the same on every rank.
@@ -41,33 +41,27 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
 
     Raises:
         MismatchError: ranks disagree about a collective; a bug would only come again.
-        InitError: the new world could not be made, for example because a rank is gone, or goes on
+        InitError: there is no new world, for example because a rank is gone, or the job goes on
             without this process.
         Exception: anything else that ``func`` raises.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> R:
-        # All else is elsewhere: a script's function travels to workers by value, this one with it.
-        return _run_as_client(func, reset, state, args, kwargs)
+        # Short, since it is pickled by value with a script's function.
+        return _run_as_client(functools.partial(func, state, *args, **kwargs), reset, state)
 
     return wrapper
 
 
-def _run_as_client(
-    func: Callable[..., R],
-    reset: Callable[[], None],
-    state: State,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> R:
-    """Call ``func`` until it is done, as a member of the job if this process is one."""
-    client = DriverClient(this_member(os.environ))
+def _run_as_client(func: Callable[[], R], reset: Callable[[], None], state: State) -> R:
+    """Call ``func`` until it is done, as a worker of an elastic job if this process is one."""
+    client = DriverClient(this_client(os.environ))
     client.watch_updates(notification_manager)
     notification_manager.init()
     notification_manager.register_listener(state)
     try:
-        result = _call_until_done(func, reset, client, state, args, kwargs)
+        result = _call_until_done(func, reset, client, state)
     except MismatchError as error:
         client.end_job(str(error))
         raise
@@ -78,12 +72,7 @@ def _run_as_client(
 
 
 def _call_until_done(
-    func: Callable[..., R],
-    reset: Callable[[], None],
-    client: DriverClient,
-    state: State,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    func: Callable[[], R], reset: Callable[[], None], client: DriverClient, state: State
 ) -> R:
     is_reset = client.begin()
     should_sync = True
@@ -96,7 +85,7 @@ def _call_until_done(
             if should_sync:
                 state.sync()
                 client.note_sync(state)
-            return func(state, *args, **kwargs)
+            return func()
         except MismatchError:
             raise
         except (HorovodInternalError, HostsUpdatedInterrupt) as reason:
@@ -109,10 +98,10 @@ def _call_until_done(
 def _leave(
     reason: HorovodInternalError | HostsUpdatedInterrupt, client: DriverClient, state: State
 ) -> bool:
-    """Make ``state`` what the next call begins with; whether it has to be sent then."""
+    """Prepare ``state`` for the next call. Returns whether rank 0 has to send it."""
     if isinstance(reason, HostsUpdatedInterrupt):
         try:
-            # What was not committed stays valid: sync sends what was saved.
+            # Values that were not committed stay valid: sync sends what was saved.
             confirm()
             state.save()
         except HorovodInternalError as error:  # values that a lost rank still owed

@@ -31,8 +31,8 @@ class State:
         self._host_messages: queue.Queue[tuple[int, int]] = queue.Queue()
         self._last_updated_timestamp = 0
         self._reset_callbacks: list[Callable[[], None]] = []
-        # How new the saved copy is, and where it was written; underscores, for any keyword of an
-        # ``ObjectState`` is an attribute.
+        # How new the saved copy is, and where it was written. With underscores, since any keyword
+        # of an ``ObjectState`` is an attribute.
         self._commits = 0  # since the last sync
         self._checkpoint = ""
         self._unread: tuple[str, bool] | None = None
@@ -90,7 +90,7 @@ class State:
 
     @property
     def _kind(self) -> str:
-        """The class of ours that it derives from: what a file of its values is named after."""
+        """The Horovod class that it derives from, which names the kind of its files."""
         classes = type(self).__mro__
         return next(c.__name__ for c in classes if c.__module__.partition(".")[0] == "horovod")
 
@@ -99,7 +99,7 @@ class State:
         raise NotImplementedError(f"{type(self).__name__} must define saved_values()")
 
     def take_values(self, values: dict[str, Any]) -> None:
-        """The contrary of ``saved_values``: ``restore`` goes back to these from now on.
+        """The inverse of ``saved_values``: ``restore`` goes back to these from now on.
 
         Raises:
             ValueError: they do not fit.
@@ -143,10 +143,10 @@ class State:
         if not notification_manager.has_source and self._host_messages.empty():
             return
         timestamp, kinds = self._bcast_object(self._take_messages())
-        # A newcomer has seen none: whether there is a newer one is rank 0's to say.
+        # A newcomer has seen no update, so rank 0 decides whether there is a newer one.
         self._last_updated_timestamp = timestamp
         if kinds:
-            # Whoever stays has what everybody else has, so there is nothing to send.
+            # All ranks that stay have the same state, so there is nothing to send.
             raise HostsUpdatedInterrupt(skip_sync=kinds == HostUpdate.REMOVED)
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from horovod.core.collective_table import Call, Result
+from horovod.core.calls import Call
+from horovod.core.operations import Result
 from horovod.core.process_sets import ProcessSet
 
 __all__ = ["ProgramCall", "call_on", "result_rows"]

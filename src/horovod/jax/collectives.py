@@ -21,8 +21,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from horovod.core.collective_table import as_group, check_splits, exchange, reduction
-from horovod.core.compression import NoneCompressor, check_compressor
+from horovod.core.calls import as_group, check_splits, exchange, reduction
+from horovod.core.compression import NoneCompressor, compress_all, decompress_all
 from horovod.core.operations import Average, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax import eager
@@ -33,7 +33,6 @@ from horovod.numpy.adapter import NumpyAdapter
 __all__ = [
     "allgather",
     "allreduce",
-    "allreduce_batch",
     "alltoall",
     "broadcast",
     "grouped_allgather",
@@ -104,12 +103,9 @@ def allreduce_batch(
     """Reduce arrays in one call: one operation each, or with ``is_group`` one for all."""
     factors = (prescale_factor, postscale_factor)
     checked = reduction(Kind.ALLREDUCE, None, op, *factors, process_set)
-    check_compressor(compression)
     call = call_on(process_set, checked, names, is_group)
-    compressed = [compression.compress(array) for array in arrays]
-    reduced = bind(call, [wire for wire, _ in compressed]) if compressed else []
-    pairs = zip(reduced, compressed, strict=True)
-    return [compression.decompress(wire, context) for wire, (_, context) in pairs]
+    wires, contexts = compress_all(compression, arrays)
+    return decompress_all(compression, bind(call, wires) if wires else [], contexts)
 
 
 def allgather(

@@ -9,48 +9,44 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from horovod.core.compression import Compressor, NoneCompressor
+from horovod.core.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class FP16Compressor(Compressor):
+def _cast(array: Any, dtype: Any) -> Any:
+    return array.astype(dtype)
+
+
+class FP16Compressor(CastCompressor):
     """Sends floating point arrays as float16; the engine sums in float32 inside a host.
 
     Values above 65504 overflow to infinity on the wire. Other dtypes pass unchanged.
     """
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """``tensor`` in float16, and the dtype to go back to."""
-        if not jnp.issubdtype(tensor.dtype, jnp.floating):
-            return tensor, None
-        return tensor.astype(jnp.float16), tensor.dtype
+    wire_dtype = jnp.float16
+    cast = staticmethod(_cast)
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if ctx is None else tensor.astype(ctx)
+    def is_cast(tensor: Any) -> bool:
+        """Whether it is floating."""
+        return bool(jnp.issubdtype(tensor.dtype, jnp.floating))
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(CastCompressor):
     """Sends float32 and float64 arrays as bfloat16; the engine sums in float32 inside a host.
 
     The range is that of float32, so nothing overflows, at two to three decimal digits. Other dtypes
     pass unchanged, float16 too: it is as short and more exact.
     """
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """``tensor`` in bfloat16, and the dtype to go back to."""
-        if not jnp.issubdtype(tensor.dtype, jnp.floating) or tensor.dtype.itemsize <= 2:
-            return tensor, None
-        return tensor.astype(jnp.bfloat16), tensor.dtype
+    wire_dtype = jnp.bfloat16
+    cast = staticmethod(_cast)
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if ctx is None else tensor.astype(ctx)
+    def is_cast(tensor: Any) -> bool:
+        """Whether it is floating, and longer than bfloat16."""
+        return bool(jnp.issubdtype(tensor.dtype, jnp.floating)) and tensor.dtype.itemsize > 2
 
 
 class Compression:

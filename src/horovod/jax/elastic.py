@@ -1,7 +1,7 @@
 """Elastic training with JAX: ``@hvd.elastic.run def train(state): ...``.
 
 The training function is called again, from the last commit, after a collective failed. In an
-elastic job the new world has whoever is there by then, in others all processes.
+elastic job the new world has the processes that exist by then, in others all processes.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class JaxState(ObjectState):
         )
 
     def _keep(self) -> None:
-        # All of them, and then take over: reading may bring to light that a collective has failed.
+        # Read all of them first: reading may show that a collective has failed.
         current = {name: getattr(self, name) for name in self._saved_state}
         self._saved_state = jax.tree_util.tree_map(_saved, current)
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.core.collective_table import exchange
+from horovod.core.calls import exchange
 from horovod.core.operations import Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax import eager

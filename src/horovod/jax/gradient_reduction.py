@@ -1,4 +1,4 @@
-"""Reducing a pytree of gradients: which leave together, and under which names."""
+"""Reduces a pytree of gradients: which of them together, and under which names."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 
 import jax
 
-from horovod.core.gradient_groups import split_into_groups
+from horovod.core.gradient_groups import BATCH_BYTES, batches_of, split_into_groups
 from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
-from horovod.core.process_sets import ProcessSet, check_process_set
+from horovod.core.process_sets import ProcessSet, check_process_set, has_others
 from horovod.core.world import has_spare_cores
 from horovod.jax.collectives import allreduce_batch
 
 __all__ = ["GradientReduction", "Groups", "check_groups"]
 
 Groups = int | Sequence[Sequence[str]] | None
-
-_BATCH_BYTES = 1 << 20  # as much as the engine starts at once while a core is spare
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class GradientReduction:
 
     def __call__(self, gradients: Any) -> Any:
         """The reduced gradients, in the same structure; this rank's own where it has no others."""
-        if not self.process_set.included() or self.process_set.size() == 1:
+        if not has_others(self.process_set):
             return gradients
         found, structure = jax.tree_util.tree_flatten_with_path(gradients)
         paths = [jax.tree_util.keystr(path) for path, _ in found]
@@ -95,19 +93,9 @@ def _split(groups: Groups, paths: list[str]) -> tuple[list[list[int]], list[int]
 
 
 def _batches(positions: list[int], leaves: list[Any]) -> list[list[int]]:
-    """Into how many calls of a program the gradients go.
-
-    One call starts when all its inputs are there. Where a core is spare, a call for every MiB
-    starts what is ready while the rest is still being computed; elsewhere one call costs least.
-    """
+    """Into how many calls of a program the gradients go."""
     if not positions or not has_spare_cores():
         return [positions] if positions else []
-    batches: list[list[int]] = [[]]
-    size_bytes = 0
-    for position in positions:
-        if size_bytes >= _BATCH_BYTES:
-            batches.append([])
-            size_bytes = 0
-        batches[-1].append(position)
-        size_bytes += leaves[position].size * leaves[position].dtype.itemsize
-    return batches
+    chosen = [leaves[position] for position in positions]
+    sizes = [leaf.size * leaf.dtype.itemsize for leaf in chosen]
+    return [positions[batch] for batch in batches_of(sizes, BATCH_BYTES)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from horovod.core.collective_table import check_gradient
+from horovod.core.calls import check_gradient
 from horovod.core.operations import Average, Kind, Sum
 from horovod.core.world import rank
 from horovod.jax.call import ProgramCall

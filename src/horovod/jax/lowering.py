@@ -1,4 +1,4 @@
-"""A collective in a compiled program: a call of the plugin, and the name under which ranks meet.
+"""A collective in a compiled program: a call of the plugin, and the name by which ranks match it.
 
 A collective without a name gets one from its position in the program: ranks that compile the same
 functions give the same names, whatever else they compile and however often.
@@ -21,13 +21,13 @@ __all__ = ["lower_to_plugin"]
 
 
 # XLA runs programs whose buffers all have up to 512 bytes, and those of up to 8 steps, one step
-# after the other: there a collective would wait for the one before it, and ranks whose programs
-# order them differently for each other. So each call gets a larger constant.
+# after the other. There a collective would wait for the one before it, and ranks whose programs
+# have another order would wait for each other. So each call gets a larger constant.
 _BALLAST = np.zeros(1024, np.uint8)
 
 
 class _Positions:
-    """Numbers the collectives of one program; kept where JAX keeps what belongs to it."""
+    """Numbers the collectives of one program; kept among JAX's data of the program."""
 
     def __init__(self) -> None:
         self.next = count().__next__
@@ -41,7 +41,7 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any
     """
     _check_devices(ctx.module_context, call)
     aliases = {position: position for position in range(len(operands))} if call.keeps_shape else {}
-    # Else XLA removes a call whose result has no elements, which may be so on one rank only.
+    # Otherwise XLA removes a call whose result has no elements, perhaps on one rank only.
     options = {"operand_output_aliases": aliases, "has_side_effect": True}
     lower = jax.ffi.ffi_lowering(TARGET, **options)
     aval = jax.core.ShapedArray(_BALLAST.shape, _BALLAST.dtype)

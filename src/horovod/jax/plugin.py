@@ -1,11 +1,11 @@
-"""Registering the native plugin with JAX, after finding out whether this jaxlib takes it.
+"""Registers the native plugin with JAX, if this jaxlib takes it.
 
 Programs on the CPU have its asynchronous handler; those on CUDA GPUs one that works with XLA's
 stream.
 
 XLA refuses a handler that was made for a version of its interface that it does not know, and then
-JAX's cpu backend does not start at all. So in versions that nobody has tried yet the plugin is
-registered and run in a process of its own first.
+JAX's cpu backend does not start at all. So in versions outside of our tests the plugin is first
+registered and run in a process of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _choice_lock = threading.Lock()  # a cached function may run once in each of sev
 
 
 def is_native() -> bool:
-    """Whether compiled programs call the plugin; decided, and said if not, when first asked for.
+    """Whether compiled programs call the plugin; decided at the first call, which logs a refusal.
 
     They do, unless ``HOROVOD_JAX_NATIVE_OPS=0``, or the plugin does not work with this jaxlib, or
     the default device is neither a CPU nor a CUDA GPU. Then one ordered host callback after the

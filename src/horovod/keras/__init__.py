@@ -4,8 +4,8 @@
     model.compile(optimizer=hvd.DistributedOptimizer(optimizer), ...)
     model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-Keras 3 on its TensorFlow, torch and JAX backends, and Keras 2. Callbacks come in this order:
-broadcast, metric averages, learning rate, then those that use their results.
+Keras 3 on its TensorFlow, torch and JAX backends, and Keras 2. The order of callbacks: broadcast,
+metric averages, learning rate, then callbacks that use their results.
 """
 
 from __future__ import annotations
@@ -21,95 +21,40 @@ except ModuleNotFoundError as error:
         "horovod.keras needs Keras, which is not installed here: pip install 'horovod[keras]'"
     ) from error
 
-from horovod._keras.front import Front
-from horovod.core.counters import metrics
+from horovod._keras.api import KerasApi
+from horovod.core import public
 from horovod.core.gradient_groups import Groups
-from horovod.core.operations import (
-    Adasum,
-    Average,
-    Sum,
-)
-from horovod.core.process_sets import (
-    global_process_set,
-)
-from horovod.core.tracing import (
-    dump_recorder,
-    start_timeline,
-    stop_timeline,
-)
-from horovod.core.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
+from horovod.core.operations import Average, Sum
+from horovod.core.public import *  # noqa: F403
 from horovod.keras import callbacks, elastic
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
     "PartialDistributedOptimizer",
-    "Sum",
     "allgather",
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump_recorder",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "metrics",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += public.__all__
+_SETS = ("ProcessSet", "add_process_set", "remove_process_set")
+for _name in ("Max", "Min", "Product", *_SETS):  # not exported by the original
+    __all__.remove(_name)
 
-_front = Front(keras)
+_api = KerasApi(keras)
 
-Compression = _front.Compression
-PartialDistributedOptimizer = _front.PartialDistributedOptimizer
-load_model = _front.load_model
-broadcast_global_variables = _front.broadcast_global_variables
-allgather = _front.allgather
-broadcast = _front.broadcast
-reducescatter = _front.reducescatter
+Compression = _api.Compression
+PartialDistributedOptimizer = _api.PartialDistributedOptimizer
+load_model = _api.load_model
+broadcast_global_variables = _api.broadcast_global_variables
+allgather = _api.allgather
+broadcast = _api.broadcast
+reducescatter = _api.reducescatter
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -126,20 +71,13 @@ def DistributedOptimizer(  # noqa: N802
 ) -> Any:
     """Make an optimizer that steps on the gradients of all ranks.
 
-    As ``PartialDistributedOptimizer`` without local layers, which explains the arguments.
+    ``PartialDistributedOptimizer`` explains the arguments; this has no local layers.
     ``num_groups`` is deprecated, use ``groups``.
     """
-    return _front.DistributedOptimizer(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        num_groups=num_groups,
-        groups=groups,
+    transfer = (name, device_dense, device_sparse, compression, sparse_as_dense)
+    factors = (gradient_predivide_factor, op)
+    return _api.DistributedOptimizer(
+        optimizer, *transfer, *factors, num_groups=num_groups, groups=groups
     )
 
 
@@ -154,10 +92,10 @@ def allreduce(
 ) -> Any:
     """Reduce a value over all ranks; blocks until all ranks have called it.
 
-    As ``horovod.tensorflow.keras.allreduce``, but ``average`` is True unless given, and decides
-    between ``Average`` and ``Sum`` where ``op`` is not given.
+    As ``horovod.tensorflow.keras.allreduce``, except that ``average`` is True by default: without
+    ``op`` it selects ``Average`` or ``Sum``.
     """
     if op is None:
         op = Average if average is None or average else Sum
     factors = (prescale_factor, postscale_factor)
-    return _front.allreduce(value, name, None, *factors, op, compression)
+    return _api.allreduce(value, name, None, *factors, op, compression)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from horovod._keras import callbacks, learning_rate
-from horovod._keras.bases import with_base
+from horovod._keras.library import with_base
 
 __all__ = [
     "BestModelCheckpoint",
@@ -29,7 +29,7 @@ _BestModelCheckpoint: Any = with_base(
 
 
 class BestModelCheckpoint(_BestModelCheckpoint):  # type: ignore[misc]
-    """``ModelCheckpoint`` of the best model so far; set its ``filepath`` before training.
+    """``ModelCheckpoint`` of the best model; set its ``filepath`` before training.
 
     Args:
         monitor, verbose, mode, save_freq: as for ``ModelCheckpoint``; whole models are saved.

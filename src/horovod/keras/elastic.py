@@ -1,6 +1,6 @@
 """Elastic training with ``keras``: ``@hvd.elastic.run def train(state): ...``.
 
-Callbacks that update the state come before ``CommitStateCallback``.
+Put callbacks that update the state before ``CommitStateCallback``.
 """
 
 from importlib import import_module
@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from horovod._keras import elastic
-from horovod._keras.bases import with_base
+from horovod._keras.library import with_base
 
 __all__ = [
     "CommitStateCallback",
@@ -29,6 +29,6 @@ UpdateEpochStateCallback = with_base(elastic.UpdateEpochStateCallback, *_args)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "TensorFlowKerasState":  # not with the other backends, which need no TensorFlow
+    if name == "TensorFlowKerasState":  # the other backends need no TensorFlow
         return import_module("horovod.tensorflow.elastic").TensorFlowKerasState
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

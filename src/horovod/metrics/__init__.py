@@ -1,1 +1,1 @@
-"""What a job has counted, for programs and for Prometheus; see docs/observability.md."""
+"""A job's metrics for programs and for Prometheus; see docs/observability.md."""

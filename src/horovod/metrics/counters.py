@@ -1,7 +1,7 @@
-"""What all worlds of this process have counted together.
+"""The counters of this process, over all its worlds.
 
-Each engine counts for itself (``engine/runtime/counters.h``), and elastic jobs have one after the
-other, so what an engine leaves is added up here; numbers never go back.
+Each engine has its own counters (``engine/runtime/counters.h``), and an elastic job has several
+engines in turn. Their counters are added here, so numbers never decrease.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["KINDS", "MOVING", "CounterTotals", "Counting"]
 MOVING = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 KINDS = (*MOVING, "barrier", "join")
 _NS = "_ns"
-# Of the moment: what an earlier engine had says nothing.
-_MOMENTARY = ("in_flight", "last_step_ns")
+# Current values, which are not added up.
+_GAUGES = ("in_flight", "last_step_ns")
 _NAMES = {
     "in_flight": "in_flight_operations",
     "stepped_ns": "step_seconds",
@@ -31,14 +31,14 @@ _COUNTS = (
 
 
 class Counting(Protocol):
-    """An engine, as far as it counts."""
+    """The counters of an engine."""
 
     def counts(self) -> dict[str, int]:
         """All counts by name, times in nanoseconds."""
 
 
 class CounterTotals:
-    """The counts of this process."""
+    """The sums of the counters of all engines of this process."""
 
     def __init__(self) -> None:
         self._past: Counter[str] = Counter()
@@ -49,12 +49,12 @@ class CounterTotals:
         self._worlds += 1
 
     def end(self, engine: Counting) -> None:
-        """A world is over; this was its engine."""
+        """A world has ended; ``engine`` was its engine."""
         counts = engine.counts()
-        self._past.update({name: counts[name] for name in counts if name not in _MOMENTARY})
+        self._past.update({name: counts[name] for name in counts if name not in _GAUGES})
 
     def read(self, engine: Counting | None) -> dict[str, float]:
-        """All numbers under their public names; ``engine`` is the one of the current world."""
+        """All numbers by their public names; ``engine`` is that of the current world."""
         present: Mapping[str, int] = {} if engine is None else engine.counts()
         numbers: dict[str, float] = {}
         for name in _COUNTS:

@@ -1,8 +1,8 @@
-"""The HTTP server that Prometheus asks; on rank 0 alone.
+"""The HTTP server for Prometheus, on rank 0 alone.
 
-It answers a few questions at a time, each by a thread that lives for that long. Who has not asked
-within five seconds, however it spreads its bytes, is given up; where too many come the oldest of
-them go first. So nobody who reaches the port can take much from the training, or silence it.
+It serves a few requests at a time, each in a thread. A connection without a whole request within
+five seconds is closed; if there are too many, the oldest of these connections are closed first. So
+a client cannot take much from the training, or block other clients.
 """
 
 from __future__ import annotations
@@ -14,29 +14,59 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.descriptors import accept_some, most_strangers
-from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
+from horovod.metrics.counters import KINDS, MOVING
+from horovod.metrics.exchange import REPORT_TIME, Numbers
+from horovod.rendezvous.base.admission import (
+    UnauthenticatedPeers,
+    accept_some,
+    most_unauthenticated,
+)
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "JobCollector"]
 
-_PATIENCE_S = 5.0
+_REQUEST_S = 5.0
 _MOST_AT_A_TIME = 64
-_REST_S = 0.1  # without descriptors, before it accepts again
+_PAUSE_S = 0.1  # before it accepts again without free descriptors
 _log = logging.getLogger("horovod")
+_BY_KIND = {
+    "operations": "operations that were submitted",
+    "tensors": "tensors that were submitted",
+    "bytes": "bytes of the tensors that were submitted",
+}
+_COUNTERS = {
+    "buckets": "collectives that were run, each with the tensors of one operation or more",
+    "fused_tensors": "tensors that ran together with others",
+    "queued_seconds": "time from submission to start, of all operations together",
+    "waited_seconds": "time in which running collectives waited for other ranks",
+    "blocked_seconds": "time that threads of the program waited for results",
+    "errors": "operations that failed",
+    "stalls": "operations that waited for longer than the stall check allows",
+    "resets": "worlds after the first one",
+    "steps": "steps of training, as far as they can be told",
+    "step_seconds": "time of these steps",
+}
+_GAUGES = {
+    "in_flight_operations": "operations under way",
+    "last_step_seconds": "time of the last step",
+    REPORT_TIME: "when the rank has reported these numbers",
+}
 
 
 class Endpoint:
     """Answers ``GET /metrics`` at an address, from construction to ``close``.
 
-    ``token``: empty, or what a question must have as ``Authorization: Bearer <token>``.
+    ``token``: empty, or what a request must have as ``Authorization: Bearer <token>``.
 
     Raises:
         InitError: the address cannot be used, or the port is taken.
@@ -59,7 +89,7 @@ class Endpoint:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens at."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
@@ -70,11 +100,11 @@ class Endpoint:
         self._server.server_close()
 
     def abandon(self) -> None:
-        """In a forked child: the port is the parent's."""
+        """Close the parent's socket in a forked child."""
         self._server.socket.close()
 
     def _serve(self) -> None:
-        # Not serve_forever(), which looks around twice a second.
+        # Not serve_forever(), which wakes up twice a second.
         while not self._is_over:
             self._server.handle_request()
 
@@ -89,13 +119,12 @@ class _Server(ThreadingHTTPServer):
         self.address_family = found[0][0]
         self._lock = threading.Lock()
         self._open = 0
-        # Who has yet to ask.
-        most = min(_MOST_AT_A_TIME, most_strangers())
-        self._strangers: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(most)
+        most = min(_MOST_AT_A_TIME, most_unauthenticated())
+        self._pending: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(most)
         super().__init__((address, port), handler)
 
     def server_bind(self) -> None:
-        # Without the look-up of the host's name that HTTPServer makes.
+        # HTTPServer would look up the host's name.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.socket.setblocking(False)
@@ -110,22 +139,22 @@ class _Server(ThreadingHTTPServer):
             with self._lock:
                 has_room = self._make_room()
             if not has_room:
-                time.sleep(_REST_S)
+                time.sleep(_PAUSE_S)
             raise
-        raise BlockingIOError  # it has left already
+        raise BlockingIOError  # the client has closed the connection
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            has_room = self._open < self._strangers.most or self._make_room()
+            has_room = self._open < self._pending.most or self._make_room()
             if has_room:
                 self._open += 1
-                self._strangers.add(request, client_address[0])
+                self._pending.add(request, client_address[0])
         if not has_room:
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # the system has no more threads
+        except BaseException:  # no more threads are possible
             self._forget(request)
             raise
 
@@ -138,29 +167,29 @@ class _Server(ThreadingHTTPServer):
     def _forget(self, request: socket.socket) -> None:
         with self._lock:
             self._open -= 1
-            self._strangers.remove(request)
+            self._pending.remove(request)
 
-    def note_question(self, request: socket.socket) -> None:
-        """It has been asked wholly, and is being answered: nobody takes its place."""
+    def note_whole_request(self, request: socket.socket) -> None:
+        """The request is whole and is being answered, so it is not closed for others."""
         with self._lock:
-            self._strangers.remove(request)
+            self._pending.remove(request)
 
     def _make_room(self) -> bool:
-        """End one who has yet to ask, if there is one; its thread follows."""
-        stranger = self._strangers.first_to_go()
-        if stranger is None:
+        """Close a connection without a whole request, if there is one; its thread then ends."""
+        waiting = self._pending.first_to_go()
+        if waiting is None:
             return False
-        self._strangers.remove(stranger)
+        self._pending.remove(waiting)
         with contextlib.suppress(OSError):
-            stranger.shutdown(socket.SHUT_RDWR)
+            waiting.shutdown(socket.SHUT_RDWR)
         return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.debug("metrics: a question was broken off", exc_info=True)
+        _log.debug("metrics: a request was aborted", exc_info=True)
 
 
-class _Until(io.RawIOBase):
-    """What comes over a connection until a deadline; TimeoutError from then on."""
+class _TimedReader(io.RawIOBase):
+    """Reads from a connection until a deadline; raises TimeoutError after it."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._connected = connected
@@ -181,11 +210,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = io.BufferedReader(_Until(self.connection, time.monotonic() + _PATIENCE_S))
+        self.rfile = io.BufferedReader(_TimedReader(self.connection, time.monotonic() + _REQUEST_S))
 
     def do_GET(self) -> None:
-        self.server.note_question(self.connection)
-        self.connection.settimeout(_PATIENCE_S)  # of one call that sends all
+        self.server.note_whole_request(self.connection)
+        self.connection.settimeout(_REQUEST_S)  # for one call that sends all
         if not self._is_authorised():
             self._answer(401, b"a bearer token is needed\n", ("WWW-Authenticate", "Bearer"))
         elif self.path.partition("?")[0] not in ("/", "/metrics"):
@@ -210,3 +239,38 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, text: str, *values: Any) -> None:
         _log.debug("metrics: %s", text % values)
+
+
+class JobCollector(Collector):
+    """Makes metric families of the ranks' metrics that ``read`` returns, for each request."""
+
+    def __init__(self, read: Callable[[], Mapping[int, Numbers]], size: int) -> None:
+        self._read = read
+        self._size = size
+
+    def collect(self) -> Iterable[Metric]:
+        """See ``Collector``."""
+        by_rank = self._read()
+        yield GaugeMetricFamily("horovod_size", "ranks of the world", value=self._size)
+        for what, text in _BY_KIND.items():
+            counter = CounterMetricFamily(f"horovod_{what}", text, labels=["rank", "kind"])
+            for rank, numbers in by_rank.items():
+                for kind in KINDS if what == "operations" else MOVING:
+                    counter.add_metric([str(rank), kind], numbers.get(f"{kind}_{what}", 0))
+            yield counter
+        for name, text in _COUNTERS.items():
+            yield _filled(
+                CounterMetricFamily(f"horovod_{name}", text, labels=["rank"]), name, by_rank
+            )
+        for name, text in _GAUGES.items():
+            yield _filled(
+                GaugeMetricFamily(f"horovod_{name}", text, labels=["rank"]), name, by_rank
+            )
+
+
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily, name: str, by_rank: Mapping[int, Numbers]
+) -> Metric:
+    for rank, numbers in by_rank.items():
+        family.add_metric([str(rank)], numbers.get(name, 0))
+    return family

@@ -1,7 +1,7 @@
-"""How rank 0 gets the other ranks' numbers: through the job's store, now and then.
+"""Sends the other ranks' metrics to rank 0 through the job's store.
 
-A thread of every other rank writes them there, so nothing is asked of a rank that computes, and no
-collective is run for it. What rank 0 shows of the others is a few seconds old.
+A thread of each other rank writes them, so no request interrupts a rank, and no collective runs.
+The metrics of other ranks are a few seconds old.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from horovod.rendezvous.store.client import Store
 __all__ = ["PERIOD_S", "REPORT_TIME", "Numbers", "Reporter", "reported"]
 
 PERIOD_S = 5.0
-# When a rank has said it, in seconds since 1970.
+# When a rank has written its metrics, in seconds since 1970.
 REPORT_TIME = "report_time_seconds"
 
 Numbers = Mapping[str, float]
@@ -42,12 +42,12 @@ class Reporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Write a last time; waits a moment for it, not longer."""
+        """Write a last time; waits for at most a second."""
         self._is_over.set()
         self._thread.join(1.0)
 
     def abandon(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """Nothing to do in a forked child: the thread is the parent's."""
 
     def _run(self) -> None:
         try:
@@ -58,12 +58,12 @@ class Reporter:
                 if is_last:
                     return
                 self._is_over.wait(PERIOD_S)
-        except InitError as error:  # the job ends
-            _log.debug("metrics are not reported any more: %s", error)
+        except InitError as error:  # the job has ended
+            _log.debug("metrics are not written any more: %s", error)
 
 
 def reported(store: Store, scope: str, ranks: range) -> dict[int, Numbers]:
-    """What these ranks have reported last, as far as they have."""
+    """The last metrics of these ranks, without ranks that have written none."""
     found: dict[int, Numbers] = {}
     for rank in ranks:
         try:
@@ -79,6 +79,6 @@ def reported(store: Store, scope: str, ranks: range) -> dict[int, Numbers]:
 
 
 def _numbers_in(text: bytes) -> Numbers:
-    """What a ``Reporter`` has written; BadMessageError for anything else."""
+    """The metrics that a ``Reporter`` has written; raises BadMessageError."""
     fields = Fields.read("metrics", text)
     return {name: fields.number(name, -1e300, 1e300) for name in fields.names}

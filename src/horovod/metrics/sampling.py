@@ -1,8 +1,8 @@
-"""What this process tells the report of its job (``horovodrun --report``), once a second.
+"""Sends this process' record to the report of its job (``horovodrun --report``), once a second.
 
-A thread reads the counters and the newest events of the flight recorder, and writes all that is
-known of the process into the job's store, which the launcher keeps: so it has what a rank said last
-that was killed. Without a report nothing of this runs.
+A thread reads the counters and the newest events of the flight recorder, and writes the record into
+the launcher's store, so the launcher has the last record of a killed rank. Without a report none
+of this runs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from horovod.settings import SETTINGS, Settings
 from horovod.trace.recording import EVENT_DTYPE, Label, label_from
 from horovod.trace.report.process_record import ProcessRecord, World
 from horovod.trace.report.summary import Summarizer
-from horovod.trace.system import system_name
+from horovod.trace.world_facts import system_name
 
 __all__ = ["REPORT", "Sampler", "note_sample", "open_sampler"]
 
 REPORT = "_HOROVOD_REPORT"  # set by a launcher that writes one
 PERIOD_S = 1.0
-_MOST_EVENTS = 16384  # of a look: more would cost the training too much
+_MOST_EVENTS = 16384  # in a second: more would slow down the training
 _STORE_S = 10.0
 _LAST_S = 2.0
 _FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "mpi4py")
@@ -43,21 +43,21 @@ _log = logging.getLogger("horovod")
 
 
 class Recorder(Protocol):
-    """An engine, as far as its recorder is read."""
+    """The flight recorder of an engine."""
 
     def events_since(self, begin: int, most: int) -> tuple[int, bytes]:
-        """Events from a running number on, and the number to go on with."""
+        """Events from number ``begin`` on, and the number of the next event."""
 
     def label(self, id: int) -> bytes:
-        """A label as it lies in files, without its number."""
+        """The bytes of a label in files, without its number."""
 
 
 class _Process:
-    """What outlives a world: the chronicle, and the way to the store."""
+    """What outlives a world: the process record, and the connection to the store."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.lock = threading.Lock()
-        self.chronicle = ProcessRecord(
+        self.record = ProcessRecord(
             {
                 "pid": os.getpid(),
                 "host": environ.get("HOROVOD_HOSTNAME") or platform.node(),
@@ -69,17 +69,17 @@ class _Process:
         self._store: Store | None = None
 
     def publish(self) -> None:
-        """Write all of it; under the lock. Where the store is gone, another time."""
+        """Write the record, with the lock held; if the store is gone, the next call tries again."""
         try:
             if self._store is None:
                 self._store = new_launcher_store(self._environ, _STORE_S)
-            self._store.set(self._key, self.chronicle.encoded())
+            self._store.set(self._key, self.record.to_bytes())
         except (InitError, ValueError) as error:
             _log.debug("report: %s", error)
             self.disconnect()
 
     def disconnect(self) -> None:
-        """Leave the store until there is more to tell."""
+        """Close the connection until the next ``publish``."""
         store, self._store = self._store, None
         if store is not None:
             store.close()
@@ -95,7 +95,7 @@ def open_sampler(
     recorder: Recorder,
     read: Callable[[], Numbers],
 ) -> Sampler | None:
-    """Begin to tell of this world, if a report is wanted."""
+    """Start to send this world's data, if the job has a report."""
     global _process
     if os.environ.get(REPORT) != "1" or identity.launcher != "horovodrun":
         return None
@@ -108,18 +108,18 @@ def open_sampler(
 def note_sample(
     parameters: Mapping[str, bool | float | str], score: float, *, is_chosen: bool = False
 ) -> None:
-    """Autotuning has tried these parameters, or has chosen them for good; nothing without a report.
+    """Add parameters that autotuning has tried, or its result, to the report, if there is one.
 
-    ``score`` is what is made as large as possible: bytes per second.
+    ``score`` is in bytes per second.
     """
     process = _process
     if process is not None:
         with process.lock:
-            process.chronicle.note_trial(time.time(), parameters, score, is_chosen=is_chosen)
+            process.record.note_trial(time.time(), parameters, score, is_chosen=is_chosen)
 
 
 class Sampler:
-    """Tells of one world, from construction to ``close``."""
+    """Sends the data of one world, from construction to ``close``."""
 
     def __init__(
         self,
@@ -133,25 +133,25 @@ class Sampler:
         self._recorder = recorder
         self._read = read
         self._settings = settings
-        self._digester = Summarizer()
+        self._summarizer = Summarizer()
         self._next = 0
         self._counted = _counted(read())
         self._looked_ns = time.monotonic_ns()
         with process.lock:
-            process.chronicle.begin_world(time.time(), world)
-            process.chronicle.describe(_settings(settings))
-            process.publish()  # at once: whoever dies next is known
+            process.record.begin_world(time.time(), world)
+            process.record.describe(_settings(settings))
+            process.publish()  # at once: the process may die soon
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="horovod-report", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Tell the last of it; waits a moment for that, not longer."""
+        """Send the record a last time; waits for at most two seconds."""
         self._is_over.set()
         self._thread.join(_LAST_S)
 
     def abandon(self) -> None:
-        """In a forked child: the thread is the parent's, and so is what it tells."""
+        """Forget the record in a forked child: it is the parent's."""
         global _process
         self._process.disconnect()
         _process = None
@@ -168,19 +168,19 @@ class Sampler:
             is_last = self._is_over.wait(PERIOD_S)
 
     def _look(self) -> None:
-        chronicle = self._process.chronicle
+        record = self._process.record
         now_ns = time.monotonic_ns()
         epoch_offset_ns = time.time_ns() - now_ns
         end, data = self._recorder.events_since(self._next, _MOST_EVENTS)
         events = np.frombuffer(data, EVENT_DTYPE)
         is_whole = len(events) == end - self._next
-        digest = self._digester.take(events, self._looked_ns, now_ns, is_whole=is_whole)
+        summary = self._summarizer.take(events, self._looked_ns, now_ns, is_whole=is_whole)
         counted = _counted(self._read())
         begin_s, end_s = (self._looked_ns + epoch_offset_ns) / 1e9, (now_ns + epoch_offset_ns) / 1e9
         values = {name: counted[name] - self._counted[name] for name in counted}
-        chronicle.describe({"versions": _versions()})
-        chronicle.count(begin_s, end_s, values)
-        chronicle.take(digest, now_ns - self._looked_ns, epoch_offset_ns, self._label)
+        record.describe({"versions": _versions()})
+        record.count(begin_s, end_s, values)
+        record.add(summary, now_ns - self._looked_ns, epoch_offset_ns, self._label)
         self._next, self._counted, self._looked_ns = end, counted, now_ns
 
     def _label(self, number: int) -> Label | None:
@@ -189,7 +189,7 @@ class Sampler:
 
 
 def _counted(numbers: Numbers) -> dict[str, float]:
-    """The columns of a history that are counted."""
+    """The columns of a history that are counters."""
     return {
         "steps": numbers["steps"],
         "step_s": numbers["step_seconds"],
@@ -208,7 +208,7 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Of what this process has imported by now."""
+    """The versions of the modules that this process has imported."""
     found = {"horovod": __version__, "python": platform.python_version()}
     for name in _FRAMEWORKS:
         # A module that is still being imported has none.

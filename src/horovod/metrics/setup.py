@@ -1,4 +1,4 @@
-"""What of the metrics runs in a world beside counting: nothing, unless there is a port for them."""
+"""Starts the export of a world's metrics, if a port is set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STORE_S = 30.0
 
 
 class Export(Protocol):
-    """What shows a rank's numbers to others."""
+    """The export of a rank's metrics."""
 
     def close(self) -> None:
         """End it."""
@@ -33,7 +33,7 @@ class Export(Protocol):
 
 
 def check_export(settings: Settings) -> None:
-    """Refuse metrics that cannot be; the same on all ranks, before they meet.
+    """Refuse metrics that are not possible; the same on all ranks, before the rendezvous.
 
     Raises:
         SettingError: prometheus-client is missing.
@@ -48,11 +48,11 @@ def check_export(settings: Settings) -> None:
 def open_export(
     identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]
 ) -> Export | None:
-    """Show the numbers that ``read`` returns, if that is wanted; on rank 0 those of all ranks.
+    """Export the metrics that ``read`` returns, if a port is set; rank 0 exports all ranks'.
 
     Raises:
-        InitError: the port cannot be used, or the job's store not be reached.
-        SettingError: the address needs a token, and there is none, or others can read its file.
+        InitError: the port cannot be used, or the job's store cannot be reached.
+        SettingError: the address needs a token and there is none, or other users can read its file.
     """
     if not settings.metrics_port:
         return None
@@ -61,8 +61,7 @@ def open_export(
     if store is not None and rank != 0:
         return Reporter(store, scope, rank, read)
     # Here, because prometheus-client is an extra.
-    from horovod.metrics.endpoint import Endpoint
-    from horovod.metrics.families import JobCollector
+    from horovod.metrics.endpoint import Endpoint, JobCollector
 
     def read_all() -> Mapping[int, Numbers]:
         others = {} if store is None else reported(store, scope, range(1, size))
@@ -74,7 +73,7 @@ def open_export(
 
 
 def token_of(settings: Settings, environ: Mapping[str, str]) -> str:
-    """What a question must bring; empty for none, which loopback addresses alone allow.
+    """The token that requests need; empty for none, which only loopback addresses allow.
 
     Raises:
         SettingError: see ``open_export``.

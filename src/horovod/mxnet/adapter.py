@@ -1,7 +1,7 @@
 """Arrays of MXNet for the engine: collectives as operations of MXNet's engine.
 
-Everything here returns at once. What goes wrong before is a Python error; what goes wrong later
-surfaces where MXNet's own errors do, as ``MXNetError`` when a result is waited for.
+Everything here returns at once. Errors before that are Python exceptions. Later ones are raised
+where MXNet raises its own errors: as ``MXNetError``, when the program waits for a result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from horovod.core.collective_table import Call
+from horovod.core.calls import Call
 from horovod.core.operations import Dtype
 from horovod.core.world import at_end, engine, shutdown
 from horovod.mxnet.arriving import Arrival

@@ -1,7 +1,7 @@
 """Arrays whose shape is known when the collective that makes them is done.
 
-Such an array is an ``NDArray`` from the start; the first look at it (shape, values, use in an
-operation) waits. From then on it is like any other.
+Such an array is an ``NDArray`` from the start. The first use of it (shape, values, an operation)
+waits. From then on it is like any other.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _ArrivingArray(mx.nd.NDArray):  # type: ignore[misc]
     arrived_class = mx.nd.NDArray
 
     def __del__(self) -> None:
-        """Nothing to free: nobody has looked at it."""
+        """Nothing to free: it was never used."""
 
 
 class _ArrivingNumpy(mx.np.ndarray):  # type: ignore[misc]
@@ -85,4 +85,4 @@ class _ArrivingNumpy(mx.np.ndarray):  # type: ignore[misc]
     arrived_class = mx.np.ndarray
 
     def __del__(self) -> None:
-        """Nothing to free: nobody has looked at it."""
+        """Nothing to free: it was never used."""

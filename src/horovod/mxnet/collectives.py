@@ -19,7 +19,7 @@ from typing import Any
 
 import mxnet as mx
 
-from horovod.core.collective_table import check_splits, exchange, reduction
+from horovod.core.calls import check_splits, exchange, reduction
 from horovod.core.operations import Adasum, Average, Kind, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError

@@ -9,28 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from horovod.core.compression import Compressor, NoneCompressor
+from horovod.core.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class FP16Compressor(Compressor):
+def _cast(array: Any, dtype: Any) -> Any:
+    return array.astype(dtype)
+
+
+class FP16Compressor(CastCompressor):
     """Sends floating point arrays as float16; the engine sums in float32 inside a host.
 
     Values above 65504 overflow to infinity on the wire. Other dtypes pass unchanged.
     """
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """``tensor`` of any shape in float16, and the dtype to go back to."""
-        if tensor.dtype not in (np.float32, np.float64):
-            return tensor, None
-        return tensor.astype(np.float16), tensor.dtype
+    wire_dtype = np.float16
+    cast = staticmethod(_cast)
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if ctx is None else tensor.astype(ctx)
+    def is_cast(tensor: Any) -> bool:
+        """Whether it is float32 or float64."""
+        return tensor.dtype in (np.float32, np.float64)
 
 
 class Compression:

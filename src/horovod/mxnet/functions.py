@@ -101,7 +101,7 @@ def _broadcast_when_initialised(parameter: Any, root_rank: int, name: str) -> No
 
     def initialise_and_broadcast(self: Any, *args: Any) -> None:
         initialise(*args)
-        parameter._init_impl = initialise  # once: whoever initialises again means this rank only
+        parameter._init_impl = initialise  # once: a second initialisation is for this rank only
         _broadcast_copies(self, root_rank, name)
 
     parameter._init_impl = MethodType(initialise_and_broadcast, parameter)

@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import Any
 
 from horovod.core.compatibility import split_list
-from horovod.core.compression import check_compressor
+from horovod.core.compression import check_compressor, compress_all, decompress_all
 from horovod.core.operations import Average, check_predivide
-from horovod.core.process_sets import ProcessSet, check_process_set
+from horovod.core.process_sets import ProcessSet, check_process_set, has_others
 from horovod.mxnet.collectives import allreduce_, grouped_allreduce_
 from horovod.mxnet.compression import Compression
 
@@ -28,7 +28,7 @@ class GradientReduction:
         process_set: ProcessSet,
         compression: Any = Compression.none,
     ) -> None:
-        """``ValueError`` for what cannot be."""
+        """Raise ``ValueError`` for unusable arguments."""
         check_predivide(Average, gradient_predivide_factor)
         check_compressor(compression)
         check_process_set(process_set)
@@ -42,7 +42,7 @@ class GradientReduction:
 
     def is_needed(self) -> bool:
         """Whether this process takes part, with others."""
-        return bool(self._process_set.included()) and (self._process_set.size() or 1) > 1
+        return has_others(self._process_set)
 
     def run(self, indices: Sequence[Any], gradients: Sequence[Any]) -> None:
         """Replace gradients by their means, in MXNet's order; earlier ones are more urgent.
@@ -51,14 +51,10 @@ class GradientReduction:
             indices: their names, without the prefix.
             gradients: dense arrays.
         """
-        wires, contexts = [], []
-        for gradient in gradients:
-            wire, context = self._compression.compress(gradient)
-            wires.append(wire)
-            contexts.append(context)
+        wires, contexts = compress_all(self._compression, gradients)
         self._reduce(indices, wires)
-        for gradient, wire, context in zip(gradients, wires, contexts, strict=True):
-            result = self._compression.decompress(wire, context)
+        results = decompress_all(self._compression, wires, contexts)
+        for gradient, result in zip(gradients, results, strict=True):
             if result is not gradient:
                 gradient[:] = result
 

@@ -1,4 +1,4 @@
-"""Handing collectives to MXNet's engine, by the native plugin of this build.
+"""Gives collectives to MXNet's engine, through the native plugin of this build.
 
 MXNet starts an operation when the arrays it reads and writes are ready, on a thread of its own, and
 the plugin ends it when the engine is done: no thread waits in between, and none needs Python.

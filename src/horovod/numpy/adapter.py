@@ -1,4 +1,4 @@
-"""NumPy arrays for the engine. Whoever adds a framework starts by reading this file."""
+"""NumPy arrays for the engine: the smallest adapter, and the model for another framework's."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from horovod.core.operations import Dtype, Intent
 if TYPE_CHECKING:
     from horovod import _native
 
+# What ``horovod.numpy`` exports. Other bindings use the adapter itself, too.
 __all__ = [
-    "DTYPES",
-    "NumpyAdapter",
     "allgather",
     "allgather_async",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
-    "allreduce_batch_async_",
     "alltoall",
     "alltoall_async",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "describe_all",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -63,7 +60,7 @@ DTYPES = {
 
 
 class NumpyAdapter:
-    """``flights.Adapter`` over array addresses."""
+    """``handles.Adapter`` over array addresses."""
 
     def submit(
         self,

@@ -8,9 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from horovod import _native
-from horovod.core.collective_table import Call, Result
+from horovod.core.calls import Call
 from horovod.core.handles import PendingOperations
-from horovod.core.operations import Dtype, Intent
+from horovod.core.operations import Dtype, Intent, Result
 from horovod.errors import HorovodInternalError
 from horovod.numpy.adapter import NumpyAdapter, describe_all
 

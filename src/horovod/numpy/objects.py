@@ -1,8 +1,8 @@
 """Python objects between ranks, for all frameworks: pickled, and sent as bytes with a code.
 
-What arrives is unpickled only if its code (``object_codes``) shows that a rank of this world has
-sent it, for this very operation. If not, the world ends, so that no rank waits for one that has
-given up. An object that does not pickle is an error on every rank, not a wait.
+An object is unpickled only if its code (``object_codes``) shows that a rank of this world has sent
+it, for this operation. If not, the world ends, so that no rank waits for one that has given up. An
+object that does not pickle is an error on every rank, not a wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.core.collective_table import exchange
+from horovod.core.base.ranks import ranks_text
+from horovod.core.calls import exchange
 from horovod.core.object_codes import PICKLING_FAILED, ROW_BYTES, ObjectCodes
 from horovod.core.operations import Kind
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
@@ -128,13 +129,13 @@ def _codes(
 def _announce(
     codes: ObjectCodes, name: str, failure: Exception | None, process_set: ProcessSet
 ) -> None:
-    """Let ``codes`` hear what all ranks announce; raises on all of them if one cannot go on."""
+    """Give ``codes`` the announcements of all ranks; raises on all of them if one cannot go on."""
     own = np.frombuffer(codes.row, np.uint8).reshape(1, ROW_BYTES)
-    codes.hear(allgather(own, name, process_set).tobytes(), process_set.ranks or [])
+    codes.receive(allgather(own, name, process_set).tobytes(), process_set.ranks or [])
     if failure is not None:
         raise failure
     if failed := codes.failed():
-        raise RuntimeError(f"{codes.title}: rank {', '.join(map(str, failed))} could not pickle it")
+        raise RuntimeError(f"{codes.title}: {ranks_text(failed)} could not pickle it")
 
 
 def _sign(codes: ObjectCodes, data: _Bytes) -> None:
@@ -168,7 +169,7 @@ def _try_pickle(obj: Any) -> tuple[_Bytes, Exception | None]:
 
 @contextlib.contextmanager
 def _ending_the_world() -> Iterator[None]:
-    """After an altered object no rank must wait for this one, which does not go on."""
+    """End the world after an altered object, so that no rank waits for this one."""
     try:
         yield
     except AlteredObjectError as error:

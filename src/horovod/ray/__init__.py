@@ -1,17 +1,17 @@
 """Horovod on a Ray cluster: ``RayExecutor``; see docs/ray.md.
 
 A job of fixed size (``static_job``) is one actor for each rank; rank 0's process has the store. An
-elastic job (``elastic_job``) is an elastic ``horovod.run`` on guests: one actor on each node
-(``node_guest``) holds the resources of its workers, and ``node_keeper`` makes such actors and tells
-the launcher which there are. What serves the caller, such as the queue of its callbacks, is on the
-caller's node, so that no lost node takes it along.
+elastic job (``elastic_job``) is an elastic ``horovod.run`` on embedded agents: one actor on each
+node holds the resources of its workers and runs an agent. ``node_agents`` starts these actors and
+tells the launcher their addresses. Helpers of the caller, such as the queue of its callbacks, run
+on the caller's node, so the loss of another node does not end them.
 
-An actor imports this package to become a worker, so what is for the driver comes when it is asked
-for.
+Actors import this package, so modules for the driver are imported when they are used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -31,13 +31,10 @@ __all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor"]
 replaced.explain_modules()
 
 
+_MODULES = {"ElasticRayExecutor": "elastic", "RayExecutor": "executor"}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "RayExecutor":
-        from horovod.ray.executor import RayExecutor
-
-        return RayExecutor
-    if name == "ElasticRayExecutor":
-        from horovod.ray.elastic import ElasticRayExecutor
-
-        return ElasticRayExecutor
+    if name in _MODULES:
+        return getattr(import_module(f"horovod.ray.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Where in a Ray cluster workers have room: its nodes now, and what is free of them."""
+"""The nodes of a Ray cluster that have room for workers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from ray._private.state import available_resources_per_node
 
 from horovod.ray.placement import Share
 
-__all__ = ["Node", "NodeDiscovery", "choose", "nodes_now"]
-
 
 @dataclass(frozen=True)
 class Node:
-    """A node that lives: how many workers have room there at all, and in what is free."""
+    """An alive node: workers that fit into its resources, and into its free resources."""
 
     node_id: str
     address: str
@@ -24,7 +22,7 @@ class Node:
 
 
 def nodes_now(share: Share) -> list[Node]:
-    """All nodes with room for at least one worker."""
+    """All alive nodes whose resources fit at least one worker."""
     free = available_resources_per_node()
     found = [
         Node(
@@ -43,13 +41,14 @@ def choose(
     nodes: Sequence[Node],
     found: Mapping[str, int],
     used: Mapping[str, int],
-    resting: Collection[str],
+    excluded: Collection[str],
     room: int,
 ) -> list[tuple[Node, int]]:
-    """On which further nodes to reserve how many slots, ``room`` of them at most.
+    """The nodes to reserve next, with the number of slots on each; at most ``room`` slots.
 
-    ``found`` are the slots that the discovery allows, by address; ``used`` those of nodes, by id,
-    where some are reserved already, and which take no more. Nodes with the most room come first.
+    ``found`` has the slots that the discovery allows, by address. ``used`` has the reserved slots
+    of nodes, by id; no more are reserved there, nor on ``excluded`` nodes. Nodes with the most free
+    slots come first.
     """
     left = dict(found)
     for node in nodes:
@@ -57,7 +56,7 @@ def choose(
     chosen = []
     for node in sorted(nodes, key=lambda node: (-node.free_slots, node.address, node.node_id)):
         count = min(node.free_slots, left[node.address], room)
-        if count > 0 and node.node_id not in used and node.node_id not in resting:
+        if count > 0 and node.node_id not in used and node.node_id not in excluded:
             chosen.append((node, count))
             left[node.address] -= count
             room -= count
@@ -71,7 +70,7 @@ class NodeDiscovery:
         self._share = share
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """How many workers each node has room for, if nothing else runs there, by its address."""
+        """The workers that fit on each node if nothing else runs there, by its address."""
         slots: dict[str, int] = {}
         for node in nodes_now(self._share):
             slots[node.address] = slots.get(node.address, 0) + node.slots

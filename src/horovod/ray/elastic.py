@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.launch.model.job_plan import Limits
-from horovod.ray.callbacks import Callback
 from horovod.ray.discovery import NodeDiscovery
 from horovod.ray.elastic_job import ElasticJob
 from horovod.ray.elastic_v2 import TestDiscovery as _TestDiscovery
 from horovod.ray.executor import check_range, elastic_shape, gpus_of
 from horovod.ray.placement import Share
+from horovod.ray.replies import Callback
 from horovod.ray.settings import HostDiscovery, RaySettings, interfaces_of
 
 __all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]
 
-# Fields of the original's settings that no job on Ray has a use for.
+# Fields of the original's settings that have no effect on Ray.
 _WITHOUT_EFFECT = {
     *("binding_args", "elastic", "extra_mpi_args", "key", "num_proc", "output_filename"),
     *("run_func_mode", "ssh_port", "start_timeout", "tcp_flag", "verbose"),
@@ -26,7 +26,7 @@ _WITHOUT_EFFECT = {
 
 
 class RayHostDiscovery(NodeDiscovery):
-    """Where in the cluster workers have room that need these resources each."""
+    """The nodes of the cluster with room for workers that need these resources each."""
 
     def __init__(
         self, use_gpu: bool = False, cpus_per_slot: int = 1, gpus_per_slot: int = 1
@@ -55,7 +55,7 @@ class TestDiscovery(_TestDiscovery):
 
 @dataclass
 class ElasticRaySettings(RaySettings):
-    """Those of a job whose workers come and go."""
+    """Settings of an elastic job."""
 
     min_num_proc: int = 1
     max_num_proc: int | None = None
@@ -71,13 +71,13 @@ class ElasticRayExecutor:
 
     Args:
         settings: from ``create_settings``.
-        use_gpu, cpus_per_slot, gpus_per_slot: what each worker has; with ``use_gpu`` one GPU if not
-            said.
-        env_vars: what the workers' environment has on top of their nodes'.
-        override_discovery: look for nodes in the cluster, whatever ``settings.discovery`` says.
+        use_gpu, cpus_per_slot, gpus_per_slot: the resources of each worker; with ``use_gpu`` one
+            GPU by default.
+        env_vars: variables that are added to the workers' environment.
+        override_discovery: find nodes in the cluster and ignore ``settings.discovery``.
 
     Raises:
-        ValueError: the numbers contradict each other.
+        ValueError: the arguments contradict each other.
     """
 
     def __init__(
@@ -97,14 +97,8 @@ class ElasticRayExecutor:
         share = Share(cpus_per_slot, gpus_of(use_gpu, gpus_per_slot, "gpus_per_slot"))
         least, most = settings.min_num_proc, settings.max_num_proc
         check_range("min_num_proc", least, "max_num_proc", most)
-        limits = Limits(
-            least,
-            least,
-            most,
-            settings.reset_limit,
-            settings.elastic_timeout,
-            settings.cooldown_range,
-        )
+        ends = (settings.reset_limit, settings.elastic_timeout, settings.cooldown_range)
+        limits = Limits(least, least, most, *ends)
         shape = elastic_shape(settings, limits, share, override_discovery)
         self._job = ElasticJob(settings, shape, env_vars or {})
         self._is_started = False
@@ -126,13 +120,13 @@ class ElasticRayExecutor:
         placement_group_timeout_s: float = 100,
         **kwargs: Any,
     ) -> ElasticRaySettings:
-        """How far the job may shrink and grow; see ``RayExecutor`` for the same in its words.
+        """The limits of the job; ``RayExecutor`` explains them.
 
         ``min_np`` and ``max_np`` are deprecated names. ``kwargs`` are other settings of the
         original, which have no effect; a warning names them.
 
         Raises:
-            TypeError: one of ``kwargs`` is no setting.
+            TypeError: one of ``kwargs`` is no setting of the original.
         """
         if unknown := sorted(kwargs.keys() - _WITHOUT_EFFECT):
             raise TypeError(f"create_settings has no parameters {', '.join(unknown)}")
@@ -156,13 +150,13 @@ class ElasticRayExecutor:
         )
 
     def start(self) -> None:
-        """Get ready to run; workers start with ``run``."""
+        """Allow ``run``, which starts the workers."""
         self._is_started = True
 
     def run(
         self, worker_fn: Callable[[], Any], callbacks: Sequence[Callback] | None = None
     ) -> list[Any]:
-        """``worker_fn()`` on every worker; the results of the last world's, by rank.
+        """``worker_fn()`` on every worker; the results of the last world's workers, by rank.
 
         ``callbacks`` get every dictionary that workers give to ``ray_logger.log``, while they run.
 

@@ -1,4 +1,4 @@
-"""A job whose workers come and go with the cluster's nodes: guests of the elastic launcher."""
+"""An elastic job: workers of embedded agents on the cluster's nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,47 +20,42 @@ from horovod.launch.calls.call import Call
 from horovod.launch.embedded.agent_news import AgentDirectory
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts
 from horovod.launch.run.function import run_call
-from horovod.launch.workers.addresses import interface_addresses
 from horovod.ray import ray_logger
-from horovod.ray.callbacks import Callback, call_back, items_of
 from horovod.ray.log_store import LogPath, LogStore
-from horovod.ray.node_agent import Invitation
-from horovod.ray.node_keeper import NodeKeeper, seconds_of_rest
+from horovod.ray.node_agents import (
+    AgentOptions,
+    NodeReservations,
+    cooldown_seconds,
+    own_address,
+)
 from horovod.ray.placement import Share, beside_caller
-from horovod.ray.replies import WorkersFailedError, collect, first_cause
+from horovod.ray.replies import (
+    Callback,
+    WorkersFailedError,
+    call_back,
+    collect,
+    first_cause,
+    items_of,
+)
 from horovod.ray.settings import HostDiscovery, RaySettings
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 
-__all__ = ["ElasticJob", "ElasticShape"]
-
-# Where no number is given: each has a descriptor in the caller.
+# The default limit: each worker needs a file descriptor in the caller.
 _MOST_WORKERS = 256
 _STATIC_ONLY = "is for a fixed number of workers (num_workers, num_hosts), not for min_workers"
 
 
 @dataclass(frozen=True)
 class ElasticShape:
-    """How far a job may shrink and grow, what each worker has, and who knows the nodes."""
+    """The limits of a job, the resources of each worker, and the discovery of nodes."""
 
     limits: Limits
     share: Share
     discovery: HostDiscovery
 
 
-@dataclass(frozen=True)
-class _Executable:
-    """What is made in every worker before it runs a function; without a ``make`` it is None."""
-
-    make: Callable[..., Any] | None = None
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def made(self) -> Any:
-        return None if self.make is None else self.make(*self.args, **self.kwargs)
-
-
 class ElasticJob:
-    """Every ``execute`` is a job of its own, with processes of its own."""
+    """Every ``execute`` starts a job with new processes."""
 
     is_over = False
 
@@ -69,7 +65,7 @@ class ElasticJob:
         self._settings = settings
         self._shape = shape
         self._environment = {name: str(value) for name, value in environment.items()}
-        self._executable = _Executable()
+        self._make: Callable[[], Any] | None = None
 
     def start_executables(
         self,
@@ -77,12 +73,12 @@ class ElasticJob:
         args: Sequence[Any] | None,
         kwargs: Mapping[str, Any] | None,
     ) -> None:
-        """Every worker will have one, from its own start on."""
-        self._executable = _Executable(make, args or (), kwargs or {})
+        """Make an executable in every worker, before it runs a function."""
+        self._make = partial(make, *(args or ()), **(kwargs or {}))
 
     def execute(self, func: Callable[[Any], Any], callbacks: Sequence[Callback]) -> list[Any]:
-        """``func(executable)`` on as many workers as there are; see ``RayExecutor.run``."""
-        packed = ray.cloudpickle.dumps((self._executable, func))
+        """``func(executable)`` on all workers; see ``RayExecutor.run``."""
+        packed = ray.cloudpickle.dumps((self._make, func))
         run = _Run(self._settings, self._shape, self._environment, packed)
         if ray_client.is_connected():
             return _run_in_cluster(run, callbacks)
@@ -97,12 +93,12 @@ class ElasticJob:
         raise NotImplementedError(f"execute_single {_STATIC_ONLY}")
 
     def end(self) -> None:
-        """Nothing is left between two runs."""
+        """Nothing exists between two runs."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One run, in a process of the cluster; ``packed`` has executable and function."""
+    """One run, in a process of the cluster; ``packed`` has the pickled functions."""
 
     settings: RaySettings
     shape: ElasticShape
@@ -110,45 +106,47 @@ class _Run:
     packed: bytes
 
     def __call__(self, callbacks: Sequence[Callback]) -> list[Any]:
-        book = AgentDirectory()
+        directory = AgentDirectory()
         arrived: SimpleQueue[bytes | None] = SimpleQueue()
         with ExitStack() as stack:
             path: LogPath | None = None
             extra: Mapping[str, str] = {}
             if callbacks:
-                store = stack.enter_context(LogStore(self._own_address(), arrived))
+                store = stack.enter_context(LogStore(own_address(self.settings.nics), arrived))
                 path, extra = store.path, store.environment
-            stack.enter_context(self._keeper(book, extra))
+            stack.enter_context(self._reservations(directory, extra))
             job = stack.enter_context(ThreadPoolExecutor(1, "horovod-job"))
             call = Call(_work, (self.packed, path), {})
-            results = job.submit(run_call, call, self._plan(), agents=book)
+            results = job.submit(run_call, call, self._plan(), agents=directory)
             results.add_done_callback(lambda _: arrived.put(None))
             try:
                 while (data := arrived.get()) is not None:
                     call_back(callbacks, pickle.loads(data))
             except BaseException as error:  # a callback's, or Ctrl-C
-                book.give_up(f"{type(error).__name__} in the process that waits for it")
+                directory.give_up(f"{type(error).__name__} in the process that waits for it")
                 raise
             return results.result()
 
-    def _keeper(self, book: AgentDirectory, extra: Mapping[str, str]) -> NodeKeeper:
+    def _reservations(
+        self, directory: AgentDirectory, extra: Mapping[str, str]
+    ) -> NodeReservations:
         limits = self.shape.limits
-        invitation = Invitation(
-            launcher=self._own_address(),
+        options = AgentOptions(
+            launcher=own_address(self.settings.nics),
             secret=secrets.token_bytes(SECRET_BYTES),
             environment={**self.environment, **extra},
             cpus_per_worker=self.shape.share.cpus,
             ends_with_failure=limits.cooldown is None,
             interfaces=self.settings.nics,
         )
-        return NodeKeeper(
-            book,
+        return NodeReservations(
+            directory,
             self.shape.discovery,
             self.shape.share,
-            invitation,
+            options,
             most=limits.max_np or _MOST_WORKERS,
-            rest_s=seconds_of_rest(limits.cooldown),
-            patience_s=self.settings.timeout_s,
+            cooldown_s=cooldown_seconds(limits.cooldown),
+            timeout_s=self.settings.timeout_s,
         )
 
     def _plan(self) -> JobPlan:
@@ -160,20 +158,16 @@ class _Run:
             ),
         )
 
-    def _own_address(self) -> str:
-        nics = self.settings.nics
-        return interface_addresses(nics)[0] if nics else str(ray.util.get_node_ip_address())
-
 
 def _work(packed: bytes, path: LogPath | None) -> Any:
-    """What runs in a worker."""
+    """Run the function in a worker."""
     ray_logger.configure(None if path is None else path.open())
-    executable, function = pickle.loads(packed)
-    return function(executable.made())
+    make, function = pickle.loads(packed)
+    return function(make and make())
 
 
 def _run_in_cluster(run: _Run, callbacks: Sequence[Callback]) -> list[Any]:
-    """From a client, which nodes need not be able to reach: the launcher runs in a task."""
+    """For a Ray client, which nodes may not reach: the launcher runs in a task of the cluster."""
     queue = Queue(actor_options=beside_caller())
 
     def hand_over() -> None:
@@ -188,7 +182,7 @@ def _run_in_cluster(run: _Run, callbacks: Sequence[Callback]) -> list[Any]:
         except WorkersFailedError as failure:
             raise first_cause(failure.errors)[1] from None
         except BaseException:
-            ray.cancel(reference)  # as an interrupt there
+            ray.cancel(reference)  # raises KeyboardInterrupt in the task
             raise
         hand_over()
     finally:

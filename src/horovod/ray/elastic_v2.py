@@ -1,4 +1,4 @@
-"""Where the workers of an elastic ``RayExecutor`` may run: the cluster's nodes, or some of them."""
+"""Discovery of nodes for an elastic ``RayExecutor``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __getattr__ = names_of(__name__)
 
 
 class RayHostDiscovery(NodeDiscovery):
-    """Where in the cluster workers have room that need these resources each."""
+    """The nodes of the cluster with room for workers that need these resources each."""
 
     def __init__(
         self, use_gpu: bool = False, cpus_per_worker: int = 1, gpus_per_worker: int = 1
@@ -24,10 +24,10 @@ class RayHostDiscovery(NodeDiscovery):
 
 
 class TestDiscovery(RayHostDiscovery):
-    """Lets nodes of the cluster seem to come and go, to try a script: at least ``min_hosts``.
+    """Simulates nodes that come and go, to test a script; shows ``min_hosts`` to ``max_hosts``.
 
-    Every ``change_frequency_s`` seconds one comes or goes by chance, as far as there are others and
-    ``max_hosts`` allows. For ``settings.discovery``, with ``override_discovery=False``.
+    Every ``change_frequency_s`` seconds a random node of the cluster appears or disappears. For
+    ``settings.discovery``, with ``override_discovery=False``.
     """
 
     __test__ = False

@@ -3,72 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from horovod.launch.model.argument_checks import check_count
 from horovod.launch.model.job_plan import Limits
-from horovod.ray.callbacks import Callback
 from horovod.ray.discovery import NodeDiscovery
 from horovod.ray.elastic_job import ElasticJob, ElasticShape
 from horovod.ray.placement import Shape, Share
-from horovod.ray.settings import HostDiscovery, RaySettings, interfaces_of, write_identity
+from horovod.ray.replies import Callback
+from horovod.ray.settings import RaySettings, interfaces_of, write_identity
 from horovod.ray.static_job import StaticJob
-
-__all__ = ["RayExecutor", "check_range", "elastic_shape", "gpus_of"]
-
-
-class _Job(Protocol):
-    """What executors do; see ``StaticJob`` and ``ElasticJob``."""
-
-    @property
-    def is_over(self) -> bool: ...
-
-    def start_executables(
-        self,
-        make: Callable[..., Any],
-        args: Sequence[Any] | None,
-        kwargs: Mapping[str, Any] | None,
-    ) -> None: ...
-
-    def execute(self, func: Callable[[Any], Any], callbacks: Sequence[Callback]) -> list[Any]: ...
-
-    def execute_single(self, func: Callable[[Any], Any]) -> Any: ...
-
-    def begin(self, func: Callable[[Any], Any]) -> list[Any]: ...
-
-    def end(self) -> None: ...
 
 
 class RayExecutor:
-    """Runs functions on workers of a Ray cluster, which are a Horovod world together.
+    """Runs functions on workers of a Ray cluster, which form a Horovod world.
 
     ``ray.init()`` comes first. Workers are actors: ``start`` makes them, ``run`` and ``execute``
     may be called again and again, ``shutdown`` ends them. Functions call ``hvd.init()``.
 
     With ``min_workers`` the job is elastic: workers come and go with the cluster's nodes, and the
-    function is as for ``horovodrun --min-np``, with a state and ``hvd.elastic.run``. Then workers
-    are processes of their own, children of an actor on each node, and begin with each ``run``.
+    function uses a state and ``hvd.elastic.run``, as for ``horovodrun --min-np``. Then each ``run``
+    starts the workers, as child processes of an actor on each node.
 
     Args:
         settings: from ``create_settings``.
         num_workers: workers, on as few nodes as possible; or
         num_hosts: nodes, each with ``num_workers_per_host`` workers.
-        cpus_per_worker, use_gpu, gpus_per_worker: what each worker has; with ``use_gpu`` one GPU
-            if not said. Each sees the GPUs of all workers of its node, and takes its own by
-            ``hvd.local_rank()``.
-        use_current_placement_group: use the resources of the placement group that this process
-            runs in, if it runs in one, such as a trial of Ray Tune. Elastic jobs use none.
-        min_workers, max_workers: an elastic job begins, and goes on, with at least and at most so
-            many; without ``max_workers`` on all nodes, up to 256.
-        reset_limit, elastic_timeout: end such a job after so many changes, or so many seconds
-            without enough workers.
-        cooldown_range: ``(1, 60)``: use a node where a worker failed again after a while between
-            these seconds; default never.
-        override_discovery: look for nodes in the cluster, whatever ``settings.discovery`` says.
-        resources_per_worker: further resources that each worker has, by Ray's names.
+        cpus_per_worker, use_gpu, gpus_per_worker: the resources of each worker; with ``use_gpu``
+            one GPU by default. A worker sees the GPUs of all workers of its node, and selects its
+            own by ``hvd.local_rank()``.
+        use_current_placement_group: use the resources of the placement group of this process, if
+            it has one, as a trial of Ray Tune does. Elastic jobs use none.
+        min_workers, max_workers: the limits of an elastic job; without ``max_workers`` it uses all
+            nodes, up to 256 workers.
+        reset_limit, elastic_timeout: end an elastic job after this number of changes, or after this
+            number of seconds without enough workers.
+        cooldown_range: ``(1, 60)``: use a node again after a worker failed there, between 1 and 60
+            seconds later; by default never.
+        override_discovery: find nodes in the cluster and ignore ``settings.discovery``.
+        resources_per_worker: further resources of each worker, by Ray's names.
 
     Raises:
-        ValueError: the numbers contradict each other.
+        ValueError: the arguments contradict each other.
     """
 
     def __init__(
@@ -92,7 +68,7 @@ class RayExecutor:
     ) -> None:
         self._settings = settings
         self._use_current = use_current_placement_group
-        self._job: _Job | None = None
+        self._job: StaticJob | ElasticJob | None = None
         gpus = gpus_of(use_gpu, gpus_per_worker, "gpus_per_worker")
         share = Share(cpus_per_worker, gpus, resources_per_worker or {})
         self._shape: Shape | ElasticShape
@@ -105,9 +81,8 @@ class RayExecutor:
             if value is not None:
                 raise ValueError(f"Both `min_workers` and `{name}` provided.")
         check_range("min_workers", min_workers, "max_workers", max_workers)
-        limits = Limits(
-            min_workers, min_workers, max_workers, reset_limit, elastic_timeout, cooldown_range
-        )
+        ends = (reset_limit, elastic_timeout, cooldown_range)
+        limits = Limits(min_workers, min_workers, max_workers, *ends)
         self._shape = elastic_shape(settings, limits, share, override_discovery)
 
     @classmethod
@@ -119,10 +94,10 @@ class RayExecutor:
         placement_group_timeout_s: float = 100,
         nics: str | Iterable[str] | None = None,
     ) -> RaySettings:
-        """How long actors may take to start, and a placement group to be ready; in seconds.
+        """Time limits for the start of actors and for a placement group, in seconds.
 
-        ``nics`` are the network interfaces to use. ``ssh_str`` is written to
-        ``ssh_identity_file`` if that does not exist; nothing here uses ssh.
+        ``nics`` are the network interfaces to use. ``ssh_str`` is written to ``ssh_identity_file``
+        if that file does not exist; Horovod on Ray does not use ssh.
         """
         if ssh_str and ssh_identity_file:
             write_identity(ssh_identity_file, ssh_str)
@@ -131,7 +106,7 @@ class RayExecutor:
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are, or will be; in an elastic job at least."""
+        """The number of workers; the least number in an elastic job."""
         shape = self._shape
         return shape.limits.min_np if isinstance(shape, ElasticShape) else shape.workers
 
@@ -145,10 +120,10 @@ class RayExecutor:
         """Start the workers, and make an ``executable_cls(*args, **kwargs)`` in each, if given.
 
         Raises:
-            RuntimeError: they run already.
+            RuntimeError: the workers run already.
             TimeoutError: the cluster has no room for them, or they do not start in time.
-            ValueError: the current placement group has not so many workers' resources on each node
-                as ``num_workers_per_host`` says.
+            ValueError: the current placement group does not have the resources of
+                ``num_workers_per_host`` workers on each node.
         """
         if self._job is not None and not self._job.is_over:
             raise RuntimeError("RayExecutor.start: the workers have been started; shutdown() first")
@@ -160,7 +135,7 @@ class RayExecutor:
                 self.shutdown()
                 raise
 
-    def _new_job(self, environment: Mapping[str, Any]) -> _Job:
+    def _new_job(self, environment: Mapping[str, Any]) -> StaticJob | ElasticJob:
         if isinstance(self._shape, ElasticShape):
             return ElasticJob(self._settings, self._shape, environment)
         return StaticJob(
@@ -181,10 +156,10 @@ class RayExecutor:
 
         ``callbacks`` get every dictionary that workers give to ``ray_logger.log``, while they run.
 
-        Of an elastic job the results are those of the last world's workers.
+        The results of an elastic job are those of the last world's workers.
 
         Raises:
-            ray.exceptions.RayTaskError: what the first worker that failed has raised; it is of the
+            ray.exceptions.RayTaskError: the error of the first worker that failed; it is of the
                 original type, too. The other workers' collectives fail, and they can go on.
             ray.exceptions.RayActorError: a worker died; the text names its rank and node. The job
                 is over, its resources are free.
@@ -200,7 +175,7 @@ class RayExecutor:
     ) -> list[Any]:
         """As ``run``, without waiting: references to the results, by rank.
 
-        Of a worker that dies Ray's error tells; ``shutdown`` then frees the resources.
+        If a worker dies, its reference raises Ray's error; ``shutdown`` then frees the resources.
 
         Raises:
             NotImplementedError: the job is elastic.
@@ -214,7 +189,7 @@ class RayExecutor:
         return self._current().execute(fn, callbacks or ())
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """``fn(executable)`` on rank 0 alone. NotImplementedError if the job is elastic."""
+        """``fn(executable)`` on rank 0 only. Raises NotImplementedError if the job is elastic."""
         return self._current().execute_single(fn)
 
     def shutdown(self) -> None:
@@ -223,7 +198,7 @@ class RayExecutor:
         if job is not None:
             job.end()
 
-    def _current(self) -> _Job:
+    def _current(self) -> StaticJob | ElasticJob:
         if self._job is None or self._job.is_over:
             raise RuntimeError("RayExecutor: there are no workers; call start() first")
         return self._job
@@ -232,13 +207,13 @@ class RayExecutor:
 def _without_executable(
     fn: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> Callable[[Any], Any]:
-    # Not a method's: what it refers to travels to the workers.
+    # No method: a reference to the executor would be pickled, too.
     given, named = tuple(args or ()), dict(kwargs or {})
     return lambda _: fn(*given, **named)
 
 
 def gpus_of(use_gpu: bool, each: int | None, name: str) -> int:
-    """How many GPUs each worker has. Raises ValueError."""
+    """The number of GPUs of each worker. Raises ValueError."""
     if each is not None and not use_gpu:
         raise ValueError(f"{name}={each} needs use_gpu=True")
     if each is not None and each < 1:
@@ -247,7 +222,7 @@ def gpus_of(use_gpu: bool, each: int | None, name: str) -> int:
 
 
 def check_range(min_name: str, least: int, max_name: str, most: int | None) -> None:
-    """Whether a job can have ``least`` to ``most`` workers. Raises ValueError."""
+    """Raise ValueError unless a job can have ``least`` to ``most`` workers."""
     check_count(min_name, least, "workers")
     if most is not None and most < least:
         raise ValueError(f"{max_name}={most}: expected at least {least}, which is {min_name}")
@@ -256,14 +231,12 @@ def check_range(min_name: str, least: int, max_name: str, most: int | None) -> N
 def elastic_shape(
     settings: RaySettings, limits: Limits, share: Share, override_discovery: bool
 ) -> ElasticShape:
-    """An elastic job; without ``override_discovery`` on the nodes that the settings' one finds.
+    """The shape of an elastic job; without ``override_discovery`` the settings' discovery is used.
 
     Raises:
-        ValueError: they have none.
+        ValueError: the settings have none.
     """
-    discovery: HostDiscovery | None = NodeDiscovery(share)
-    if not override_discovery:
-        discovery = settings.discovery
+    discovery = NodeDiscovery(share) if override_discovery else settings.discovery
     if discovery is None:
         raise ValueError("override_discovery=False needs settings.discovery")
     return ElasticShape(limits, share, discovery)
@@ -273,7 +246,7 @@ def _shape(num_workers: int | None, num_hosts: int | None, per_host: int, share:
     if num_workers is None and num_hosts is None:
         raise ValueError("RayExecutor: expected num_workers, or num_hosts")
     if num_workers is not None and num_hosts is not None:
-        # The documented type.
+        # The type is documented.
         raise AssertionError("RayExecutor: expected num_workers or num_hosts, not both")
     if num_hosts is not None:
         hosts = check_count("num_hosts", num_hosts, "hosts")

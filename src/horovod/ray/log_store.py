@@ -1,8 +1,9 @@
-"""What elastic workers log on its way to the caller: through a store that the caller keeps.
+"""The transport of elastic workers' logs: a store in the caller.
 
-They are children of actors, not actors, and know no queue of Ray's. The store's secret gets to them
-in their environment, which Ray carries to the actors; a call, which the launcher carries, can be
-read on the way. Every dictionary bears a code with a running number, and is unpickled only with it.
+Elastic workers are children of actors and cannot use a queue of Ray. They get the store's secret in
+their environment, which Ray sends to the actors; the launcher sends calls in the clear. Every
+dictionary is sent with an authentication code over a running number, and is unpickled only if the
+code is right.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
 from horovod.launch.calls.by_value import dumps
@@ -27,8 +27,6 @@ from horovod.rendezvous.base.authentication import (
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["LogPath", "LogSender", "LogStore"]
-
 _log = logging.getLogger("horovod.ray")
 
 _CONNECT_S = 30.0
@@ -38,17 +36,17 @@ _PREFIX = "log/"
 
 @dataclass(frozen=True)
 class LogPath:
-    """Where the store is."""
+    """The address of the store."""
 
     address: tuple[str, int]
 
     def open(self) -> LogSender:
-        """A worker's way to it, in whose environment the secret is."""
+        """A sender for a worker, whose environment has the secret."""
         return LogSender(self.address, bytes.fromhex(os.environ[_SECRET]))
 
 
 class LogSender:
-    """See ``ray_logger.configure``. For all threads of a worker."""
+    """A queue for ``ray_logger.configure``; threads may share it."""
 
     def __init__(self, address: tuple[str, int], secret: bytes) -> None:
         self._address = address
@@ -64,7 +62,7 @@ class LogSender:
             try:
                 client.set(self._key, self._codes.next(data) + data)
             except BaseException:
-                client.close()  # nobody knows which number is the next one
+                client.close()  # the next number is unknown
                 raise
 
     def _connected(self) -> StoreClient:
@@ -76,10 +74,9 @@ class LogSender:
 
 
 class LogStore:
-    """Within ``with``: dictionaries arrive in ``arrived``, pickled, as some worker has sent them.
+    """Puts the pickled dictionaries of workers into ``arrived``, within ``with``.
 
-    What a worker has logged is there before its ``log`` returns. ``environment`` is for the
-    workers.
+    A dictionary is there before the worker's ``log`` returns. ``environment`` is for the workers.
     """
 
     def __init__(self, host: str, arrived: SimpleQueue[bytes | None]) -> None:
@@ -91,19 +88,14 @@ class LogStore:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """How workers get to know the secret; to be carried by Ray."""
+        """The variable with the secret; Ray sends it to the workers."""
         return {_SECRET: self._secret.hex()}
 
     def __enter__(self) -> LogStore:
         self._server.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.close()
 
     def _take(self, key: str, value: bytes) -> None:
@@ -112,7 +104,7 @@ class LogStore:
         if codes.is_next(code, data):
             self._arrived.put(data)
         else:
-            _log.error("ignored what a worker has logged (%s): it was altered on the way", key)
+            _log.error("ignored a log of a worker (%s): it was altered on the way", key)
 
 
 def _codes_of(secret: bytes, key: str) -> RecordCodes:

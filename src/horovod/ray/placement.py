@@ -1,4 +1,4 @@
-"""Which resources of the cluster the workers of a job get, as a placement group of Ray's."""
+"""The resources of a job's workers, as a placement group of Ray."""
 
 from __future__ import annotations
 
@@ -19,29 +19,27 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-__all__ = ["Placement", "Shape", "Share", "beside_caller"]
-
 
 @dataclass(frozen=True)
 class Share:
-    """What each worker has of the cluster; ``others`` are resources that somebody has named."""
+    """The resources of each worker; ``others`` are custom resources of Ray."""
 
     cpus: int = 1
     gpus: int = 0
     others: Mapping[str, float] = field(default_factory=dict)
 
     def times(self, count: int) -> dict[str, float]:
-        """What so many workers have, by Ray's names."""
+        """The resources of ``count`` workers, by Ray's names."""
         all_names = {"CPU": self.cpus, "GPU": self.gpus, **self.others}
         return {name: float(each * count) for name, each in all_names.items() if each}
 
     def fits_into(self, resources: Mapping[str, float]) -> int:
-        """How many workers have room where there are these; those without a share fit nowhere."""
+        """How many workers fit into ``resources``; none if a worker needs no resources."""
         wanted = self.times(1)
         return min((int(resources.get(name, 0) // wanted[name]) for name in wanted), default=0)
 
     def options(self, count: int = 1) -> dict[str, Any]:
-        """What an actor is started with that has the shares of so many workers."""
+        """The options of an actor with the resources of ``count`` workers."""
         return {
             "num_cpus": self.cpus * count,
             "num_gpus": self.gpus * count,
@@ -51,7 +49,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Shape:
-    """How many workers, with what each, and on how many nodes (0: as few as it takes)."""
+    """The number of workers, their resources, and the number of nodes (0: as few as possible)."""
 
     workers: int
     hosts: int = 0
@@ -59,21 +57,21 @@ class Shape:
 
     @property
     def per_bundle(self) -> int:
-        """How many workers share a bundle: those of a host, or each has its own."""
+        """Workers of a bundle: all workers of a host, or one."""
         return self.workers // self.hosts if self.hosts else 1
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """One for each host, or each worker."""
+        """A bundle for each host, or for each worker."""
         return [self.share.times(self.per_bundle) for _ in range(self.hosts or self.workers)]
 
     @property
     def strategy(self) -> str:
-        """How Ray is to spread the bundles over nodes."""
+        """Ray's strategy for the bundles."""
         return "STRICT_SPREAD" if self.hosts else "PACK"
 
     def objection(self, nodes: Sequence[str]) -> str:
-        """What is wrong with workers on these nodes, one for each; empty if nothing is."""
+        """Why workers on these nodes (one item per worker) do not fit; empty if they do."""
         found = Counter(nodes)
         if not self.hosts or set(found.values()) == {self.per_bundle}:
             return ""
@@ -86,10 +84,10 @@ class Shape:
 
 
 class Placement:
-    """A placement group for ``shape``, or the one that this process runs in; blocks until ready.
+    """A new placement group for ``shape``, or the current one; blocks until it is ready.
 
     Raises:
-        TimeoutError: the cluster has not had these resources within ``timeout_s``.
+        TimeoutError: the cluster did not have these resources within ``timeout_s``.
     """
 
     def __init__(self, shape: Shape, timeout_s: float, *, use_current: bool) -> None:
@@ -115,7 +113,7 @@ class Placement:
         return group
 
     def options(self, worker: int) -> dict[str, Any]:
-        """What the actor of a worker is started with."""
+        """The options of a worker's actor."""
         index = worker // self._shape.per_bundle if self._is_own else -1
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=self.group, placement_group_bundle_index=index
@@ -123,28 +121,29 @@ class Placement:
         return {**self._shape.share.options(), "scheduling_strategy": strategy}
 
     def describe(self) -> str:
-        """Where the workers have their resources from, for messages."""
+        """The placement group, for messages."""
         if self._is_own:
             return "a placement group of their own"
         return f"the current placement group, whose bundles are {self.group.bundle_specs}"
 
     def release(self) -> None:
-        """Give the resources back, if they were reserved here."""
+        """Remove the placement group, unless it is the current one."""
         if self._is_own:
             remove_placement_group(self.group)
 
 
 def beside_caller() -> dict[str, Any]:
-    """What an actor or task is started with that has no share and serves the caller.
+    """The options of an actor or task that helps the caller and needs no resources.
 
-    It is on the caller's node, a client's is that of its server: no other node takes it along.
+    It runs on the caller's node (for a client, the node of its server), so the loss of another node
+    does not end it.
     """
     here = ray.get_runtime_context().get_node_id()
     address = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
     return {
         "num_cpus": 0,
-        # What needs nothing is placed by any node, also by a new one that has not heard of this one
-        # yet and takes it itself. This much of the node's own resource is never short.
+        # Any node may place an actor without resources. A new node that does not know this one yet
+        # would keep it. This small part of the node's own resource is always free.
         "resources": {f"node:{address}": 0.001},
         "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True),
     }

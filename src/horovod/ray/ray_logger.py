@@ -1,4 +1,4 @@
-"""How workers send dictionaries to the callbacks of ``run`` and ``execute``, while these run."""
+"""Workers send dictionaries to the callbacks of ``run`` and ``execute`` while these run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _queues: list[_Queue] = []
 
 
 def configure(queue: _Queue | None) -> None:
-    """From now on ``log`` puts dictionaries into ``queue``; None: it drops them."""
+    """Let ``log`` put dictionaries into ``queue``; None drops them."""
     _queues[:] = [] if queue is None else [queue]
 
 
 def log(info_dict: Mapping[str, Any]) -> None:
-    """Send a dictionary to the callbacks, if there are any; blocks until it is on its way."""
+    """Send a dictionary to the callbacks, if there are any; blocks until it is sent."""
     for queue in _queues:
         queue.put(dict(info_dict))

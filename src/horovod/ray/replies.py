@@ -1,27 +1,30 @@
-"""What all workers reply to one question, and which failure is the cause of the others."""
+"""The workers' replies to one call, the cause of a failure, and the logs for callbacks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
+from ray.util.queue import Empty, Queue
 
 from horovod.errors import HorovodInternalError
+from horovod.ray.placement import beside_caller
 
-__all__ = ["WorkersFailedError", "collect", "first_cause"]
+Callback = Callable[[dict[str, Any]], Any]
 
-# From a failure to those of the others: a rank that has lost another often fails before Ray knows
-# why that one has ended.
+# Time for the failures of other ranks: a rank that lost a peer often fails before Ray knows why the
+# peer has ended.
 _CAUSE_S = 15.0
-_REST_S = 1.0
+_OTHERS_S = 1.0
 _POLL_S = 0.2
 
 
 class WorkersFailedError(Exception):
-    """Ranks have failed: ``errors``, by rank."""
+    """Ranks have failed; ``errors`` has their errors by rank."""
 
     def __init__(self, errors: Mapping[int, Exception]) -> None:
         super().__init__(f"ranks {sorted(errors)} have failed")
@@ -37,8 +40,8 @@ def collect(
     """The values of ``references`` by rank; ``meanwhile`` is called now and then.
 
     Raises:
-        WorkersFailedError: some have failed; others that have not may still be under way.
-        TimeoutError: there are some left at ``deadline``, of the monotonic clock.
+        WorkersFailedError: ranks have failed; other calls may still run.
+        TimeoutError: calls still run at ``deadline``, a time of the monotonic clock.
     """
     ranks = {reference: rank for rank, reference in enumerate(references)}
     waiting = list(references)
@@ -53,7 +56,7 @@ def collect(
                 values[ranks[reference]] = ray.get(reference)
             except Exception as error:
                 errors[ranks[reference]] = error
-                until = min(until, time.monotonic() + _patience_s(error))
+                until = min(until, time.monotonic() + _grace_s(error))
         if meanwhile is not None:
             meanwhile()
     if errors:
@@ -63,14 +66,15 @@ def collect(
     return [values[rank] for rank in range(len(references))]
 
 
-def _patience_s(error: Exception) -> float:
-    return _CAUSE_S if isinstance(error, HorovodInternalError) else _REST_S
+def _grace_s(error: Exception) -> float:
+    return _CAUSE_S if isinstance(error, HorovodInternalError) else _OTHERS_S
 
 
 def first_cause(errors: Mapping[int, Exception]) -> tuple[int, Exception]:
     """The failure that explains the others, and its rank.
 
-    A worker that is gone explains all; a function's own error explains collectives that fail.
+    The end of a worker explains all other failures; a function's own error explains failed
+    collectives.
     """
 
     def order(rank: int) -> tuple[int, int]:
@@ -81,3 +85,39 @@ def first_cause(errors: Mapping[int, Exception]) -> tuple[int, Exception]:
 
     rank = min(errors, key=order)
     return rank, errors[rank]
+
+
+def call_back(callbacks: Sequence[Callback], item: dict[str, Any]) -> None:
+    """Call all callbacks with a dictionary, in their order."""
+    for callback in callbacks:
+        callback(item)
+
+
+@contextmanager
+def listening(
+    workers: Sequence[Any], callbacks: Sequence[Callback]
+) -> Iterator[Callable[[], None] | None]:
+    """Within ``with`` workers log into a queue; yields a function that empties it, or None."""
+    if not callbacks:
+        yield None
+        return
+    queue = Queue(actor_options=beside_caller())
+    try:
+        ray.get([worker.set_queue.remote(queue) for worker in workers])
+
+        def empty() -> None:
+            for item in items_of(queue):
+                call_back(callbacks, item)
+
+        yield empty
+        empty()
+        ray.get([worker.set_queue.remote(None) for worker in workers])
+    finally:
+        queue.shutdown(force=True)
+
+
+def items_of(queue: Queue) -> Iterator[Any]:
+    """The items of a queue until it is empty; does not wait for more."""
+    with suppress(Empty):
+        while count := queue.qsize():
+            yield from queue.get_nowait_batch(count)

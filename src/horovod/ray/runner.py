@@ -1,7 +1,7 @@
-"""The import path for the executor and the worker, and for those who make workers of their own.
+"""The import path of the executor and the worker, and a ``Coordinator`` for users' own actors.
 
-A ``Coordinator`` gives actors of others what ``RayExecutor`` gives its own: their places in the
-world, and where to meet.
+A ``Coordinator`` gives users' actors what ``RayExecutor`` gives its workers: their ranks and the
+address of the job's store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horovod.launch.embedded.external_workers import (
     external_environments,
     positions_on,
 )
-from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import Rendezvous
 from horovod.ray.executor import RayExecutor
 from horovod.ray.settings import RaySettings, interfaces_of
 from horovod.ray.worker import BaseHorovodWorker
@@ -28,16 +28,16 @@ __all__ = ["BaseHorovodWorker", "Coordinator", "MiniSettings", "RayExecutor"]
 __getattr__ = names_of(__name__)
 
 
-_PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
-_PLACE_NAMES = frozenset(f"HOROVOD_{name}" for name in _PLACE)
+_RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+_RANK_VARIABLES = frozenset(f"HOROVOD_{name}" for name in _RANK_NAMES)
 _NOWHERE = Rendezvous("", 0, b"")
 
 
 class MiniSettings(RaySettings):
     """Settings without ``create_settings``, with other defaults.
 
-    ``verbose``, ``key``, ``ssh_port`` and ``elastic`` have no effect: each job makes a key of its
-    own, nothing uses ssh, and ``min_workers`` makes a job elastic.
+    ``verbose``, ``key``, ``ssh_port`` and ``elastic`` have no effect: each job makes its own key,
+    Horovod on Ray does not use ssh, and ``min_workers`` makes a job elastic.
     """
 
     def __init__(
@@ -51,9 +51,8 @@ class MiniSettings(RaySettings):
         placement_group_timeout_s: float = 100,
         elastic: bool = False,
     ) -> None:
-        super().__init__(
-            timeout_s, placement_group_timeout_s, ssh_identity_file, interfaces_of(nics)
-        )
+        limits = (timeout_s, placement_group_timeout_s)
+        super().__init__(*limits, ssh_identity_file, interfaces_of(nics))
         self.verbose = verbose
         self.key = key
         self.ssh_port = ssh_port
@@ -73,10 +72,10 @@ class _Registered:
 
 
 class Coordinator:
-    """Places and a meeting point for workers that somebody else has started.
+    """Ranks and a rendezvous for workers that the user has started.
 
-    Register all, then update each worker's environment with what the two other methods return. The
-    job's secret is in there. The job's store lives as long as this object.
+    Register all workers, then update each worker's environment with the results of the two other
+    methods, which include the job's secret. The job's store lives as long as this object.
 
     Args:
         settings: ``nics`` are the network interfaces that ranks may use.
@@ -89,7 +88,7 @@ class Coordinator:
 
     @property
     def world_size(self) -> int:
-        """How many workers are registered."""
+        """The number of registered workers."""
         return len(self._registered)
 
     @property
@@ -99,7 +98,7 @@ class Coordinator:
         return ",".join(f"{node}:{number}" for node, number in count.items())
 
     def register(self, hostname: str, node_id: str, world_rank: int) -> None:
-        """Add a worker: its machine's name, its node's in Ray, and its number.
+        """Add a worker: its host name, its node's id in Ray, and its number.
 
         Raises:
             ValueError: another worker has the number.
@@ -109,19 +108,19 @@ class Coordinator:
         self._registered.append(_Registered(hostname, node_id, world_rank))
 
     def finalize_registration(self) -> dict[int, dict[str, str]]:
-        """Each worker's place as variables, by the number it was registered with.
+        """Each worker's rank variables, by its registered number.
 
-        Workers of a node have consecutive ranks, so a rank may differ from that number.
+        Workers of a node have consecutive ranks, so a rank may differ from the number.
         """
         numbers = sorted(worker.world_rank for worker in self._registered)
         environments = external_environments(self._slots(), _NOWHERE, {})
         return {
-            number: {name: text for name, text in environment.items() if name in _PLACE_NAMES}
+            number: {name: text for name, text in environment.items() if name in _RANK_VARIABLES}
             for number, environment in zip(numbers, environments, strict=True)
         }
 
     def establish_rendezvous(self) -> dict[str, str]:
-        """Open the job's store on this machine; the variables by which all workers find it.
+        """Open the job's store on this machine; returns the variables with its address.
 
         Raises:
             OSError: no port is free.
@@ -134,10 +133,9 @@ class Coordinator:
         if self._store is not None:
             self._store.close()
         self._store = ExternalWorkerStore(others, self.settings.nics)
-        common = external_environments(
-            self._slots(), self._store.rendezvous, {}, self.settings.nics
-        )
-        return {name: text for name, text in common[0].items() if name not in _PLACE_NAMES}
+        nics = self.settings.nics
+        common = external_environments(self._slots(), self._store.rendezvous, {}, nics)
+        return {name: text for name, text in common[0].items() if name not in _RANK_VARIABLES}
 
     def _slots(self) -> list[RankInfo]:
         workers = sorted(self._registered, key=lambda worker: worker.world_rank)

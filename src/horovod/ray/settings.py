@@ -1,4 +1,4 @@
-"""What ``create_settings`` of the executors returns."""
+"""The settings that ``create_settings`` of the executors returns."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from typing import Protocol
 
 from horovod.launch.model.hosts import interface_names
 
-__all__ = ["HostDiscovery", "RaySettings", "interfaces_of", "write_identity"]
-
 
 class HostDiscovery(Protocol):
-    """Whoever knows on which machines workers may run now."""
+    """Finds the machines on which workers may run now."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """How many workers each has room for, by the address that Ray knows it by."""
+        """The workers that fit on each machine, by its address in Ray."""
 
 
 @dataclass
 class RaySettings:
-    """How long a start may take, and which network interfaces ranks use (none: any that do).
+    """Time limits of a start, and the network interfaces of ranks (empty: all usable ones).
 
-    ``discovery`` says where an elastic job's workers may run, unless an executor overrides it.
+    ``discovery`` finds the nodes of an elastic job, unless an executor overrides it.
     """
 
     timeout_s: float = 30.0
@@ -35,7 +33,7 @@ class RaySettings:
 
 
 def interfaces_of(nics: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Names of interfaces from a text or several."""
+    """The names of interfaces in one string or several."""
     return interface_names([nics] if isinstance(nics, str) else sorted(nics or ()))
 
 

@@ -11,21 +11,18 @@ from ray.exceptions import RayActorError
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.embedded.external_workers import external_environments, positions_on
-from horovod.ray.callbacks import Callback, listening
 from horovod.ray.placement import Placement, Shape
-from horovod.ray.replies import WorkersFailedError, collect, first_cause
+from horovod.ray.replies import Callback, WorkersFailedError, collect, first_cause, listening
 from horovod.ray.settings import RaySettings
 from horovod.ray.worker import ActorInfo, BaseHorovodWorker
-
-__all__ = ["StaticJob"]
 
 
 class StaticJob:
     """Actors that are ready to call ``hvd.init``; ``workers`` are in the order of ranks.
 
     Raises:
-        TimeoutError: no resources, or actors do not start in time.
-        ValueError: the current placement group has them on other nodes than asked for.
+        TimeoutError: there are no resources, or actors do not start in time.
+        ValueError: the current placement group has its resources on unsuitable nodes.
     """
 
     def __init__(
@@ -41,7 +38,7 @@ class StaticJob:
             shape, settings.placement_group_timeout_s, use_current=use_current_placement_group
         )
         self.workers: list[Any] = []
-        self._cards: list[ActorInfo] = []
+        self._infos: list[ActorInfo] = []
         try:
             self._start(shape, environment)
         except BaseException:
@@ -54,26 +51,26 @@ class StaticJob:
         self.workers = [
             actor.options(**self._placement.options(n)).remote(n, count) for n in range(count)
         ]
-        cards = self._ask([worker.card.remote() for worker in self.workers], "start")
-        if objection := shape.objection([card.node_id for card in cards]):
+        infos = self._ask([worker.actor_info.remote() for worker in self.workers], "start")
+        if objection := shape.objection([info.node_id for info in infos]):
             raise ValueError(objection)
-        slots = positions_on([card.node_id for card in cards])
+        slots = positions_on([info.node_id for info in infos])
         order = sorted(range(count), key=lambda number: slots[number].rank)
         self.workers = [self.workers[number] for number in order]
-        self._cards = [cards[number] for number in order]
+        self._infos = [infos[number] for number in order]
         self._introduce([slots[number] for number in order], environment)
 
     def _introduce(self, slots: Sequence[RankInfo], extra: Mapping[str, Any]) -> None:
-        """Give all workers their numbers, and where to meet: in the process of rank 0."""
-        first, cards = self._cards[0], self._cards
-        others = {card.node_id: (card.address,) for card in cards if card.node_id != first.node_id}
+        """Open the store in rank 0's process, and give all workers their environments."""
+        first, infos = self._infos[0], self._infos
+        others = {info.node_id: (info.address,) for info in infos if info.node_id != first.node_id}
         nics = self._settings.nics
         rendezvous = self._ask([self.workers[0].open_store.remote(others, nics)], "open a store")[0]
         environments = external_environments(slots, rendezvous, extra, nics)
-        gpus = _gpus_by_node(cards)
-        for card, environment in zip(cards, environments, strict=True):
-            if gpus[card.node_id]:
-                environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(gpus[card.node_id]))
+        gpus = _gpus_by_node(infos)
+        for info, environment in zip(infos, environments, strict=True):
+            if gpus[info.node_id]:
+                environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(gpus[info.node_id]))
         self._ask(
             [
                 worker.update_env_vars.remote(environment)
@@ -83,7 +80,7 @@ class StaticJob:
         )
 
     def _ask(self, references: Sequence[Any], what: str) -> list[Any]:
-        """What workers reply before there is a world."""
+        """The workers' replies before there is a world."""
         limit_s = self._settings.timeout_s
         try:
             return collect(references, deadline=time.monotonic() + limit_s)
@@ -92,7 +89,7 @@ class StaticJob:
         except TimeoutError as late:
             raise TimeoutError(
                 f"{late} of {len(self.workers)} did not {what} within {limit_s:g} s (timeout_s); "
-                f"they have their resources from {self._placement.describe()}"
+                f"their resources are from {self._placement.describe()}"
             ) from None
 
     def start_executables(
@@ -101,7 +98,7 @@ class StaticJob:
         args: Sequence[Any] | None,
         kwargs: Mapping[str, Any] | None,
     ) -> None:
-        """Each worker makes one."""
+        """Make an executable in each worker."""
         self._results(
             [worker.start_executable.remote(make, args, kwargs) for worker in self.workers]
         )
@@ -116,20 +113,20 @@ class StaticJob:
         return self._results([self.workers[0].execute.remote(func)])[0]
 
     def begin(self, func: Callable[[Any], Any]) -> list[Any]:
-        """Start ``func(executable)`` on all workers; references to its results by rank."""
+        """Start ``func(executable)`` on all workers; references to the results by rank."""
         return [worker.execute.remote(func) for worker in self.workers]
 
     def execute(self, func: Callable[[Any], Any], callbacks: Sequence[Callback]) -> list[Any]:
-        """``func(executable)`` on all workers, while ``callbacks`` get what they log."""
+        """``func(executable)`` on all workers; ``callbacks`` get their logs."""
         with listening(self.workers, callbacks) as listen:
             return self._results(self.begin(func), listen)
 
     def _results(
         self, references: Sequence[Any], meanwhile: Callable[[], None] | None = None
     ) -> list[Any]:
-        """What all workers answer, or the error that is the cause of the others.
+        """The replies of all workers, or the error that is the cause of the others.
 
-        An actor that has died ends the job: its resources are free again.
+        A dead actor ends the job, and its resources are released.
         """
         try:
             return collect(references, meanwhile=meanwhile)
@@ -140,32 +137,32 @@ class StaticJob:
             raise error from None
 
     def _cause(self, failure: WorkersFailedError) -> Exception:
-        """A worker's own error as it is; the end of one with its rank and node."""
+        """A worker's own error; for a dead worker an error with its rank and node."""
         rank, error = first_cause(failure.errors)
         if not isinstance(error, RayActorError):
             return error
-        place = f" on {self._cards[rank].place}" if self._cards else ""
+        place = f" on {self._infos[rank].place}" if self._infos else ""
         gone: Exception = RayActorError(
             error.actor_id,
             f"the worker of rank {rank}{place} is gone, which ends the job; its resources are "
-            f"given back, and start() begins a new one. Ray says: {error}",
+            f"released, and start() begins a new one. Ray says: {error}",
             actor_init_failed=error.actor_init_failed,
             preempted=error.preempted,
         )
         return gone
 
     def end(self) -> None:
-        """End the actors and give back what they had. May be called again."""
+        """End the actors and release their resources. May be called again."""
         workers, self.workers = self.workers, []
         for worker in workers:
             ray.kill(worker)
         self._placement.release()
 
 
-def _gpus_by_node(cards: Sequence[ActorInfo]) -> dict[str, list[str]]:
-    """All GPUs of the workers of each node: each uses its own, and reaches those of the others."""
+def _gpus_by_node(infos: Sequence[ActorInfo]) -> dict[str, list[str]]:
+    """The GPUs of all workers of each node: a worker uses its own and reaches the others."""
     found: dict[str, list[str]] = {}
-    for card in cards:
-        there = found.setdefault(card.node_id, [])
-        there += [number for number in card.gpu_ids if number not in there]
+    for info in infos:
+        there = found.setdefault(info.node_id, [])
+        there += [number for number in info.gpu_ids if number not in there]
     return found

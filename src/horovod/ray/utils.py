@@ -1,4 +1,4 @@
-"""Small helpers of scripts that make workers of their own."""
+"""Helpers for scripts that make their own workers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __getattr__ = names_of(__name__)
 
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
-    """The values of the references that ``fn`` makes of each worker; blocks until all are there."""
+    """The values of the references that ``fn`` returns for each worker; blocks until all exist."""
     return list(ray.get([fn(worker) for worker in collection]))
 
 
 def nics_to_env_var(nics: str | Iterable[str]) -> dict[str, str]:
-    """The variables by which a worker uses these network interfaces only."""
+    """The variables that limit a worker to these network interfaces."""
     names = ",".join(interfaces_of(nics))
     return {"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names}

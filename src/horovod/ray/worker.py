@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from horovod.launch.embedded.external_workers import ExternalWorkerStore
-from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import Rendezvous
 from horovod.ray import ray_logger
 
 __all__ = ["ActorInfo", "BaseHorovodWorker"]
@@ -19,7 +19,7 @@ __all__ = ["ActorInfo", "BaseHorovodWorker"]
 
 @dataclass(frozen=True)
 class ActorInfo:
-    """Where a worker is, and the GPUs that Ray gave it."""
+    """The node of a worker, and the GPUs that Ray gave it."""
 
     node_id: str
     hostname: str
@@ -33,12 +33,12 @@ class ActorInfo:
 
 
 class BaseHorovodWorker:
-    """Runs in an actor of Ray's; ``RayExecutor`` makes one for each rank."""
+    """Runs in an actor of Ray; ``RayExecutor`` makes one for each rank."""
 
     executable: Any = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
-        # What a process without a launcher would be, until it is told.
+        # Valid numbers until ``update_env_vars`` sets the final ones.
         os.environ["HOROVOD_HOSTNAME"] = self.node_id()
         os.environ["HOROVOD_RANK"] = str(world_rank)
         os.environ["HOROVOD_SIZE"] = str(world_size)
@@ -56,28 +56,28 @@ class BaseHorovodWorker:
         """The GPUs that Ray gave this worker."""
         return [str(number) for number in ray.get_gpu_ids()]
 
-    def card(self) -> ActorInfo:
-        """All that ``RayExecutor`` has to know of this worker."""
+    def actor_info(self) -> ActorInfo:
+        """The node and GPUs of this worker, for ``RayExecutor``."""
         address = ray.util.get_node_ip_address()
         return ActorInfo(self.node_id(), self.hostname(), address, tuple(self.get_gpu_ids()))
 
     def open_store(
         self, others: Mapping[str, Sequence[str]], interfaces: Sequence[str]
     ) -> Rendezvous:
-        """Keep the job's store in this process; see ``ExternalWorkerStore``."""
+        """Open the job's store in this process; see ``ExternalWorkerStore``."""
         self._store = ExternalWorkerStore(others, interfaces)
         return self._store.rendezvous
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
-        """Set variables of this process' environment."""
+        """Set variables of this process's environment."""
         os.environ.update({name: str(value) for name, value in env_vars.items()})
 
     def env_vars(self) -> dict[str, str]:
-        """This process' environment."""
+        """This process's environment."""
         return dict(os.environ)
 
     def set_queue(self, queue: Any) -> None:
-        """``ray_logger.log`` puts its dictionaries into this queue of Ray's; None: nowhere."""
+        """Let ``ray_logger.log`` put its dictionaries into this queue of Ray; None drops them."""
         ray_logger.configure(queue)
 
     def start_executable(
@@ -86,16 +86,16 @@ class BaseHorovodWorker:
         executable_args: Sequence[Any] | None = None,
         executable_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make what ``execute`` hands to functions."""
+        """Make the object that ``execute`` passes to functions."""
         if executable_cls is not None:
             self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """``func(executable)``. When it fails this rank leaves the world: nobody waits for it."""
+        """``func(executable)``. A failed rank leaves the world, so no other rank waits for it."""
         try:
             return func(self.executable)
         except BaseException:
-            # Here, because a function that uses no collectives needs no engine.
+            # Not at the top: a function without collectives needs no engine.
             from horovod.core import world
 
             world.shutdown()

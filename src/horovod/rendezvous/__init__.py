@@ -1,4 +1,4 @@
-"""N processes become authenticated peers: who am I, where is the store, who else is there.
+"""Turns N processes into authenticated peers: their ranks, the store, the mesh.
 
-``meeting`` is what others call. Nothing is imported here: launchers need the store alone.
+Other packages call ``bootstrap``. Nothing is imported here, since launchers need the store alone.
 """

@@ -1,8 +1,8 @@
-"""All ranks say something, all hear everything: agreement by means of nothing but a store.
+"""An all-gather through a store: every rank gives a value, and all get all values or one error.
 
-The first rank collects what the others post and publishes it; a rank that fails posts the reason
-instead, and everybody gets that as its error. Every value carries a proof of the job's secret over
-where it belongs, so it counts no more who else can write to the store.
+The first rank collects the values and publishes them. A rank that fails posts the reason instead,
+which is then the error of all ranks. Every value carries a proof of the job's secret over the key
+where it belongs, so other writers to the store are harmless.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import TypeVar
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
-from horovod.rendezvous.base.failure import decode_failure, encode_failure
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.base.membership import failure_from_bytes, failure_to_bytes
 from horovod.rendezvous.store.client import Store
 from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
 
 __all__ = ["StoreAllgather", "decode_all"]
 
-_ROLE = b"horovod gathering"
-_GRACE_S = 5.0  # beyond the first rank's own deadline: only a stopped one is that late
-_SLICE_S = 0.25  # a failure posted by a later rank is seen within this time
+_ROLE = b"horovod allgather"
+_GRACE_S = 5.0  # after the first rank's own deadline: only a stopped rank is that late
+_SLICE_S = 0.25  # within which the first rank sees a failure of another one
 _VALUE, _FAILURE = b"+", b"-"
 _SECONDS = struct.Struct("!d")
 _MOST_SECONDS = 1e9
@@ -41,11 +41,11 @@ _Value = TypeVar("_Value")
 def decode_all(
     ranks: Sequence[int], values: Sequence[bytes], decode: Callable[[bytes], _Value]
 ) -> list[_Value]:
-    """What ``decode`` makes of each rank's value.
+    """``decode`` of each rank's value.
 
     Raises:
-        InitError: a value is not what it should be, and the text says whose; on all ranks alike,
-            since all have the same values.
+        InitError: the value of a rank is malformed; the same on all ranks, since all decode the
+            same values.
     """
     found = []
     for rank, value in zip(ranks, values, strict=True):
@@ -57,11 +57,11 @@ def decode_all(
 
 
 class StoreAllgather:
-    """One round among ``ranks`` under ``key``, which is used once.
+    """One all-gather among ``ranks`` under ``key``, which is used once.
 
-    ``deadline`` is the first rank's to enforce; with ``is_meeting`` the others take over the time
-    that it has left when they find it there. ``check`` says, on the first rank, what is wrong with
-    a value as soon as it is there.
+    The first rank enforces ``deadline``. With ``is_bootstrap`` the others take over its remaining
+    time as soon as it has arrived. On the first rank ``check`` says what is wrong with a value when
+    it arrives.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class StoreAllgather:
         ranks: Sequence[int],
         deadline: Deadline,
         *,
-        is_meeting: bool = False,
+        is_bootstrap: bool = False,
         check: Callable[[bytes], InitError | None] | None = None,
     ) -> None:
         self.deadline = deadline
-        self._shelf = ProvenValues(store, secret, _ROLE)
+        self._proven = ProvenValues(store, secret, _ROLE)
         self._key = key
         self._rank = rank
         self._ranks = ranks
-        self._is_meeting = is_meeting
-        self._late = "did not arrive" if is_meeting else "stopped answering"
+        self._is_bootstrap = is_bootstrap
+        self._late = "did not arrive" if is_bootstrap else "stopped answering"
         self._check = check
         self._values: dict[int, bytes] = {}
         self._is_published = False
@@ -93,23 +93,23 @@ class StoreAllgather:
         return self._rank == self._ranks[0]
 
     def own_value(self) -> bytes | None:
-        """What was last said in this rank's name, maybe by another process; None for nothing."""
+        """The value that was last posted as this rank, maybe by another process; None if none."""
         return self._take(str(self._rank), 0.0)
 
     def post(self, value: bytes) -> None:
-        """Say ``value``."""
+        """Give ``value``."""
         if self._is_first:
             self._values[self._rank] = value
-            if self._is_meeting:
+            if self._is_bootstrap:
                 self._put("here", _SECONDS.pack(self.deadline.remaining_s()))
         self._put(str(self._rank), value)
 
     def fail(self, error: InitError) -> None:
-        """Say that this rank cannot go on; the others raise the same. Not after the end."""
+        """Make the other ranks raise ``error``; does nothing after the end of the all-gather."""
         if self._is_published:
             return
-        reason = encode_failure(error)
-        # Without the store nobody can be told, and why this rank failed matters more here.
+        reason = failure_to_bytes(error)
+        # Without the store the others cannot be told; the caller raises the first error.
         with contextlib.suppress(InitError):
             if self._is_first:
                 self._publish(_FAILURE + reason)
@@ -117,28 +117,28 @@ class StoreAllgather:
                 self._put("failed", reason)
 
     def exchange(self, value: bytes) -> list[bytes]:
-        """``post`` and wait for what the others said, in the order of ``ranks``.
+        """``post`` and wait for all values, in the order of ``ranks``.
 
         Raises:
-            InitError: a rank failed or did not come before the deadline; on all ranks alike.
+            InitError: a rank failed or did not arrive before the deadline; the same on all ranks.
         """
         self.post(value)
-        if self._is_meeting and not self._is_first:
+        if self._is_bootstrap and not self._is_first:
             self._find_first()
         return self.wait()
 
     def wait(self) -> list[bytes]:
-        """Wait for what the others say, once this rank has posted; raises as ``exchange``."""
+        """Wait for all values after ``post``; raises as ``exchange``."""
         while True:
-            # The others need not look: the first one ends it for all.
+            # Only the first rank looks for failures, and ends the wait of all.
             found = self.poll(_SLICE_S if self._is_first else self.deadline.remaining_s())
             if found is not None:
                 return found
 
     def poll(self, wait_s: float) -> list[bytes] | None:
-        """What all have said, or None if that takes longer than ``wait_s``; raises as ``exchange``.
+        """All values, or None if that takes longer than ``wait_s``; raises as ``exchange``.
 
-        The first rank must call it again and again, or nobody hears anything.
+        The first rank must call it repeatedly, since its calls collect and publish the values.
         """
         return self._collect(wait_s) if self._is_first else self._listen(wait_s)
 
@@ -175,7 +175,7 @@ class StoreAllgather:
             return None
         self._is_published = True
         if answer[:1] == _FAILURE:
-            raise decode_failure(answer[1:], f"rank {self._ranks[0]}")
+            raise failure_from_bytes(answer[1:], f"rank {self._ranks[0]}")
         return self._values_in(answer)
 
     def _values_in(self, answer: bytes) -> list[bytes]:
@@ -196,7 +196,7 @@ class StoreAllgather:
                 if value is not None:
                     self._note(rank, value)
                 elif self._check is None:
-                    break  # what the rest have said can wait until it is their turn
+                    break  # the values of later ranks can be collected later
         self._check_failed()
         if len(self._values) == len(self._ranks):
             values = [self._values[rank] for rank in self._ranks]
@@ -223,7 +223,7 @@ class StoreAllgather:
     def _check_failed(self) -> None:
         reason = self._take("failed", 0.0)
         if reason is not None:
-            self._end(decode_failure(reason, "another rank"))
+            self._end(failure_from_bytes(reason, "another rank"))
 
     def _end(self, error: InitError) -> None:
         self.fail(error)
@@ -234,16 +234,16 @@ class StoreAllgather:
         self._put("all", answer)
 
     def _put(self, name: str, value: bytes) -> None:
-        self._shelf.put(f"{self._key}/{name}", value)
+        self._proven.put(f"{self._key}/{name}", value)
 
     def _take(self, name: str, wait_s: float) -> bytes | None:
-        """The value under ``name``, if one is there in time; one without a proof counts as none."""
+        """The value under ``name`` if it comes in time. A value without a proof is ignored."""
         key = f"{self._key}/{name}"
         try:
-            return self._shelf.take(key, wait_s)
+            return self._proven.take(key, wait_s)
         except UnprovenError:
             self._refuse(name, key)
-        time.sleep(min(wait_s, 0.01))  # the store answers at once until the right one writes
+        time.sleep(min(wait_s, 0.01))  # until a rank of this job writes, the store answers at once
         return None
 
     def _refuse(self, name: str, key: str) -> None:

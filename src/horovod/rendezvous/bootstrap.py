@@ -1,9 +1,9 @@
-"""N processes become authenticated peers: who am I, where is the store, who else is there.
+"""From the environment to a mesh: which rank this process is, and its connections to the others.
 
-``world`` calls ``identify`` and, where there is more than one rank, ``meet``; the engine gets the
-descriptors of the resulting ``Mesh``. The connection to the store stays open, and silent, until the
-process ends, so that the next ``init`` need not make another. Every ``init`` of a process counts up
-a generation and uses keys of its own, so worlds can follow each other.
+``core/world.py`` calls ``recognise`` and, if there is more than one rank, ``meet``. The engine gets
+the descriptors of the resulting ``Mesh``. The connection to the store stays open without traffic
+until the process ends, for the next ``init``. Each ``init`` has a new generation and its own keys
+in the store.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovod.core.base import mpi_library
 from horovod.errors import InitError
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.descriptors import raise_limit
-from horovod.rendezvous.base.membership import Deadline, Mesh, SetLinks
+from horovod.rendezvous.base.membership import Mesh, SetLinks
 from horovod.rendezvous.identity import mpi as mpi_identity
 from horovod.rendezvous.identity.elastic_client import (
     ElasticClient,
     RemovedError,
-    identity_in,
-    this_member,
+    this_client,
 )
 from horovod.rendezvous.identity.environment import ProcessInfo, identify
 from horovod.rendezvous.identity.secret_socket import ask_for_secret
@@ -48,7 +48,7 @@ __all__ = [
     "new_launcher_store",
     "recognise",
     "secret_in",
-    "this_member",
+    "this_client",
 ]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
@@ -58,12 +58,12 @@ _INTERFACES = "HOROVOD_GLOO_IFACE"
 
 
 class _Contact(NamedTuple):
-    """An open store and the job's secret; ``source`` tells from where."""
+    """An open store and the job's secret. ``source`` is what both were found with."""
 
     source: tuple[object, ...]
     store: StoreClient | TorchStore
     secret: bytes
-    server: StoreServer | None = None  # where this process keeps the store itself
+    server: StoreServer | None = None  # if this process is the store's server
 
     def close(self) -> None:
         self.store.close()
@@ -86,20 +86,20 @@ def recognise(
     """Who this process is; blocks in an elastic job, and where MPI says it, until all ask.
 
     Args:
-        comm: what ``init`` was given: ranks, an mpi4py communicator, or None for all.
-        by_mpi: ask MPI where it may know, although something else started the process.
-        mpi_threads: MPI is going to be called by several threads at a time.
+        comm: the argument of ``init``: ranks, an mpi4py communicator, or None for all.
+        by_mpi: ask MPI although something else may have started the process.
+        mpi_threads: several threads will call MPI at a time.
 
     Raises:
-        InitError: what the launcher says makes no sense, or not all processes came in time; an
-            elastic job has no place for this process any more, or no driver.
-        ValueError: a communicator where MPI knows nothing of the other processes.
+        InitError: the launcher's variables make no sense, or not all processes came in time; or an
+            elastic job has removed this process, or has no driver.
+        ValueError: a communicator, but MPI did not start the processes of this world.
     """
     is_communicator = mpi_library.is_communicator(comm)
     if is_communicator and comm.Get_size() == 1:
         return ProcessInfo(hostname=os.uname().nodename, launcher="mpirun", comm=comm)
     is_ours = "HOROVOD_RANK" in environ or "TORCHELASTIC_RUN_ID" in environ
-    # What mpirun starts in a job of Slurm's may have variables of both.
+    # A process of mpirun in a Slurm job may have the variables of both.
     if not is_ours and (by_mpi or is_communicator or mpi_identity.is_started_by_mpi(environ)):
         return mpi_identity.identify_by_mpi(environ, timeout_s, comm, needs_threads=mpi_threads)
     if is_communicator:
@@ -107,9 +107,9 @@ def recognise(
             "init: comm is an mpi4py communicator, but MPI did not start the processes of this "
             "world; use mpirun or horovodrun --mpi, or give a list of ranks"
         )
-    if (member := this_member(environ)) is not None:
-        seat = member.request_assignment(lambda: launcher_store(environ, timeout_s))
-        identity = identity_in(seat, environ)
+    if (client := this_client(environ)) is not None:
+        assignment = client.request_assignment(lambda: launcher_store(environ, timeout_s))
+        identity = assignment.process_info(environ)
     elif not is_ours and _is_step(environ):
         from horovod.rendezvous.identity.slurm import identify_by_slurm
 
@@ -122,8 +122,7 @@ def recognise(
 def _is_step(environ: Mapping[str, str]) -> bool:
     """Whether Slurm's srun started this process as one of several.
 
-    A program of a batch script alone, or in a shell that srun started, has other variables of
-    Slurm's, too.
+    A program in a batch script or in a shell of srun has Slurm's variables too.
     """
     return environ.get("SLURM_STEP_NUM_TASKS", "1") != "1" and "SLURM_PROCID" in environ
 
@@ -137,19 +136,19 @@ def meet(
     link_timeout_s: float = 30.0,
     protection: str = "control",
 ) -> Mesh:
-    """Meet the other ranks through the store that this job's launcher keeps; see ``mesh.connect``.
+    """Connect to the other ranks through the job's store; see ``mesh.connect``.
 
     ``HOROVOD_GLOO_IFACE`` in ``environ`` names the interfaces to other hosts, separated by commas;
-    without it all are tried. Every rank counts ``generation`` up by one for each attempt, failed
-    ones included. Blocks for about ``timeout_s`` at most. One thread of a process at a time.
+    without it all are tried. Every rank increments ``generation`` for each attempt, also after a
+    failed one. Blocks for about ``timeout_s`` at most. One thread of a process at a time.
 
     Raises:
-        InitError: no store, wrong secret, not all ranks came, or hosts cannot reach each other.
+        InitError: no store, wrong secret, missing ranks, or hosts that cannot reach each other.
     """
-    # Here, because launchers and their agents need the store alone.
+    # Imported here, since launchers and their agents need the store alone.
     from horovod.rendezvous.mesh import connect
 
-    raise_limit()  # for links to many hosts, and the strangers who reach where ranks listen
+    raise_limit()  # for links to many hosts and for unauthenticated peers
     deadline = Deadline(timeout_s)
     with _lock:
         contact = _find_contact(identity, environ, deadline)
@@ -177,7 +176,7 @@ def job_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: floa
 
 
 def launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
-    """This process's connection to the store that our launcher keeps.
+    """This process's connection to the store of our launcher.
 
     Raises:
         InitError: it cannot be reached.
@@ -187,7 +186,7 @@ def launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
 
 
 def new_launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
-    """One more connection to it, for a thread that waits there; the caller's to close.
+    """Another connection to it, for a thread that waits there; the caller closes it.
 
     Raises:
         InitError: it cannot be reached.
@@ -211,9 +210,9 @@ def _find_contact(
 def _source(identity: ProcessInfo, environ: Mapping[str, str]) -> tuple[object, ...]:
     """What a contact depends on; a forked child must not speak on its parent's connection."""
     names = (_ADDRESS, _PORT, _SECRET, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    # What our launcher's workers are is no part of it: in an elastic job it changes.
-    who = None if identity.launcher == "horovodrun" else identity
-    return (os.getpid(), who, *(environ.get(name) for name in names))
+    # The rank of a worker of our launcher may change in an elastic job; its store does not.
+    own = None if identity.launcher == "horovodrun" else identity
+    return (os.getpid(), own, *(environ.get(name) for name in names))
 
 
 def _open_contact(

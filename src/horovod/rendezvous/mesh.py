@@ -1,8 +1,8 @@
-"""Turns N processes into authenticated peers: those of a host share memory, hosts are connected.
+"""Turns N processes into authenticated peers: ranks of a host share memory, hosts are connected.
 
-Called by ``meet``, on the thread that called ``init``. All publish who and where they are; ranks of
-one place form a host and meet over a Unix socket, then the hosts connect over TCP. Nothing here
-outlives the call except the returned ``Mesh``.
+``bootstrap.meet`` calls it on the thread that called ``init``. All ranks publish who and where they
+are. Ranks with the same host id connect over a Unix socket, then the hosts connect over TCP.
+Nothing here outlives the call except the returned ``Mesh``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,16 @@ from horovod.core.base.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.allgather import StoreAllgather, decode_all
 from horovod.rendezvous.base.authentication import derive_key
-from horovod.rendezvous.base.failure import as_failure
-from horovod.rendezvous.base.membership import Deadline, HostMesh, Mesh, SetLinks
-from horovod.rendezvous.capabilities import (
-    RankCapabilities,
-    decode_card,
-    describe_difference,
-    encode_card,
-    hosts_of,
-    split_names,
-)
+from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.base.membership import HostMesh, Mesh, SetLinks, as_failure
+from horovod.rendezvous.capabilities import RankCapabilities, hosts_of, split_names
 from horovod.rendezvous.host.handshake import Claims
 from horovod.rendezvous.host.peer import join_mesh
 from horovod.rendezvous.host.root import host_mesh
 from horovod.rendezvous.identity.environment import ProcessInfo
-from horovod.rendezvous.identity.host_id import HostId, this_place
+from horovod.rendezvous.identity.host_id import HostId, this_host_id
 from horovod.rendezvous.links.linker import Linker
+from horovod.rendezvous.links.round import World
 from horovod.rendezvous.store.client import Store
 
 if TYPE_CHECKING:
@@ -51,16 +45,19 @@ def connect(
     link_timeout_s: float = 30.0,
     interfaces: Sequence[str] = (),
     protection: str = "control",
-    place: HostId | None = None,
+    host_id: HostId | None = None,
 ) -> Mesh:
-    """Meet all ranks of this world: share ``region_bytes`` with those who can, link to the others.
+    """Connect all ranks of this world: share ``region_bytes`` on this host, link to other hosts.
 
     Every rank calls it with the same ``size``, ``generation`` (a new one for every attempt) and
-    ``region_bytes``. Blocks until all have come and each holds everything, or none does; for up to
-    ``timeout_s``, or twice that on a rank that came long before rank 0. Links to other hosts go
-    over ``interfaces`` only, if any are named, and end ``link_timeout_s`` after the other end last
-    answered; ``protection`` is what those for tensors get (HOROVOD_LINK_PROTECTION). ``place`` is
-    where this process is, if not as ``this_place`` finds it.
+    ``region_bytes``. Blocks until every rank has everything, or none does: for up to ``timeout_s``,
+    or twice that on a rank that starts long before rank 0.
+
+    Args:
+        link_timeout_s: a link ends that long after the other end last answered.
+        interfaces: the only network interfaces for links to other hosts, if any are named.
+        protection: of the links that carry tensors (HOROVOD_LINK_PROTECTION).
+        host_id: of this process, if not ``this_host_id()``.
 
     Raises:
         InitError: ranks are missing, died, disagree, do not know the secret or cannot reach each
@@ -76,91 +73,83 @@ def connect(
         os.getpid(),
         identity.hostname,
         identity.node,
-        place or this_place(),
+        host_id or this_host_id(),
     )
-    cards, deadline = _meet_all(own, store, secret, key, Deadline(timeout_s))
-    hosts = hosts_of(cards)
-    _tell_split(own, cards, hosts)
-    linker = Linker(
-        own.rank,
-        cards,
-        hosts,
-        store,
-        secret,
-        key,
-        start_timeout_s=timeout_s,
-        link_timeout_s=link_timeout_s,
-        interfaces=interfaces,
-        protection=protection,
-    )
-    # Every card has a token that is new, so that no two worlds have one key.
-    object_key = derive_key(secret, b"objects", key.encode(), *map(encode_card, cards))
+    ranks, deadline = _exchange(own, store, secret, key, Deadline(timeout_s))
+    hosts = hosts_of(ranks)
+    _warn_of_split(own, ranks, hosts)
+    world = World(own.rank, ranks, store, secret, protection)
+    linker = Linker(world, hosts, key, timeout_s, link_timeout_s, interfaces)
+    # Each token is new, so no two worlds have the same key.
+    said = (each.to_bytes() for each in ranks)
+    object_key = derive_key(secret, b"objects", key.encode(), *said)
     claims = Claims(own.rank, own.size, generation, region_bytes)
     if len(hosts) == 1:
-        host = _meet_host(claims, hosts, store, secret, key, deadline)
-        return _mesh(own.rank, cards, hosts, host, linker, SetLinks(), (), object_key)
+        host = _connect_host(claims, hosts, store, secret, key, deadline)
+        return _mesh(ranks, host, linker, SetLinks(), (), object_key)
     with linker.world_round(deadline) as attempt:
-        host = _meet_host(claims, hosts, store, secret, key, deadline)
+        host = _connect_host(claims, hosts, store, secret, key, deadline)
         try:
             links, news = linker.connect_world(attempt)
         except BaseException:
             host.close()
             raise
-    return _mesh(own.rank, cards, hosts, host, linker, links, news, object_key)
+    return _mesh(ranks, host, linker, links, news, object_key)
 
 
-def _meet_all(
+def _exchange(
     own: RankCapabilities, store: Store, secret: bytes, key: str, deadline: Deadline
 ) -> tuple[list[RankCapabilities], Deadline]:
-    """The cards of all ranks, and rank 0's deadline."""
+    """The capabilities of all ranks, and rank 0's deadline."""
 
     def problem_of(text: bytes) -> InitError | None:
         try:
-            card = decode_card(text)
-            difference = describe_difference(own, card)
+            other = RankCapabilities.from_bytes(text)
         except BadMessageError as error:
             return _unfit(str(error))
-        return _unfit(difference, card.rank) if difference else None
+        mismatch = own.mismatch(other)
+        return _unfit(mismatch, other.rank) if mismatch else None
 
-    gathering = StoreAllgather(
+    allgather = StoreAllgather(
         store,
         secret,
-        f"{key}/cards",
+        f"{key}/capabilities",
         own.rank,
         range(own.size),
         deadline,
-        is_meeting=True,
+        is_bootstrap=True,
         check=problem_of,
     )
     try:
-        _refuse_double(own, gathering.own_value())
-        cards = decode_all(range(own.size), gathering.exchange(encode_card(own)), decode_card)
-        _refuse_other_ranks(cards)
-        _refuse_double(own, encode_card(cards[own.rank]))
+        _refuse_double(own, allgather.own_value())
+        said = allgather.exchange(own.to_bytes())
+        ranks = decode_all(range(own.size), said, RankCapabilities.from_bytes)
+        _refuse_other_ranks(ranks)
+        _refuse_double(own, said[own.rank])
     except BaseException as error:
-        gathering.fail(as_failure(own.rank, error))
-        if isinstance(
-            error, InitError
-        ):  # two that came at once; then some other rank is missing, which says less
-            _refuse_double(own, gathering.own_value())
+        allgather.fail(as_failure(own.rank, error))
+        if isinstance(error, InitError):
+            # If two processes came as one rank at once, another rank is missing, which says less.
+            _refuse_double(own, allgather.own_value())
         raise
-    return cards, gathering.deadline
+    return ranks, allgather.deadline
 
 
 def _refuse_double(own: RankCapabilities, said: bytes | None) -> None:
-    """``said`` in the name of our rank must be our own card, if anything."""
+    """InitError if another process has published capabilities, ``said``, as this rank."""
     if said is not None:
-        (other,) = decode_all([own.rank], [said], decode_card)
+        (other,) = decode_all([own.rank], [said], RankCapabilities.from_bytes)
         if other.token != own.token:
             pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
             raise _unfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
 
 
-def _refuse_other_ranks(cards: Sequence[RankCapabilities]) -> None:
-    """Each card is of the rank in whose name it was said."""
-    for rank, card in enumerate(cards):
-        if card.rank != rank:
-            error = BadMessageError("card", "rank", str(card.rank), str(rank), f"rank {rank}")
+def _refuse_other_ranks(ranks: Sequence[RankCapabilities]) -> None:
+    """InitError if a process has published the capabilities of another rank."""
+    for rank, each in enumerate(ranks):
+        if each.rank != rank:
+            sender = f"rank {rank}"
+            error = BadMessageError("capabilities", "rank", str(each.rank), str(rank), sender)
             raise _unfit(str(error), rank)
 
 
@@ -172,13 +161,13 @@ def _unfit(difference: str, *ranks: int) -> InitError:
     )
 
 
-def _tell_split(
-    own: RankCapabilities, cards: Sequence[RankCapabilities], hosts: Sequence[Sequence[int]]
+def _warn_of_split(
+    own: RankCapabilities, ranks: Sequence[RankCapabilities], hosts: Sequence[Sequence[int]]
 ) -> None:
-    """One line if the launcher takes for one host what cannot share memory."""
-    names = split_names(cards, hosts) if own.rank == 0 else []
+    """Rank 0 writes one line for each host name whose ranks cannot share memory."""
+    names = split_names(ranks, hosts) if own.rank == 0 else []
     for name in names:
-        groups = [[r for r in host if cards[r].hostname == name] for host in hosts]
+        groups = [[r for r in host if ranks[r].hostname == name] for host in hosts]
         shown = " | ".join(",".join(map(str, group)) for group in groups if group)
         sys.stderr.write(
             f"horovod: init: ranks on {name} cannot all share memory, being in different "
@@ -186,7 +175,7 @@ def _tell_split(
         )
 
 
-def _meet_host(
+def _connect_host(
     claims: Claims,
     hosts: Sequence[Sequence[int]],
     store: Store,
@@ -195,33 +184,31 @@ def _meet_host(
     deadline: Deadline,
 ) -> HostMesh:
     members = next(host for host in hosts if claims.rank in host)
-    meet = host_mesh if claims.rank == members[0] else join_mesh
+    connect_host = host_mesh if claims.rank == members[0] else join_mesh
     with_bells = len(hosts) > 1
     name = f"{key}/host/{members[0]}"
-    return meet(claims, members, with_bells, name, store, secret, deadline)
+    return connect_host(claims, members, with_bells, name, store, secret, deadline)
 
 
 def _mesh(
-    rank: int,
-    cards: Sequence[RankCapabilities],
-    hosts: tuple[tuple[int, ...], ...],
+    ranks: Sequence[RankCapabilities],
     host: HostMesh,
     linker: Linker,
     links: SetLinks,
     news: tuple[tuple[int, int, LinkSeals], ...],
     object_key: bytes,
 ) -> Mesh:
-    members = next(group for group in hosts if rank in group)
+    members = next(group for group in linker.hosts if linker.world.rank in group)
     pidfds = dict(zip(members, host.pidfds, strict=True))
     bells = dict(zip(members, host.bells, strict=True)) if host.bells else {}
     return Mesh(
         region_fd=host.region_fd,
-        pidfds=tuple(pidfds.get(card.rank, -1) for card in cards),
-        pids=tuple(card.pid for card in cards),
-        hostnames=tuple(card.hostname for card in cards),
-        nodes=tuple(card.node for card in cards),
-        hosts=hosts,
-        bells=tuple(bells.get(card.rank, -1) for card in cards) if bells else (),
+        pidfds=tuple(pidfds.get(each.rank, -1) for each in ranks),
+        pids=tuple(each.pid for each in ranks),
+        hostnames=tuple(each.hostname for each in ranks),
+        nodes=tuple(each.node for each in ranks),
+        hosts=linker.hosts,
+        bells=tuple(bells.get(each.rank, -1) for each in ranks) if bells else (),
         links=links,
         news=news,
         connector=linker.connect_set,

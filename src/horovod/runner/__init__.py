@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.core.base.replaced import explain_modules
 
 if TYPE_CHECKING:
-    from horovod.launch.others.arguments import HorovodArgs as _HorovodArgs
+    from horovod.launch.compat.arguments import HorovodArgs as _HorovodArgs
     from horovod.launch.run.function import run
 
 __all__ = ["_HorovodArgs", "run"]
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
         return run
     if name == "_HorovodArgs":
-        from horovod.launch.others.arguments import HorovodArgs
+        from horovod.launch.compat.arguments import HorovodArgs
 
         return HorovodArgs
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,10 +10,10 @@ from horovod.core.base.replaced import names_of
 from horovod.launch.cli.main import main
 
 if TYPE_CHECKING:
-    from horovod.launch.others.job import check_build, make_check_build_action
-    from horovod.launch.others.job import choose_controller as run_controller
-    from horovod.launch.others.job import parse_arguments as parse_args
-    from horovod.launch.others.job import run_arguments as _run
+    from horovod.launch.compat.job import check_build, make_check_build_action
+    from horovod.launch.compat.job import choose_controller as run_controller
+    from horovod.launch.compat.job import parse_arguments as parse_args
+    from horovod.launch.compat.job import run_arguments as _run
 
 __all__ = [
     "_run",
@@ -24,7 +24,7 @@ __all__ = [
     "run_controller",
 ]
 
-# Of ``horovod.launch.others.job``, which ``horovodrun`` itself does not need.
+# Of ``horovod.launch.compat.job``, which ``horovodrun`` itself does not need.
 _FACES = {
     "_run": "run_arguments",
     "check_build": "check_build",
@@ -46,7 +46,7 @@ def run_commandline() -> int:
 def __getattr__(name: str) -> Any:
     if name not in _FACES:
         return _missing(name)
-    from horovod.launch.others import job
+    from horovod.launch.compat import job
 
     return getattr(job, _FACES[name])
 

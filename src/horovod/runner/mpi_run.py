@@ -1,6 +1,6 @@
-"""The import path for starting a job by ``mpirun``; the code is in ``horovod.launch.others``."""
+"""The import path for starting a job by ``mpirun``; the code is in ``horovod.launch.compat``."""
 
-from horovod.launch.others.runs import (
+from horovod.launch.compat.runs import (
     is_intel_mpi,
     is_mpich,
     is_open_mpi,
@@ -9,11 +9,4 @@ from horovod.launch.others.runs import (
     mpi_run,
 )
 
-__all__ = [
-    "is_intel_mpi",
-    "is_mpich",
-    "is_open_mpi",
-    "is_spectrum_mpi",
-    "mpi_available",
-    "mpi_run",
-]
+__all__ = ["is_intel_mpi", "is_mpich", "is_open_mpi", "is_spectrum_mpi", "mpi_available", "mpi_run"]

@@ -1,11 +1,10 @@
 """Horovod on a Spark cluster; see docs/spark.md.
 
-``stage`` runs a barrier stage. Each of its tasks (``task``) has a guest of the launcher and tells a
-store on the driver where it is (``card``). A task of an elastic job ends with its worker's failure,
-so Spark starts it again.
+``stage`` runs a barrier stage. Each of its tasks (``task``) runs an embedded agent of the launcher
+and sends its address (``task_info``) to a store on the driver. A task of an elastic job fails with
+its worker, so Spark starts it again.
 
-A task of Spark's imports this package to become a worker's guest, so what is for the driver comes
-when it is asked for.
+Tasks import this package, so modules for the driver are imported when they are used.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.core.base import replaced
 
 if TYPE_CHECKING:
-    from horovod.spark.run_elastic_function import run_elastic
-    from horovod.spark.run_function import run
+    from horovod.spark.runner import run, run_elastic
 
 __all__ = ["run", "run_elastic"]
 
@@ -24,12 +22,8 @@ replaced.explain_modules()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "run":
-        from horovod.spark.run_function import run
+    if name in __all__:
+        from horovod.spark import runner
 
-        return run
-    if name == "run_elastic":
-        from horovod.spark.run_elastic_function import run_elastic
-
-        return run_elastic
+        return getattr(runner, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

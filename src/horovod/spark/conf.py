@@ -1,34 +1,13 @@
-"""Pairs for ``SparkConf.set(*pair)``: how Spark treats tasks, executors and nodes that fail.
+"""Pairs for ``SparkConf.set(*pair)``: how Spark treats failing tasks, executors and nodes.
 
-An elastic job starts the task of a failed worker again, on an executor and a node that these
+Spark restarts the task of a failed worker of an elastic job, on an executor and a node that these
 settings allow.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "SPARK_CONF_ALWAYS_RESTART_FAILED_TASK",
-    "SPARK_CONF_BLACKLIST_DISABLED",
-    "SPARK_CONF_BLACKLIST_ENABLED",
-    "SPARK_CONF_DEFAULT_VALUES",
-    "SPARK_CONF_DONT_REUSE_EXECUTOR_FOR_SAME_TASK",
-    "SPARK_CONF_DONT_REUSE_FAILED_EXECUTOR",
-    "SPARK_CONF_DONT_REUSE_FAILED_EXECUTOR_IN_APP",
-    "SPARK_CONF_DONT_REUSE_FAILING_NODE",
-    "SPARK_CONF_DONT_REUSE_FAILING_NODE_IN_APP",
-    "SPARK_CONF_DONT_REUSE_NODE_FOR_SAME_TASK",
-    "SPARK_CONF_REUSE_EXECUTOR_ALWAYS_FOR_SAME_TASK",
-    "SPARK_CONF_REUSE_EXECUTOR_ONCE_FOR_SAME_TASK",
-    "SPARK_CONF_REUSE_FAILED_EXECUTOR",
-    "SPARK_CONF_REUSE_FAILED_EXECUTOR_IN_APP",
-    "SPARK_CONF_REUSE_FAILING_NODE",
-    "SPARK_CONF_REUSE_FAILING_NODE_IN_APP",
-    "SPARK_CONF_REUSE_NODE_ALWAYS_FOR_SAME_TASK",
-    "SPARK_CONF_REUSE_NODE_ONCE_FOR_SAME_TASK",
-]
-
 _LARGEST = "2147483647"
-# Spark wants the limits of a node above those of its executors, or below.
+# Spark requires that the limits of a node and of its executors differ.
 _LARGEST_OF_A_NODE = "2147483646"
 
 _MAX_FAILURES = "spark.task.maxFailures"
@@ -40,20 +19,20 @@ _TASK_NODE = "spark.blacklist.task.maxTaskAttemptsPerNode"
 _APP_EXECUTOR = "spark.blacklist.application.maxFailedTasksPerExecutor"
 _APP_NODE = "spark.blacklist.application.maxFailedExecutorsPerNode"
 
-# However often its worker fails.
+# Restart the task however often its worker fails.
 SPARK_CONF_ALWAYS_RESTART_FAILED_TASK = (_MAX_FAILURES, _LARGEST)
 
-# Without it none of the following counts.
+# The settings below have an effect only if this is enabled.
 SPARK_CONF_BLACKLIST_DISABLED = (_ENABLED, "false")
 SPARK_CONF_BLACKLIST_ENABLED = (_ENABLED, "true")
 
-# Of one stage, which is one call of ``run_elastic``.
+# Limits of one stage, which is one call of ``run_elastic``.
 SPARK_CONF_REUSE_FAILED_EXECUTOR = (_STAGE_EXECUTOR, _LARGEST)
 SPARK_CONF_DONT_REUSE_FAILED_EXECUTOR = (_STAGE_EXECUTOR, "1")
 SPARK_CONF_REUSE_FAILING_NODE = (_STAGE_NODE, _LARGEST_OF_A_NODE)
 SPARK_CONF_DONT_REUSE_FAILING_NODE = (_STAGE_NODE, "1")
 
-# Of one task, which is one worker and those that take its place.
+# Limits of one task, which is one worker and its replacements.
 SPARK_CONF_REUSE_EXECUTOR_ALWAYS_FOR_SAME_TASK = (_TASK_EXECUTOR, _LARGEST)
 SPARK_CONF_REUSE_EXECUTOR_ONCE_FOR_SAME_TASK = (_TASK_EXECUTOR, "2")
 SPARK_CONF_DONT_REUSE_EXECUTOR_FOR_SAME_TASK = (_TASK_EXECUTOR, "1")
@@ -61,13 +40,13 @@ SPARK_CONF_REUSE_NODE_ALWAYS_FOR_SAME_TASK = (_TASK_NODE, _LARGEST_OF_A_NODE)
 SPARK_CONF_REUSE_NODE_ONCE_FOR_SAME_TASK = (_TASK_NODE, "2")
 SPARK_CONF_DONT_REUSE_NODE_FOR_SAME_TASK = (_TASK_NODE, "1")
 
-# Of the whole application.
+# Limits of the whole application.
 SPARK_CONF_REUSE_FAILED_EXECUTOR_IN_APP = (_APP_EXECUTOR, _LARGEST)
 SPARK_CONF_DONT_REUSE_FAILED_EXECUTOR_IN_APP = (_APP_EXECUTOR, "1")
 SPARK_CONF_REUSE_FAILING_NODE_IN_APP = (_APP_NODE, _LARGEST)
 SPARK_CONF_DONT_REUSE_FAILING_NODE_IN_APP = (_APP_NODE, "1")
 
-# What Spark does where nothing is set.
+# Spark's defaults.
 SPARK_CONF_DEFAULT_VALUES = {
     _MAX_FAILURES: "4",
     _ENABLED: "false",
@@ -78,3 +57,5 @@ SPARK_CONF_DEFAULT_VALUES = {
     _APP_EXECUTOR: "2",
     _APP_NODE: "2",
 }
+
+__all__ = [name for name in dir() if name.startswith("SPARK_CONF_")]

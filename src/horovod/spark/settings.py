@@ -1,10 +1,12 @@
-"""Parameters that ``run`` and ``run_elastic`` have in common, checked before a start."""
+"""The common arguments of ``run`` and ``run_elastic``, checked before a start; needs no Spark."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from horovod.launch.calls.call import Call
@@ -13,22 +15,12 @@ from horovod.launch.model.hosts import interface_names
 from horovod.launch.model.job_plan import JobPlan
 from horovod.settings import Settings
 
-__all__ = [
-    "call_of",
-    "elastic_timeout_s",
-    "environment",
-    "interfaces",
-    "job_plan",
-    "refuse_mpi",
-    "start_timeout_s",
-]
-
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 _START_TIMEOUT_S = 600.0
 
 
 def call_of(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Call:
-    """What every worker does. Raises TypeError if nobody can call ``fn``."""
+    """The call that every worker makes. Raises TypeError if ``fn`` is not callable."""
     if not callable(fn):
         raise TypeError(f"fn={fn!r}: expected a function")
     return Call(fn, tuple(args), dict(kwargs or {}), tuple(sys.argv))
@@ -42,7 +34,7 @@ def job_plan(verbose: int, is_timestamped: bool, **fields: Any) -> JobPlan:
 
 
 def start_timeout_s(given: Any, environ: Mapping[str, str]) -> float:
-    """How long Spark may take to start the tasks. Raises ValueError."""
+    """The time that Spark has to start the tasks. Raises ValueError."""
     if given is not None:
         return check_seconds("start_timeout", given) or _START_TIMEOUT_S
     text = environ.get(_START_TIMEOUT, "")
@@ -53,18 +45,18 @@ def start_timeout_s(given: Any, environ: Mapping[str, str]) -> float:
 
 
 def elastic_timeout_s(given: Any) -> float:
-    """How long an elastic job may be without a world. Raises ValueError."""
+    """The time that an elastic job may be without a world. Raises ValueError."""
     return check_seconds("elastic_timeout", given) or Settings.from_env().elastic_timeout_s
 
 
 def interfaces(nics: Any) -> tuple[str, ...]:
-    """Names of network interfaces, of a set or a list of names, or one comma string."""
+    """Names of network interfaces from a collection, or from one string with commas."""
     texts: Iterable[str] = [nics] if isinstance(nics, str) else sorted(nics or ())
     return interface_names(texts)
 
 
 def refuse_mpi(use_mpi: Any, extra_mpi_args: Any) -> None:
-    """Raises ValueError: Spark's tasks are no hosts that an ``mpirun`` could reach."""
+    """Raise ValueError for MPI's arguments: ``mpirun`` cannot reach Spark's tasks."""
     if use_mpi or extra_mpi_args:
         raise ValueError(
             f"use_mpi={use_mpi!r}, extra_mpi_args={extra_mpi_args!r}: Spark starts the processes, "
@@ -73,9 +65,37 @@ def refuse_mpi(use_mpi: Any, extra_mpi_args: Any) -> None:
 
 
 def environment(env: Any) -> dict[str, str]:
-    """What the workers get beside what their tasks have. Raises TypeError."""
+    """The variables that are added to those of the tasks. Raises TypeError."""
     if env is None:
         return dict(os.environ)
     if not isinstance(env, Mapping):
         raise TypeError(f"env argument must be a dict, not {type(env).__name__}: {env!r}")
     return {str(name): str(value) for name, value in env.items()}
+
+
+@contextlib.contextmanager
+def descriptors_of(stdout: Any, stderr: Any) -> Iterator[tuple[int | None, int | None]]:
+    """Descriptors of pipes to these objects (None for None); all text is written at the end."""
+    with contextlib.ExitStack() as open_pipes:
+        yield (
+            None if stdout is None else open_pipes.enter_context(_pipe_to(stdout)),
+            None if stderr is None else open_pipes.enter_context(_pipe_to(stderr)),
+        )
+
+
+@contextlib.contextmanager
+def _pipe_to(stream: Any) -> Iterator[int]:
+    reader, writer = os.pipe()
+    thread = threading.Thread(target=_copy, args=(reader, stream), daemon=True)
+    thread.start()
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+        thread.join()
+
+
+def _copy(reader: int, stream: Any) -> None:
+    with open(reader, encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            stream.write(line)

@@ -1,4 +1,4 @@
-"""The tasks of Spark's that take in the guests of a job: started as one stage, heard of, ended."""
+"""The Spark stage whose tasks run the embedded agents of a job."""
 
 from __future__ import annotations
 
@@ -9,38 +9,35 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext, TaskContext
 
 from horovod.launch.workers.addresses import resolve, store_addresses
-from horovod.launch.workers.search_path import path_ahead
+from horovod.launch.workers.python_command import path_ahead
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.store.server import StoreServer
 from horovod.spark.task import TASK_FAILED, serve
-from horovod.spark.task_info import Invitation, TaskInfo, newest
+from horovod.spark.task_info import AgentOptions, TaskInfo, newest
 
-__all__ = ["GuestStage", "active_context"]
-
-# The last line of a traceback, as far as it names no Java class.
+# The last line of a Python traceback, not of a Java class.
 _PYTHON_ERROR = re.compile(r"(?!(org|java|scala|py4j)\.)[\w.]+(Error|Exception): ")
 _GPU = "gpu"
-_CARD = "card/"
-# From the launcher's end to that of the tasks; a guest may have to kill a worker twice over.
+_TASK = "task/"
+# From the launcher's end to the tasks' end; an agent may have to send a worker two signals.
 _END_S = 15.0
-# In an elastic job a task can have come too late for the launcher to tell it anything.
+# The launcher of an elastic job may not know a late task, and so cannot end it.
 _ELASTIC_END_S = 2.0
-# For Spark to notice why a guest was lost.
-_VERDICT_S = 2.0
-# For executors to come before the tasks are asked for, and between looks.
+# Time for Spark to notice why an agent was lost.
+_REASON_S = 2.0
+# Time for executors to start before the tasks are submitted, and between checks.
 _SLOTS_S = 14.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def active_context() -> SparkContext:
-    """The one of this process. Raises Exception, as documented, if there is none."""
+    """The SparkContext of this process. Raises Exception, as documented, if there is none."""
     context = SparkContext._active_spark_context
     if context is None:
         raise Exception(
@@ -50,18 +47,18 @@ def active_context() -> SparkContext:
 
 
 def _setting(context: SparkContext, key: str) -> str | None:
-    """Not by ``getConf``, which asks the JVM for all settings one by one and takes 10 ms."""
+    """A setting without ``getConf``, which copies all settings from the JVM and takes 10 ms."""
     found: str | None = context._conf.get(key)
     return found
 
 
-class GuestStage:
-    """A Spark job with ``count`` tasks, each with a guest; it runs while inside of ``with``.
+class AgentStage:
+    """A Spark job with ``count`` tasks that each run an agent; it runs within ``with``.
 
-    The tasks of a job of fixed size run all at the same time or not at all (barrier mode), except
-    where executors are allocated dynamically, which Spark's barriers do not support. Those of an
-    elastic job come and go. ``heard`` gets the cards of all tasks whenever a task has come, and
-    ``ended`` why Spark has ended them, both on other threads.
+    The tasks of a job of fixed size start together or not at all (barrier mode), except with
+    dynamic allocation of executors, which Spark's barriers do not support. Tasks of an elastic job
+    come and go. ``on_tasks`` gets all tasks whenever a task has started, and ``on_end`` the reason
+    why Spark has ended them; other threads call both.
     """
 
     def __init__(
@@ -72,19 +69,19 @@ class GuestStage:
         patience_s: float,
         *,
         is_elastic: bool = False,
-        heard: Callable[[Sequence[TaskInfo]], None] = lambda cards: None,
-        ended: Callable[[str], None] = lambda reason: None,
+        on_tasks: Callable[[Sequence[TaskInfo]], None] = lambda tasks: None,
+        on_end: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        self.problem = ""  # why Spark has ended the tasks
+        self.problem = ""  # the reason why Spark has ended the tasks
         self._context = context
         self._count = count
         self._interfaces = interfaces
         self._patience_s = patience_s
         self._is_elastic = is_elastic
-        self._heard = heard
-        self._ended = ended
-        self._cards: list[TaskInfo] = []
+        self._on_tasks = on_tasks
+        self._on_end = on_end
+        self._infos: list[TaskInfo] = []
         self._has_news = threading.Condition()
         self._has_ended = False
         self._is_over = threading.Event()
@@ -92,22 +89,17 @@ class GuestStage:
         self._server = StoreServer(
             self.secret,
             addresses=[(address, 0) for address in self._own_addresses()],
-            on_set=self._take_card,
+            on_set=self._take_info,
         )
         self._thread = InheritableThread(target=self._run, name="horovod-spark", daemon=True)
 
-    def __enter__(self) -> GuestStage:
+    def __enter__(self) -> AgentStage:
         self._server.start()
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """After a success tasks end by themselves; else, and if they do not, Spark ends them."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for the tasks after a success; otherwise, and if they do not end, cancel them."""
         self._is_over.set()
         try:
             if kind is None:
@@ -118,16 +110,16 @@ class GuestStage:
         finally:
             self._server.close()
 
-    def cards(self, count: int, timeout_s: float) -> dict[int, TaskInfo]:
-        """Those of ``count`` tasks or more, by index, as soon as so many have started.
+    def wait_for_tasks(self, count: int, timeout_s: float) -> dict[int, TaskInfo]:
+        """The tasks by index, as soon as at least ``count`` have started.
 
         Raises:
-            TimeoutError: they have not in time.
+            TimeoutError: they did not start in time.
             RuntimeError: Spark cannot run them.
         """
         deadline = time.monotonic() + timeout_s
         with self._has_news:
-            while len(found := newest(self._cards)) < count:
+            while len(found := newest(self._infos)) < count:
                 if self._has_ended:
                     raise RuntimeError(f"Spark has ended the tasks of the job: {self.problem}")
                 if not self._has_news.wait(deadline - time.monotonic()):
@@ -135,14 +127,14 @@ class GuestStage:
         return found
 
     @contextlib.contextmanager
-    def blamed(self) -> Iterator[None]:
-        """What goes wrong inside is told with what Spark says about its end, if it is why."""
+    def explaining(self) -> Iterator[None]:
+        """Add Spark's reason to a RuntimeError inside, if Spark's end is its cause."""
         try:
             yield
         except RuntimeError as error:
-            self._thread.join(_VERDICT_S)
-            is_why = TASK_FAILED not in self.problem and self.problem not in str(error)
-            if self.problem and is_why:
+            self._thread.join(_REASON_S)
+            is_cause = TASK_FAILED not in self.problem and self.problem not in str(error)
+            if self.problem and is_cause:
                 raise RuntimeError(f"{error}\nSpark: {self.problem}") from error.__cause__
             raise
 
@@ -150,12 +142,12 @@ class GuestStage:
         host = _setting(self._context, "spark.driver.host") or "localhost"
         return store_addresses({"driver": resolve(host)}, {}, self._interfaces)
 
-    def _take_card(self, key: str, value: bytes) -> None:
-        if not key.startswith(_CARD):
+    def _take_info(self, key: str, value: bytes) -> None:
+        if not key.startswith(_TASK):
             return
         with self._has_news:
-            self._cards.append(TaskInfo.decoded(value))
-            self._heard(list(newest(self._cards).values()))
+            self._infos.append(TaskInfo.from_bytes(value))
+            self._on_tasks(list(newest(self._infos).values()))
             self._has_news.notify_all()
 
     def _run(self) -> None:
@@ -173,10 +165,10 @@ class GuestStage:
                 self._has_ended = True
                 self._has_news.notify_all()
             if self.problem:
-                self._ended(self.problem)
+                self._on_end(self.problem)
 
     def _tasks(self) -> Any:
-        invitation = Invitation(
+        options = AgentOptions(
             tuple(self._server.addresses),
             self.secret,
             self._patience_s,
@@ -186,37 +178,37 @@ class GuestStage:
         )
         numbers = self._context.parallelize(range(self._count), self._count)
         if self._is_any_number:
-            return numbers.mapPartitionsWithIndex(_task(invitation))
-        return numbers.barrier().mapPartitionsWithIndex(_task(invitation))
+            return numbers.mapPartitionsWithIndex(_task(options))
+        return numbers.barrier().mapPartitionsWithIndex(_task(options))
 
     @property
     def _is_any_number(self) -> bool:
-        """Whether tasks may run before all of them can."""
+        """Whether tasks may start one by one."""
         is_dynamic = _setting(self._context, "spark.dynamicAllocation.enabled") == "true"
         return self._is_elastic or is_dynamic
 
     def _wait_for_slots(self) -> None:
-        """Until all tasks can run at once: what does not fit Spark looks at again after 15 s only.
+        """Block until all tasks can run at once: Spark retries a barrier stage only after 15 s.
 
-        So a session that has just begun, whose executors are about to come, would take that long.
-        Where Spark does not say how many can run, as some platforms forbid, nothing is waited for.
+        Executors of a new session may still start. Some platforms do not let Spark tell the number
+        of concurrent tasks; then this does not wait.
         """
         deadline = time.monotonic() + _SLOTS_S
         with contextlib.suppress(Py4JError):
             scala = self._context._jsc.sc()
             profile = scala.resourceProfileManager().defaultResourceProfile()
             while scala.maxNumConcurrentTasks(profile) < self._count:
-                if time.monotonic() > deadline or self._is_over.wait(_LOOK_S):
+                if time.monotonic() > deadline or self._is_over.wait(_POLL_S):
                     return
 
 
-def _task(invitation: Invitation) -> Callable[[int, Iterator[int]], Iterator[int]]:
+def _task(options: AgentOptions) -> Callable[[int, Iterator[int]], Iterator[int]]:
     def run(index: int, _: Iterator[int]) -> Iterator[int]:
         context = TaskContext.get()
         assert context is not None
         resources = context.resources()
         gpus = list(resources[_GPU].addresses) if _GPU in resources else []
-        return serve(index, context.taskAttemptId(), invitation, gpus)
+        return serve(index, context.taskAttemptId(), options, gpus)
 
     return run
 
@@ -232,9 +224,9 @@ def _too_late(found: int, count: int, timeout_s: float) -> str:
 
 
 def _reason_of(error: Exception) -> str:
-    """What Spark says, without the stack of its Java threads."""
+    """Spark's reason, without the stack of its Java threads."""
     if TASK_FAILED in str(error):
-        return f"{TASK_FAILED}, and Spark starts it no more (spark.task.maxFailures)"
+        return f"{TASK_FAILED}, and Spark does not restart it (spark.task.maxFailures)"
     lines = [line.strip() for line in str(error).splitlines()]
     known = [line for line in lines if "SparkException" in line or "cancelled" in line.lower()]
     chosen = known or [line for line in lines if line] or [type(error).__name__]

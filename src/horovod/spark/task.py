@@ -1,4 +1,4 @@
-"""What runs in a task of Spark's: it takes in a guest of the job. And what workers can ask for."""
+"""A Spark task that runs an embedded agent of a job, and the GPUs of its worker."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from horovod.core.base.replaced import names_of
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 from horovod.launch.workers.addresses import resolve, store_addresses
-from horovod.launch.workers.search_path import path_ahead
-from horovod.rendezvous.identity.host_id import this_place
+from horovod.launch.workers.python_command import path_ahead
+from horovod.rendezvous.identity.host_id import this_host_id
 from horovod.rendezvous.store.address_search import find_store
-from horovod.spark.task_info import Invitation, TaskInfo
+from horovod.spark.task_info import AgentOptions, TaskInfo
 
 __all__ = ["TASK_FAILED", "get_available_devices", "serve"]
 
@@ -27,43 +27,43 @@ def get_available_devices() -> list[str]:
     return [name for name in os.environ.get(_DEVICES, "").split(",") if name]
 
 
-def serve(index: int, number: int, invitation: Invitation, gpus: Sequence[str]) -> Iterator[int]:
-    """Take in a guest until the job is over; ``TaskInfo`` says what the numbers are.
+def serve(index: int, number: int, options: AgentOptions, gpus: Sequence[str]) -> Iterator[int]:
+    """Run an agent until the job is over; ``TaskInfo`` explains ``index`` and ``number``.
 
     Raises:
-        RuntimeError: the worker of this task has failed, or no launcher has come.
+        RuntimeError: the worker of this task has failed, or no launcher has connected.
     """
-    driver = invitation.stores[0][0]
-    host = _own_address(driver, invitation.interfaces)
+    driver = options.stores[0][0]
+    host = _own_address(driver, options.interfaces)
     with EmbeddedAgent(
         host,
-        invitation.secret,
+        options.secret,
         launcher=driver,
-        environment=_environment(invitation, gpus),
-        ends_with_failure=invitation.is_elastic,
-        patience_s=invitation.patience_s,
-    ) as guest:
+        environment=_environment(options, gpus),
+        ends_with_failure=options.is_elastic,
+        patience_s=options.patience_s,
+    ) as agent:
         hostname = os.uname().nodename
-        card = TaskInfo(index, number, this_place().host, hostname, guest.address)
-        store = find_store(invitation.stores, invitation.secret, _STORE_S)
-        store.set(f"card/{number}", card.encoded())
+        info = TaskInfo(index, number, this_host_id().host, hostname, agent.address)
+        store = find_store(options.stores, options.secret, _STORE_S)
+        store.set(f"task/{number}", info.to_bytes())
         store.close()
-        exit_code = guest.wait()
+        exit_code = agent.wait()
     if exit_code != 0:
         raise RuntimeError(f"{TASK_FAILED} or was ended; the driver says why")
     yield exit_code
 
 
 def _own_address(driver: str, interfaces: Sequence[str]) -> str:
-    """Where the driver can reach this node."""
+    """This node's address, as the driver can reach it."""
     return store_addresses({"driver": resolve(driver)}, {}, interfaces)[0]
 
 
-def _environment(invitation: Invitation, gpus: Sequence[str]) -> Mapping[str, str]:
-    """What the worker has for itself. Modules are found where the task finds them."""
+def _environment(options: AgentOptions, gpus: Sequence[str]) -> Mapping[str, str]:
+    """The worker's own variables. It finds modules where the task finds them."""
     path = path_ahead()
     return {
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys((*path, *invitation.search_path))),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys((*path, *options.search_path))),
         "HOROVOD_SPARK_PYTHONPATH": os.pathsep.join(path),
         "HOROVOD_SPARK_WORK_DIR": os.getcwd(),
         _DEVICES: ",".join(gpus),

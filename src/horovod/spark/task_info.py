@@ -1,4 +1,4 @@
-"""What the tasks and the driver of a job tell each other, and what a task is called. Pure."""
+"""The messages between a job's driver and its tasks, and the names of tasks. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-__all__ = ["Invitation", "Names", "TaskInfo", "newest"]
-
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Where a task is, and where its guest listens.
+    """The host of a task, and the address of its agent.
 
-    ``number`` tells this start of the task from all others; those that come later have larger ones.
+    ``number`` identifies this start of the task; later starts have larger numbers.
     """
 
     index: int
@@ -23,23 +21,23 @@ class TaskInfo:
     address: tuple[str, int]
 
     @classmethod
-    def decoded(cls, data: bytes) -> TaskInfo:
-        """What ``encoded`` has made."""
+    def from_bytes(cls, data: bytes) -> TaskInfo:
+        """The inverse of ``to_bytes``."""
         fields = json.loads(data)
         host, port = fields.pop("address")
         return cls(**fields, address=(host, port))
 
-    def encoded(self) -> bytes:
-        """As the driver's store takes it."""
+    def to_bytes(self) -> bytes:
+        """The value in the driver's store."""
         return json.dumps(asdict(self)).encode()
 
 
 @dataclass(frozen=True)
-class Invitation:
-    """What the driver says to every task; Spark carries it.
+class AgentOptions:
+    """What the driver sends to every task, through Spark.
 
-    ``stores`` are the addresses of the driver's store, ``interfaces`` the only ones to use, if
-    named, and ``search_path`` is where the driver finds modules that its Python does not have.
+    ``stores`` are the addresses of the driver's store. ``interfaces`` are the network interfaces to
+    use (empty: all). ``search_path`` is where the driver finds modules outside of its Python.
     """
 
     stores: tuple[tuple[str, int], ...]
@@ -50,36 +48,36 @@ class Invitation:
     is_elastic: bool = False
 
 
-class Names:
-    """What guests are called: ``node/task-3``, and ``node/task-3.2`` for its second start again.
+class AgentNames:
+    """The names of agents: ``node/task-3``, and ``node/task-3.2`` after two restarts.
 
-    Tasks of one place are of one node; a second place with the same host name is ``name-2``.
+    Tasks of one place are on one node; a second place with the same host name is ``name-2``.
     """
 
     def __init__(self) -> None:
         self._nodes: dict[str, str] = {}
         self._starts: dict[int, list[int]] = {}
 
-    def of(self, card: TaskInfo) -> str:
-        """The name of the guest with this card; the same whenever it is asked for."""
-        starts = self._starts.setdefault(card.index, [])
-        if card.number not in starts:
-            starts.append(card.number)
-        again = starts.index(card.number)
-        return f"{self.node_of(card)}/task-{card.index}" + (f".{again}" if again else "")
+    def of(self, task: TaskInfo) -> str:
+        """The name of a task's agent; the same in every call."""
+        starts = self._starts.setdefault(task.index, [])
+        if task.number not in starts:
+            starts.append(task.number)
+        again = starts.index(task.number)
+        return f"{self.node_of(task)}/task-{task.index}" + (f".{again}" if again else "")
 
-    def node_of(self, card: TaskInfo) -> str:
-        """The name of its node."""
-        if card.place not in self._nodes:
+    def node_of(self, task: TaskInfo) -> str:
+        """The name of a task's node."""
+        if task.place not in self._nodes:
             taken = set(self._nodes.values())
-            name, count = card.hostname, 1
+            name, count = task.hostname, 1
             while name in taken:
                 count += 1
-                name = f"{card.hostname}-{count}"
-            self._nodes[card.place] = name
-        return self._nodes[card.place]
+                name = f"{task.hostname}-{count}"
+            self._nodes[task.place] = name
+        return self._nodes[task.place]
 
 
-def newest(cards: Sequence[TaskInfo]) -> dict[int, TaskInfo]:
-    """The card of the newest start of each task, by its index."""
-    return {card.index: card for card in sorted(cards, key=lambda card: card.number)}
+def newest(tasks: Sequence[TaskInfo]) -> dict[int, TaskInfo]:
+    """The newest start of each task, by its index."""
+    return {task.index: task for task in sorted(tasks, key=lambda task: task.number)}

@@ -15,46 +15,16 @@ except ModuleNotFoundError as error:
         "pip install 'horovod[tensorflow]', or install tensorflow as tensorflow.org advises"
     ) from error
 
+from horovod.core import public
 from horovod.core.compatibility import check_extension as check_extension
 from horovod.core.compatibility import gpu_available as gpu_available
 from horovod.core.compatibility import split_list as split_list
-from horovod.core.counters import metrics
-from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
-from horovod.core.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from horovod.core.tracing import (
-    dump_recorder,
-    start_timeline,
-    stop_timeline,
-)
-from horovod.core.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
-from horovod.tensorflow import elastic
+from horovod.core.operations import Adasum as AdaSum  # noqa: F401
+from horovod.core.public import *  # noqa: F403
+from horovod.core.world import is_homogeneous
+from horovod.tensorflow import collectives, elastic, reductions
 from horovod.tensorflow import gradient_aggregation_eager as gradient_aggregation_eager
+from horovod.tensorflow.collectives import *  # noqa: F403
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
     allgather_object,
@@ -72,27 +42,9 @@ from horovod.tensorflow.gradient_tape import (
     PartialDistributedGradientTape,
 )
 from horovod.tensorflow.mpi_ops import _allreduce as _allreduce
-from horovod.tensorflow.mpi_ops import (
-    allgather,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
-)
 from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.optimizer import _DistributedOptimizer as _DistributedOptimizer
-from horovod.tensorflow.reductions import (
-    allreduce,
-    alltoall,
-    grouped_allreduce,
-    grouped_reducescatter,
-    reducescatter,
-)
+from horovod.tensorflow.reductions import *  # noqa: F403
 from horovod.tensorflow.util import _cache as _cache
 from horovod.tensorflow.util import _executing_eagerly as _executing_eagerly
 from horovod.tensorflow.util import _make_subgraph as _make_subgraph
@@ -104,71 +56,25 @@ if TYPE_CHECKING:
     from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
-    "Adasum",
-    "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "LocalGradientAggregationHelper",
-    "Max",
-    "Min",
     "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
-    "allgather",
     "allgather_object",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "dump_recorder",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "init",
     "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "metrics",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_included_op",
-    "rank",
-    "rank_op",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += public.__all__
+__all__ += collectives.__all__
+__all__ += reductions.__all__
 
-AdaSum = Adasum
 _LegacyOptimizer = tf.compat.v1.train.Optimizer
 
 # Keras takes as long to import as TensorFlow, and session hooks are gone from some TensorFlow.

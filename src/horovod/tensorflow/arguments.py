@@ -1,7 +1,7 @@
-"""What callers of ``collectives`` give, checked and made into what ``CollectiveOps`` takes.
+"""Checks the arguments of ``collectives`` and makes them what ``CollectiveOps`` takes.
 
-A wrong constant or type is a ``ValueError``; what the engine would refuse when the operation runs
-is the same ``tf.errors.InvalidArgumentError`` here.
+A wrong constant or type is a ``ValueError``. An argument that the engine would refuse when the
+operation runs is the same ``tf.errors.InvalidArgumentError`` here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod.core import collective_table
-from horovod.core.collective_table import Call, Result
-from horovod.core.operations import Kind, resolve_op
+from horovod.core import calls
+from horovod.core.calls import Call
+from horovod.core.operations import Kind, Result, resolve_op
 from horovod.core.process_sets import ProcessSet, number_of
 from horovod.errors import HorovodInternalError
 
@@ -23,19 +23,19 @@ __all__ = ["check_rows", "dense_tensors", "exchange", "int32_splits", "reduction
 def reduction(
     kind: Kind, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> Call:
-    """``collective_table.reduction`` with factors that float32 can hold."""
+    """``calls.reduction`` with factors that float32 can hold."""
     number_of(process_set)
     factors = (_factor(prescale), _factor(postscale))
     try:
-        return collective_table.reduction(kind, None, resolve_op(None, op), *factors, process_set)
+        return calls.reduction(kind, None, resolve_op(None, op), *factors, process_set)
     except HorovodInternalError as error:
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
 
 
 def exchange(kind: Kind, process_set: ProcessSet, root_rank: Any = 0) -> Call:
-    """``collective_table.exchange`` on a set that is registered in this world."""
+    """``calls.exchange`` on a set that is registered in this world."""
     number_of(process_set)
-    return collective_table.exchange(kind, process_set, root_rank)
+    return calls.exchange(kind, process_set, root_rank)
 
 
 def dense_tensors(call: str, tensors: Any) -> list[Any]:

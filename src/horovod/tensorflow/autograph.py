@@ -1,7 +1,7 @@
-"""Keeps AutoGraph away from our code.
+"""Stops AutoGraph from translating the code of this package.
 
-Inside of ``tf.function`` it would translate every function that is called into one that builds
-conditions and loops from tensors. Ours decide in Python, and translating them takes seconds.
+Inside of ``tf.function`` it would translate every called function into one that builds conditions
+and loops from tensors. Functions here decide in Python, and translating them takes seconds.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def not_converted(function: F) -> F:
-    """Decorator for what users call: it runs as it is written, and so does all that it calls."""
+    """Decorator: the function, and all that it calls, runs untranslated."""
     return cast(F, tf.autograph.experimental.do_not_convert(function))

@@ -1,4 +1,4 @@
-"""What TensorFlow's collectives are made of: one interface, three implementations.
+"""The interface of TensorFlow's collectives, which has three implementations.
 
 ``collectives`` decides names, checks arguments and calls the implementation that this process uses:
 ``native_ops`` (the plugin's asynchronous kernels) or ``python_ops`` (slower, for every TensorFlow).
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from horovod.core.collective_table import Call
+from horovod.core.calls import Call
 
 __all__ = ["CollectiveOps"]
 
@@ -19,8 +19,8 @@ __all__ = ["CollectiveOps"]
 class CollectiveOps(Protocol):
     """The collectives over dense tensors, under names that are final.
 
-    Errors, when the operation runs: ``tf.errors.InvalidArgumentError`` for what this rank got
-    wrong, ``FailedPreconditionError`` when ranks disagree, ``AbortedError`` after ``shutdown`` on
+    Errors, when the operation runs: ``tf.errors.InvalidArgumentError`` for a mistake of this rank,
+    ``FailedPreconditionError`` when ranks disagree, ``AbortedError`` after ``shutdown`` on
     this rank, ``UnknownError`` when a rank was lost. The text is the engine's.
     """
 

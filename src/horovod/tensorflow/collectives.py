@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.collective_table import Call
+from horovod.core.calls import Call
 from horovod.core.operations import Average, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.arguments import (
@@ -38,24 +38,17 @@ from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.implementation import implementation
 from horovod.tensorflow.names import group_name, member_names, name_of, names_of, op_type_of
 
+# What ``horovod.tensorflow`` exports as it is; ``reductions`` exports the others with compression.
 __all__ = [
     "allgather",
-    "allreduce",
-    "allreduce_batch",
-    "alltoall",
     "broadcast",
     "broadcast_",
-    "broadcast_batch",
     "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "implementation",
     "join",
     "local_rank_op",
     "local_size_op",
     "process_set_included_op",
     "rank_op",
-    "reducescatter",
     "size_op",
 ]
 

@@ -6,28 +6,24 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import Compressor, NoneCompressor
+from horovod.core.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(CastCompressor):
     """Sends floating point tensors as float16; the engine sums in float32 inside a host.
 
     Values above 65504 overflow to infinity on the wire. Other dtypes pass unchanged.
     """
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """``tensor`` of any shape in float16, and the dtype to go back to."""
-        if not tensor.dtype.is_floating or tensor.dtype == tf.float16:
-            return tensor, None
-        return tf.cast(tensor, tf.float16), tensor.dtype
+    wire_dtype = tf.float16
+    cast = staticmethod(tf.cast)
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if ctx is None else tf.cast(tensor, ctx)
+    def is_cast(tensor: Any) -> bool:
+        """Whether it is floating, and not float16 already."""
+        return bool(tensor.dtype.is_floating and tensor.dtype != tf.float16)
 
 
 class Compression:

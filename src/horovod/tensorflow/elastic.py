@@ -1,7 +1,7 @@
 """Elastic training with TensorFlow: ``@hvd.elastic.run def train(state): ...``.
 
 The training function is called again, from the last commit, after a collective failed. In an
-elastic job the new world has whoever is there by then, in others all processes.
+elastic job the new world has the processes that exist by then, in others all processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from horovod.core.world import init, rank, shutdown
+from horovod.core.world import rank, restart
 from horovod.elastic import ObjectState, run_fn
 from horovod.elastic.framework_errors import engine_errors
 from horovod.elastic.state import check_arrays
@@ -51,16 +51,11 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
         with _engine_errors():
             return func(*args, **kwargs)
 
-    return run_fn(translated, _restart_engine)
+    return run_fn(translated, restart)
 
 
 def _engine_errors() -> contextlib.AbstractContextManager[None]:
     return engine_errors(tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
-
-
-def _restart_engine() -> None:
-    shutdown()
-    init()
 
 
 class _VariablesState(ObjectState):

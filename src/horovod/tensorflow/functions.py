@@ -25,7 +25,7 @@ __all__ = [
     "broadcast_variables",
 ]
 
-# What a broadcast may carry as it is; other dtypes travel as bytes.
+# Dtypes that a broadcast takes; others travel as bytes.
 _WIRE_DTYPES = frozenset(
     {
         tf.uint8,

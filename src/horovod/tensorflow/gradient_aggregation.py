@@ -61,8 +61,8 @@ class GradientAggregation:
     def compute_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Add the gradients of a pass; returns reduced sums in every n-th pass, zeros in others.
 
-        Only the former are meant to be applied, see ``apply_gradients``. Zeros, because whoever
-        looks at gradients, as a loss scale does for infinite ones, must see the same on all ranks.
+        Only the former are meant to be applied, see ``apply_gradients``. Zeros, because code
+        that inspects gradients, such as a loss scale, must see the same on all ranks.
         None stays None.
 
         Raises:

@@ -12,7 +12,7 @@ __all__ = ["LocalGradientAggregationHelperEager"]
 
 
 class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
-    """``LocalGradientAggregationHelper`` without the arguments that only graphs had a use for."""
+    """``LocalGradientAggregationHelper`` without the arguments that only graphs used."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""How the gradients of a step are reduced: one place for tapes, optimizers and Keras.
+"""Reduces the gradients of a step, for tapes, optimizers and Keras.
 
-All dense gradients leave in one node, which starts one named operation for each; groups leave as
-grouped operations, rows (``tf.IndexedSlices``) are gathered. The same code runs eagerly, in
+One node takes all dense gradients and starts one named operation for each. Groups are grouped
+operations; rows (``tf.IndexedSlices``) are gathered. The same code runs eagerly, in
 ``tf.function`` and in TF1 graphs.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import check_compressor
+from horovod.core.compression import check_compressor, compress_all, decompress_all
+from horovod.core.gradient_groups import Groups, check_groups, split_into_groups
 from horovod.core.operations import check_predivide, resolve_op
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
-from horovod.tensorflow.gradient_groups import Groups, check_groups, split_into_groups
 from horovod.tensorflow.run_time import has_others, placed_on, set_size
 from horovod.tensorflow.sparse import (
     allreduce_sparse,
@@ -85,7 +85,7 @@ def make_reducer(
         op,
         1.0 / gradient_predivide_factor,
         gradient_predivide_factor,
-        check_groups(groups),
+        check_groups(groups, 0, key_of),
         process_set,
         scale_local_gradients,
         use_generic_names,
@@ -190,14 +190,15 @@ class _Reducer:
             else:
                 result[position] = self._prepared(gradient)
                 shared.append(position)
-        groups, single = split_into_groups(self.groups, shared, variables)
+        keys = {key_of(variables[position]): position for position in shared}
+        groups, single = split_into_groups(self.groups, keys, key_of)
         for number, group in enumerate(groups):
             self._reduce_group(result, group, f"{names[group[0]]}.group_{number}")
         self._reduce_singly(result, single, names)
         return result
 
     def _scaled(self, gradient: Any) -> Any:
-        """A local gradient, so that it weighs as much as an average does."""
+        """A local gradient, scaled like an average."""
         if not self.scale_local_gradients:
             return gradient
         if not is_sparse(gradient):
@@ -265,11 +266,14 @@ class _Reducer:
         positions: Sequence[int],
         allreduce: Callable[[list[Any]], list[Any]],
     ) -> None:
-        packed = [self.compression.compress(result[position]) for position in positions]
+        wires, contexts = compress_all(
+            self.compression, [result[position] for position in positions]
+        )
         with placed_on(self.device_dense):
-            reduced = allreduce([tensor for tensor, _ in packed])
-        for position, tensor, (_, context) in zip(positions, reduced, packed, strict=True):
-            result[position] = self.compression.decompress(tensor, context)
+            reduced = allreduce(wires)
+        unpacked = decompress_all(self.compression, reduced, contexts)
+        for position, gradient in zip(positions, unpacked, strict=True):
+            result[position] = gradient
 
 
 def _by_kind(gradients: Sequence[Any], positions: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -289,7 +293,7 @@ def _reduce_if(
         return _tensors_of(layout)
 
     def unreduced() -> list[Any]:
-        # What was made dense on the other way has to be dense here.
+        # Gradients that ``reduce`` made dense have to be dense here, too.
         pairs = zip(gradients, layout, strict=True)
         as_reduced = [
             tf.convert_to_tensor(own) if is_sparse(own) and not is_sparse(other) else own

@@ -1,8 +1,8 @@
 """``DistributedGradientTape``: a gradient tape whose ``gradient`` is reduced over all ranks.
 
-The result is an object of a new class between the user's tape class and ours. It has the very
-attributes of the given tape, so both are one recording; our own are kept apart from them, so one
-tape can be wrapped more than once.
+The result is an object of a new class, derived from the user's tape class and ours. It shares the
+attributes of the given tape, so both are one recording. Attributes of this class are kept apart, so
+one tape can be wrapped more than once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.gradient_groups import check_groups
 from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_groups import check_groups
 from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
 from horovod.tensorflow.variables import key_of
 
@@ -27,7 +27,7 @@ __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 class _DistributedTape:
     """What ``DistributedGradientTape`` adds to a tape class; never made on its own."""
 
-    # Not in __dict__, which is that of the given tape.
+    # Not in __dict__, which belongs to the given tape.
     __slots__ = ("_local_sources", "_make_reducer", "_original")
 
     _original: Any
@@ -161,7 +161,7 @@ def DistributedGradientTape(  # noqa: N802
         sparse_as_dense=sparse_as_dense,
         op=op,
         gradient_predivide_factor=gradient_predivide_factor,
-        groups=check_groups(groups, num_groups),
+        groups=check_groups(groups, num_groups, key_of),
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
@@ -232,7 +232,7 @@ def _layers(local_layers: Any) -> list[Any]:
         return []
     layers = local_layers if isinstance(local_layers, list | tuple) else [local_layers]
     for layer in layers:
-        # Whoever has a layer has imported Keras already.
+        # A program with a layer has imported Keras already.
         if not isinstance(layer, tf.keras.layers.Layer):
             raise ValueError(
                 "local_layers must be a Keras layer or a list of Keras layers, found "

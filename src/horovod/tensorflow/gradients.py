@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.collective_table import Call, check_gradient
+from horovod.core.calls import Call, check_gradient
 from horovod.core.operations import Average, Kind, Sum
 from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.names import derived

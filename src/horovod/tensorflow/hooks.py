@@ -1,4 +1,4 @@
-"""Session hooks; this module can be imported where TensorFlow has ``tf.compat.v1.train`` hooks."""
+"""Session hooks; can be imported if TensorFlow has the hooks of ``tf.compat.v1.train``."""
 
 from __future__ import annotations
 

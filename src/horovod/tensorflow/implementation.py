@@ -40,7 +40,7 @@ def _chosen() -> CollectiveOps:
     _say_how_gpus_are_served()
     if not Settings.from_env().tensorflow_native_ops:
         return PythonOps()
-    # Here, so that who does without the plugin never meets what opens it.
+    # Imported here, so that programs without the plugin never import the code that opens it.
     from horovod.tensorflow.native_ops import NativeOps
 
     try:

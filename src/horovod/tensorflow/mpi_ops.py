@@ -10,121 +10,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.core import basics, compatibility, operations
-from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
-from horovod.core.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from horovod.core.tracing import start_timeline, stop_timeline
-from horovod.core.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
+from horovod.core import basics, compatibility, operations, public
+from horovod.core.operations import Sum
+from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.core.public import *  # noqa: F403
+from horovod.core.world import is_homogeneous
+from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
+from horovod.tensorflow.collectives import *  # noqa: F403
 from horovod.tensorflow.collectives import (
-    allgather,
     allreduce,
     allreduce_batch,
     alltoall,
-    broadcast,
-    broadcast_,
     broadcast_batch,
-    grouped_allgather,
     grouped_allreduce,
     grouped_reducescatter,
-    implementation,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
     reducescatter,
-    size_op,
 )
+from horovod.tensorflow.implementation import implementation
 from horovod.tensorflow.names import normalized as _normalize_name
 from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "_allreduce",
     "_executing_eagerly",
     "_grouped_allreduce",
     "_grouped_reducescatter",
     "_normalize_name",
     "_reducescatter",
-    "add_process_set",
-    "allgather",
     "allreduce",
     "allreduce_batch",
     "alltoall",
-    "broadcast",
-    "broadcast_",
     "broadcast_batch",
-    "ccl_built",
     "check_num_rank_power_of_2",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "handle_average_backwards_compatibility",
     "implementation",
-    "init",
     "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_included_op",
-    "rank",
-    "rank_op",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += public.__all__
+__all__ += collectives.__all__
 
 _basics = basics.HorovodBasics()
 handle_average_backwards_compatibility = compatibility.op_resolver(operations)

@@ -1,8 +1,8 @@
-"""Names of operations: the same on every rank, whatever order the ranks run them in.
+"""Names of operations: the same on every rank, in whatever order ranks run them.
 
 The engine matches operations by name. In a graph a name belongs to one node, so it is taken from
 the node's scope and made unique in the graph; graphs that ranks build alike get the same names.
-Eagerly one operation runs after the other, and a name may come again at once.
+Eagerly one operation runs after the other, so a name may be used again at once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def member_names(name: str, count: int) -> list[str]:
 def derived(names: Sequence[str], suffix: str) -> list[str]:
     """Names for operations that follow from those named: gradients and what they need."""
     wanted = [f"{name}_{suffix}" for name in names]
-    # The names tell already where the operations stand that these follow.
+    # The names of the forward pass already have the scope.
     return wanted if tf.executing_eagerly() else [_unique(name) for name in wanted]
 
 
@@ -135,7 +135,7 @@ def _unique(name: str) -> str:
 
 
 def _suffix_of(tensor: Any) -> str:
-    # What comes from outside of the graph is named by a number that differs between ranks.
+    # A tensor from outside of the graph has a number as its name, which differs between ranks.
     if not tf.is_symbolic_tensor(tensor) or tensor.name[0].isdigit():
         return ""
     return "_" + normalized(tensor.name)

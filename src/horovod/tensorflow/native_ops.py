@@ -1,12 +1,13 @@
 """The collectives as TensorFlow's own operations, from the plugin beside this package.
 
 Kernels are asynchronous: a node hands its tensors to the engine and ends when the engine is done,
-so no thread of TensorFlow's waits and nodes run in any order. Run eagerly, where the caller waits
-anyway, a node makes progress itself.
+so no thread of TensorFlow waits, and nodes run in any order. An eager node makes progress itself,
+because the caller waits anyway.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -14,11 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.collective_table import COLLECTIVES, Call
-from horovod.core.operations import Kind
-from horovod.core.world import rethrow_interrupt
+from horovod.core.calls import Call
+from horovod.core.gradient_groups import BATCH_BYTES, batches_of
+from horovod.core.operations import COLLECTIVES, Kind
+from horovod.core.world import has_spare_cores, is_initialized, rethrow_interrupt
 from horovod.tensorflow import gradients
-from horovod.tensorflow.batches import batches_of
 from horovod.tensorflow.names import node_name, op_type_of
 from horovod.tensorflow.plugin import load_plugin
 
@@ -46,7 +47,7 @@ class NativeOps:
         """See ``CollectiveOps``."""
         batches = [slice(0, len(tensors))]
         if call.kind is Kind.ALLREDUCE and not call.is_group and not tf.executing_eagerly():
-            batches = batches_of(tensors)
+            batches = _batches(tensors)
         results: list[Any] = []
         for batch in batches:
             named = names if call.is_group else names[batch]
@@ -88,7 +89,7 @@ class NativeOps:
             )
 
     def _token(self) -> Any:
-        """What keeps a node from being folded into a constant; one in each graph."""
+        """An input that keeps a node from being folded into a constant; one in each graph."""
         if tf.executing_eagerly():
             if self._eager_token is None:
                 self._eager_token = tf.constant(0)
@@ -96,15 +97,31 @@ class NativeOps:
         graph = tf.compat.v1.get_default_graph()
         token = getattr(graph, "_horovod_token", None)
         if token is None:
-            # Without the control dependencies and the loops that this call may stand in.
+            # Outside of the control dependencies and the loops around this call.
             with graph.control_dependencies(None):
                 token = graph._horovod_token = self._plugin.horovod_token()
         return token
 
 
+def _batches(tensors: Sequence[Any]) -> list[slice]:
+    """Into how many graph nodes the tensors of one call go.
+
+    Ranks may divide differently, since each tensor is an operation of its own.
+    """
+    if not (is_initialized() and has_spare_cores()):
+        return [slice(0, len(tensors))]
+    return batches_of([_size_bytes(tensor) for tensor in tensors], BATCH_BYTES)
+
+
+def _size_bytes(tensor: Any) -> int:
+    """0 where a dimension is not known while the graph is built."""
+    dims = tensor.shape.as_list() if tensor.shape.rank is not None else [None]
+    return 0 if None in dims else math.prod(dims) * tensor.dtype.size
+
+
 @contextmanager
 def _interrupts_raised() -> Iterator[None]:
-    """Raise what a signal handler raised while a node waited, for example KeyboardInterrupt."""
+    """Raise the exception of a signal handler that ended a node's wait."""
     try:
         yield
     except tf.errors.CancelledError:

@@ -1,7 +1,7 @@
 """``DistributedOptimizer``: a TF1 or Keras optimizer stepping on the gradients of all ranks.
 
-TF1 optimizers (``tf.compat.v1.train``) are held by an optimizer of ours, which reduces in
-``compute_gradients``. Keras optimizers go to ``horovod.tensorflow.keras``, imported only then.
+A TF1 optimizer (``tf.compat.v1.train``) is wrapped by one that reduces in ``compute_gradients``.
+Keras optimizers go to ``horovod.tensorflow.keras``, which is imported only then.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.gradient_groups import Groups, check_groups
 from horovod.core.operations import Adasum, Average, check_predivide, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.adasum_optimizer import AdasumOptimizer
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import check_passes
-from horovod.tensorflow.gradient_groups import Groups, check_groups
+from horovod.tensorflow.variables import key_of
 from horovod.tensorflow.wrapped_optimizer import WrappedOptimizer
 
 __all__ = ["DistributedOptimizer"]
@@ -100,7 +101,7 @@ def DistributedOptimizer(  # noqa: N802
     op = resolve_op(None, op)
     _check(op, gradient_predivide_factor, average_aggregated_gradients, process_set)
     check_passes(backward_passes_per_step)
-    chosen: Groups = check_groups(groups, num_groups)
+    chosen: Groups = check_groups(groups, num_groups, key_of)
     options: dict[str, Any] = {
         "device_dense": device_dense,
         "device_sparse": device_sparse,

@@ -1,9 +1,9 @@
-"""Opening the native plugin, and finding out whether it works with this TensorFlow.
+"""Opens the native plugin, and tests whether it works with this TensorFlow.
 
-Its asynchronous kernels keep TensorFlow's callback beyond the call that hands it out, which the C
-API does not promise. A node that does so and nothing else tells whether this TensorFlow allows it.
-In versions that nobody has tried yet it runs in a process of its own first, since its failure may
-be a crash.
+Its asynchronous kernels keep TensorFlow's callback beyond the call that gives it, which the C API
+does not promise. A node that does only this shows whether this TensorFlow allows it.
+In versions outside of our tests it runs in a process of its own first, since its failure may be a
+crash.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load_plugin() -> Any:
 
 
 def _attach() -> str:
-    """Show the plugin the way to the engine; returns what went wrong when it was opened."""
+    """Give the plugin the port to the engine; returns what went wrong when it was opened."""
     attach = ctypes.CDLL(str(LIBRARY)).horovod_tensorflow_attach
     attach.argtypes = [ctypes.c_void_p]
     attach.restype = ctypes.c_char_p
@@ -60,7 +60,7 @@ def _attach() -> str:
 
 def _test(plugin: Any) -> None:
     try:
-        # The script has yet to say which GPUs are its own.
+        # The script has not chosen its GPUs yet.
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
         with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
             value = session.run(plugin.horovod_self_test(_TEST_VALUE))

@@ -1,11 +1,11 @@
-"""The collectives as Python operations: slower than the native ones, and right in every TensorFlow.
+"""The collectives as Python operations: slower than the native ones, and for every TensorFlow.
 
 Eagerly the engine gets the tensors' memory at once. In a graph one stateful ``tf.numpy_function``
-starts what it was given and waits for it. Such nodes block a thread of TensorFlow's, so those of a
-graph run one after the other in the order of its construction, which has to be the same on all
-ranks. TensorFlow knows two classes of what a Python node raises: ``InvalidArgumentError`` for a
-``ValueError``, and ``UnknownError`` for all else, also where ranks disagree; its text has the
-engine's class and sentence.
+starts the operations of a node and waits for them. Such nodes block a thread of TensorFlow, so
+those of a graph run one after the other in the order of its construction, which has to be the same
+on all ranks. TensorFlow has two classes for exceptions of a Python node: ``InvalidArgumentError``
+for a ``ValueError``, and ``UnknownError`` for all others, also where ranks disagree. The text has
+the engine's class and sentence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from horovod.core import world
-from horovod.core.collective_table import Call, check_splits
+from horovod.core.calls import Call, check_splits
 from horovod.core.collectives import join
 from horovod.core.operations import Kind
 from horovod.core.process_sets import ids_and_ranks
@@ -36,9 +36,9 @@ Arrays = list[NDArray[Any]]
 
 _calls = ArrayCalls(NumpyAdapter())
 
-# What a graph's last collective was, by chain: the next one of the chain waits for it. Broadcasts
-# are a chain of their own, since a TF1 script runs the one that hands out the first values before
-# it can run, or feed, a training step.
+# The last collective of each graph, by chain: the next one of the chain waits for it. Broadcasts
+# are a chain of their own, since a TF1 script broadcasts the first values before it can run, or
+# feed, a training step.
 _last_nodes: WeakKeyDictionary[Any, dict[str, ref[Any]]] = WeakKeyDictionary()
 
 
@@ -155,7 +155,7 @@ def _previous(graph: Any, chain: str) -> list[Any]:
     """The last collective of the graph's chain, if a node made now may wait for it."""
     found = _last_nodes.get(graph, {}).get(chain)
     node = None if found is None else found()
-    # From inside of a TF1 loop or condition nothing outside can be waited for, nor the reverse.
+    # In a TF1 loop or condition a node cannot wait for one outside, nor the reverse.
     if node is None or node._get_control_flow_context() is not graph._get_control_flow_context():
         return []
     return [node]

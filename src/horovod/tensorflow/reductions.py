@@ -1,7 +1,7 @@
-"""The public collectives that do more than one operation: compression, rows, old arguments.
+"""The public collectives with compression, rows and deprecated arguments.
 
-Dense tensors go to ``collectives`` between ``compress`` and ``decompress``, ``tf.IndexedSlices``
-are gathered. All work eagerly, in ``tf.function`` and in TF1 sessions, and have gradients.
+Dense tensors are compressed, given to ``collectives`` and decompressed. ``tf.IndexedSlices`` are
+gathered. All work eagerly, in ``tf.function`` and in TF1 sessions, and have gradients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import check_compressor
+from horovod.core.compression import compress_all, decompress_all
 from horovod.core.operations import Average, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import collectives
@@ -87,7 +87,7 @@ def allreduce(
         reduced = collectives.allreduce(
             packed, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
         )
-    return _decompress([reduced], contexts, compression)[0]
+    return decompress_all(compression, [reduced], contexts)[0]
 
 
 @not_converted
@@ -133,7 +133,7 @@ def grouped_allreduce(
             reduced = collectives.grouped_allreduce(
                 packed, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
             )
-        _put(result, dense, _decompress(reduced, contexts, compression))
+        _put(result, dense, decompress_all(compression, reduced, contexts))
     return result
 
 
@@ -169,7 +169,7 @@ def reducescatter(
             ignore_name_scope=ignore_name_scope,
             process_set=process_set,
         )
-    return _decompress([reduced], contexts, compression)[0]
+    return decompress_all(compression, [reduced], contexts)[0]
 
 
 @not_converted
@@ -197,7 +197,7 @@ def grouped_reducescatter(
             postscale_factor=postscale_factor,
             process_set=process_set,
         )
-    return _decompress(reduced, contexts, compression)
+    return decompress_all(compression, reduced, contexts)
 
 
 @not_converted
@@ -232,14 +232,7 @@ def alltoall(
 def _compress(tensors: Sequence[Any], compression: Any) -> tuple[list[Any], list[Any]]:
     if compression is Compression.none:
         return list(tensors), [None] * len(tensors)
-    check_compressor(compression)
-    packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    return [tensor for tensor, _ in packed], [context for _, context in packed]
-
-
-def _decompress(tensors: Sequence[Any], contexts: Sequence[Any], compression: Any) -> list[Any]:
-    pairs = zip(tensors, contexts, strict=True)
-    return [compression.decompress(tensor, context) for tensor, context in pairs]
+    return compress_all(compression, [tf.convert_to_tensor(tensor) for tensor in tensors])
 
 
 def _put(result: list[Any], positions: Sequence[int], values: Sequence[Any]) -> None:

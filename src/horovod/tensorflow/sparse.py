@@ -21,7 +21,7 @@ def is_sparse(tensor: object) -> bool:
 
 
 def check_sparse(op: int, prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> None:
-    """Refuse what cannot be done to rows that are only gathered.
+    """Refuse reductions that gathering cannot do.
 
     Raises:
         NotImplementedError: ``op`` is neither Average nor Sum, or a factor is not 1.

@@ -1,6 +1,6 @@
 """``SyncBatchNormalization``: Keras batch normalization over the batches of all ranks.
 
-Imported when somebody asks for it, because Keras takes as long to import as TensorFlow.
+Imported when it is first used, because Keras takes as long to import as TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small things that all of ``horovod.tensorflow`` and its users need: modes, errors, hashing."""
+"""Modes, errors and hashing, for ``horovod.tensorflow`` and programs that import them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _executing_eagerly() -> bool:
 
 
 def vars_to_refs(vars: Any) -> Any:
-    """Of a variable what can be hashed; of a list of variables, nested or not, a tuple of those."""
+    """A hashable reference to a variable; for a (nested) list of variables a tuple of them."""
     return tuple(map(vars_to_refs, vars)) if isinstance(vars, list) else vars.ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """The contrary of ``vars_to_refs``."""
+    """The inverse of ``vars_to_refs``."""
     return list(map(refs_to_vars, refs)) if isinstance(refs, tuple) else refs.deref()
 
 
@@ -55,7 +55,7 @@ def tf_error_of(error: Exception) -> tf.errors.OpError:
 
 @contextmanager
 def engine_errors_as_tf_errors() -> Iterator[None]:
-    """Raise what the engine raises as the errors that TensorFlow's own operations raise."""
+    """Raise errors of the engine as those that TensorFlow's own operations raise."""
     try:
         yield
     except (ValueError, HorovodInternalError) as error:

@@ -1,9 +1,9 @@
-"""What the kinds of variables have in common: TensorFlow 1's, TensorFlow 2's and Keras 3's.
+"""One interface to the variables of TensorFlow 1, TensorFlow 2 and Keras 3, and names from them.
 
 Keras 3 wraps a ``tf.Variable`` in an object of its own that has neither ``ref`` nor an operation.
-Names for what is done to a list of variables are made here, too: the position and the last part of
-a variable's own name, without running numbers. Layers carry such numbers, too, and they differ
-between ranks as soon as one of them has built one model more.
+The name of an operation on a variable is the position and the last part of the variable's name,
+without running numbers. Layers have such numbers, too, and they differ between ranks once a rank
+has built one more model.
 """
 
 from __future__ import annotations

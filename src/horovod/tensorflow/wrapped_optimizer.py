@@ -1,4 +1,4 @@
-"""What our TF1 optimizers share: they hold the user's, and hand on all but the gradients."""
+"""The base of TF1 optimizers here: they wrap the user's, and pass on all but the gradients."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.gradient_groups import Groups
 from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import GradientAggregation
-from horovod.tensorflow.gradient_groups import Groups
 from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
 
 __all__ = ["WrappedOptimizer"]

@@ -1,7 +1,7 @@
-"""A collective as a call in a program that XLA compiles: what it says, and which shapes it has.
+"""A collective as a call in a program that XLA compiles: its text and its shapes.
 
 XLA runs such a call on one of its threads, which waits there for the other ranks. So that ranks
-do not wait for each other in a circle, the calls of a graph hand a token from one to the next: they
+do not wait for each other in a circle, the calls of a graph pass a token from one to the next: they
 run one after the other, in the order of the graph's construction.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
 
-from horovod.core.collective_table import Call
+from horovod.core.calls import Call
 from horovod.core.operations import Dtype
 from horovod.tensorflow.names import node_name, op_type_of
 

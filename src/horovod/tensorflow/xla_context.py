@@ -8,7 +8,7 @@ __all__ = ["is_traced_for_xla"]
 
 
 def is_traced_for_xla() -> bool:
-    """Whether what is made now goes into a function that XLA compiles whole."""
+    """Whether a node made now becomes part of a function that XLA compiles whole."""
     if tf.executing_eagerly():
         return False
     graph = tf.compat.v1.get_default_graph()

@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.collective_table import Call, Result
-from horovod.core.operations import Kind
+from horovod.core.calls import Call
+from horovod.core.operations import Kind, Result
 from horovod.core.process_sets import ids_and_ranks
 from horovod.core.world import rank
 from horovod.tensorflow import gradients

@@ -1,7 +1,7 @@
-"""Letting programs that XLA compiles call the plugin, after finding out whether it can be.
+"""Lets programs that XLA compiles call the plugin, if that works here.
 
-What is relied on goes beyond what TensorFlow promises (bindings/tensorflow/xla_plugin.cc has it),
-so in versions without a test it is tried in a process of its own first.
+The plugin relies on more than TensorFlow promises (see bindings/tensorflow/xla_plugin.cc), so in
+versions outside of our tests it is tried in a process of its own first.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 With a torch that offers DLPack's C exchange table (2.10 and later) the engine reads a tensor in one
 native call; with an older one, from its Python attributes. Tensors are in host memory or on CUDA
-GPUs. There a collective comes after what is in the current stream when it is submitted, and what is
-put into the current stream after ``synchronize`` comes after the collective.
+GPUs. On a GPU a collective runs after the work that is in the current stream when it is submitted.
+Work that enters the current stream after ``synchronize`` runs after the collective.
 """
 
 from __future__ import annotations
@@ -19,35 +19,25 @@ from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 from horovod.core.world import cuda_built, has_spare_cores
 
+# What ``horovod.torch`` exports. The rest is for the modules beside this one; the blocking calls
+# that users see are those of ``differentiable``.
 __all__ = [
-    "DTYPES",
-    "allgather",
     "allgather_async",
-    "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
-    "allreduce_batch_async_",
-    "alltoall",
     "alltoall_async",
-    "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "grouped_allgather",
     "grouped_allgather_async",
-    "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
-    "grouped_reducescatter",
     "grouped_reducescatter_async",
     "poll",
-    "reducescatter",
     "reducescatter_async",
-    "spare_cores",
     "synchronize",
-    "within_reach",
 ]
 
 DTYPES = {
@@ -75,7 +65,7 @@ def _current_stream(device: int) -> int:
 
 
 class _TorchAdapter:
-    """``flights.Adapter`` over DLPack's exchange table."""
+    """``handles.Adapter`` over DLPack's exchange table."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader

@@ -2,7 +2,7 @@
 
 Every rank makes the original optimizer's step on its own gradients. The differences between the
 parameters after and before it are reduced with Adasum, all in one batch, and added to where the
-parameters started. Nothing is in flight outside of ``step``.
+parameters started. No operation is pending outside of ``step``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _AdasumOptimizer(WrappedOptimizer):
     def _step_alone(self, closure: Callable[[], Any] | None) -> Any:
         if self.__dict__.get("_step_supports_amp_scaling", False):
             return self._step_original(closure)
-        # What GradScaler told us the original does not know; GradScaler deletes it afterwards.
+        # The original does not have what GradScaler set here; GradScaler deletes it afterwards.
         told = {key: self.__dict__.pop(key) for key in _TOLD if key in self.__dict__}
         try:
             if "found_inf" in told and told["found_inf"].item():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from horovod.core.compression import Compressor, NoneCompressor
+from horovod.core.compression import CastCompressor, Compressor, NoneCompressor
 from horovod.torch.powersgd import PowerSGD
 
 __all__ = [
@@ -21,43 +21,35 @@ __all__ = [
 ]
 
 
-class FP16Compressor(Compressor):
+class FP16Compressor(CastCompressor):
     """Sends floating point tensors as float16; the engine sums in float32 inside a host.
 
     Values above 65504 overflow to infinity on the wire. Other dtypes pass unchanged.
     """
 
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
-        """``tensor`` of any shape in float16, and the dtype to go back to."""
-        if not tensor.dtype.is_floating_point:
-            return tensor, None
-        return tensor.to(torch.float16), tensor.dtype
+    wire_dtype = torch.float16
+    cast = staticmethod(Tensor.to)
 
     @staticmethod
-    def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
-        """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if ctx is None else tensor.to(ctx)
+    def is_cast(tensor: Tensor) -> bool:
+        """Whether it is floating."""
+        return tensor.dtype.is_floating_point
 
 
-class BF16Compressor(Compressor):
+class BF16Compressor(CastCompressor):
     """Sends float32 and float64 tensors as bfloat16; the engine sums in float32 inside a host.
 
     The range is that of float32, so nothing overflows, at two to three decimal digits. Other dtypes
     pass unchanged, float16 too: it is as short and more exact.
     """
 
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
-        """``tensor`` of any shape in bfloat16, and the dtype to go back to."""
-        if not tensor.dtype.is_floating_point or tensor.element_size() <= 2:
-            return tensor, None
-        return tensor.to(torch.bfloat16), tensor.dtype
+    wire_dtype = torch.bfloat16
+    cast = staticmethod(Tensor.to)
 
     @staticmethod
-    def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
-        """``tensor`` in the dtype that it had before ``compress``."""
-        return tensor if ctx is None else tensor.to(ctx)
+    def is_cast(tensor: Tensor) -> bool:
+        """Whether it is floating, and longer than bfloat16."""
+        return tensor.dtype.is_floating_point and tensor.element_size() > 2
 
 
 class Compression:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from horovod.core.calls import check_gradient
 from horovod.core.compression import Compressor, check_compressor
-from horovod.core.operations import Average, Sum, resolve_op
+from horovod.core.operations import Average, Kind, Sum, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
@@ -231,11 +232,7 @@ def gradient_name(name: str | None, suffix: str = "grad") -> str | None:
 
 def check_op_has_gradient(op: int) -> None:
     """Refuse the backward pass of reductions that are not linear."""
-    if op not in (Average, Sum):
-        raise NotImplementedError(
-            "allreduce: only Average and Sum have a gradient; detach the tensor "
-            "before reducing it with another op"
-        )
+    check_gradient(Kind.ALLREDUCE, op, "detach the tensor")
 
 
 def scatter_factor(op: int, factors: tuple[float, float], process_set: ProcessSet) -> float:

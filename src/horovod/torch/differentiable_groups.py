@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.core.compression import Compressor, check_compressor
+from horovod.core.compression import Compressor, compress_all, decompress_all
 from horovod.core.operations import Average, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
@@ -59,14 +59,14 @@ def grouped_allreduce(
         HorovodInternalError: ranks disagree about the group, or a rank was lost.
     """
     op = resolve_op(average, op)
-    wires, contexts = _compress(tensors, compression)
+    wires, contexts = compress_all(compression, tensors)
     factors = (prescale_factor, postscale_factor)
     if any(map(needs_gradient, wires)):
         args = (name, op, factors, process_set, *wires)
         reduced = _GroupedAllreduce.apply(*args)  # type: ignore[no-untyped-call]
     else:
         reduced = adapter.grouped_allreduce(wires, None, name, op, *factors, process_set)
-    return _decompress(reduced, contexts, compression)
+    return decompress_all(compression, reduced, contexts)
 
 
 def grouped_allgather(
@@ -127,29 +127,14 @@ def grouped_reducescatter(
             set.
         HorovodInternalError: another op, ranks disagree about the group, or a rank was lost.
     """
-    wires, contexts = _compress(tensors, compression)
+    wires, contexts = compress_all(compression, tensors)
     factors = (prescale_factor, postscale_factor)
     if any(map(needs_gradient, wires)):
         args = (name, op, factors, process_set, *wires)
         reduced = _GroupedReducescatter.apply(*args)  # type: ignore[no-untyped-call]
     else:
         reduced = adapter.grouped_reducescatter(wires, name, op, process_set, *factors)
-    return _decompress(reduced, contexts, compression)
-
-
-def _compress(
-    tensors: Sequence[Tensor], compression: Compressor | type[Compressor]
-) -> tuple[list[Tensor], list[Any]]:
-    check_compressor(compression)
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    return [wire for wire, _ in pairs], [context for _, context in pairs]
-
-
-def _decompress(
-    tensors: Sequence[Tensor], contexts: list[Any], compression: Compressor | type[Compressor]
-) -> list[Tensor]:
-    pairs = zip(tensors, contexts, strict=True)
-    return [compression.decompress(tensor, context) for tensor, context in pairs]
+    return decompress_all(compression, reduced, contexts)
 
 
 def _detached(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -1,7 +1,7 @@
-"""How gradients that are ready travel: as they are, compressed, or by rounds of a compressor's own.
+"""Sends gradients that are ready: unchanged, compressed, or in rounds of a compressor's own.
 
-``GradientReducer`` and the Adasum optimizer hand whole batches over, on the thread that runs
-backward or waits in ``step``. An exchange keeps nothing of a batch but what it returns.
+``GradientReducer`` and the Adasum optimizer give whole batches, on the thread that runs backward or
+waits in ``step``. An exchange keeps nothing of a batch except what it returns.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from horovod.core.gradient_groups import batches_of
 from horovod.torch.gradient_exchange import Pending
 
 __all__ = ["GradientGroup", "split_by_bytes"]
@@ -33,7 +34,7 @@ class GradientGroup:
         self.pending: Pending | None = None  # None too if all its gradients travel elsewhere
 
     @property
-    def in_flight(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether some gradient is ready or sent."""
         return self.is_sent or self.waiting < len(self.indices)
 
@@ -43,12 +44,6 @@ def split_by_bytes(params: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
 
     Backward reaches the last parameters first. Every rank with these parameters splits alike.
     """
-    groups: list[list[Tensor]] = [[]]
-    size_bytes = 0
-    for param in reversed(params):
-        if size_bytes >= limit:
-            groups.append([])
-            size_bytes = 0
-        groups[-1].append(param)
-        size_bytes += param.numel() * param.element_size()
-    return [group for group in groups if group]
+    backward = list(reversed(params))
+    sizes = [param.numel() * param.element_size() for param in backward]
+    return [backward[batch] for batch in batches_of(sizes, limit)]

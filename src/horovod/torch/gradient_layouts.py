@@ -19,7 +19,7 @@ from horovod.torch import adapter
 
 __all__ = ["GradientLayouts"]
 
-# Codes of a layout; those between are the number of sparse dimensions.
+# Codes of a layout; the codes between are numbers of sparse dimensions.
 _UNSEEN = 0
 _DENSE = 255
 

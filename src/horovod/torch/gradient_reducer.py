@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from horovod.core.compression import NoneCompressor
+from horovod.core.gradient_groups import BATCH_BYTES
 from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
@@ -49,10 +50,6 @@ from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse_gradients import SparseGradients
 
 __all__ = ["BATCH_BYTES", "GradientReducer"]
-
-# Large enough that a batch costs far more to move than to submit, small enough that the first one
-# leaves early in backward.
-BATCH_BYTES = 1 << 20
 
 
 class GradientReducer:
@@ -111,12 +108,12 @@ class GradientReducer:
         weakref.finalize(self, _remove_hooks, self._hooks).atexit = False
 
     @property
-    def in_flight(self) -> bool:
-        """Whether gradients are ready or sent, so that nobody else may write to them."""
+    def is_pending(self) -> bool:
+        """Whether gradients are ready or sent, so that other code must not write to them."""
         return (
             bool(self._batches or self._ready)
-            or self._sparse.in_flight
-            or any(group.in_flight for group in self._groups)
+            or self._sparse.is_pending
+            or any(group.is_pending for group in self._groups)
         )
 
     def passes_left(self) -> dict[Tensor, int]:
@@ -144,13 +141,13 @@ class GradientReducer:
             self._overlaps, self._batch_bytes = True, BATCH_BYTES
         self._frozen += [entry for entry in names_of.items() if not entry[0].requires_grad]
         self._add_trainable({p: name for p, name in names_of.items() if p.requires_grad}, groups)
-        if not self.in_flight:
+        if not self.is_pending:
             self._restart()
 
     def set_passes(self, passes: int) -> None:
-        """Change how many backward passes add up; takes effect at once if nothing is in flight."""
+        """Change how many backward passes add up; takes effect at once if nothing is pending."""
         self._passes = passes
-        if not self.in_flight:
+        if not self.is_pending:
             self._restart()
 
     def synchronize(self) -> None:
@@ -159,7 +156,7 @@ class GradientReducer:
         Parameters that were not ready are reduced with the gradient they have, or zeros.
 
         Raises:
-            HorovodInternalError: some reduction failed; all others have ended, nothing is in flight
+            HorovodInternalError: some reduction failed; all others have ended, nothing is pending
                 and gradients are unspecified.
         """
         try:

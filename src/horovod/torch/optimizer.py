@@ -1,8 +1,9 @@
 """``DistributedOptimizer``: any torch optimizer, stepping on gradients reduced over all ranks.
 
-The result is a new class between the user's optimizer class and ours, sharing parameter groups and
-state with the wrapped instance. Gradients travel through ``GradientReducer``; a world of one that
-stays so and a rank outside of the process set have none and step as the original does.
+The result is an instance of a new class, derived from the user's optimizer class and ours. It
+shares parameter groups and state with the wrapped instance. ``GradientReducer`` reduces the
+gradients. A world that stays one rank, and a rank outside of the process set, have no reducer and
+step as the original does.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         Returns:
             What the original ``step`` returns.
         """
-        is_reduced = self._is_synchronized_for_scaler and not self._in_flight()
+        is_reduced = self._is_synchronized_for_scaler and not self._is_pending()
         if self._should_synchronize and not is_reduced:
             self._warn_if_synchronized()
             if closure is None:
@@ -93,7 +94,7 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset gradients as the original does; not between ``backward`` and ``step``."""
-        if self._in_flight():
+        if self._is_pending():
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() and before "
                 "optimizer.step() or optimizer.synchronize(): gradients are still being reduced"
@@ -108,7 +109,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             self._reducer.set_passes(passes)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load as the original does; reductions in flight are dropped and counting starts anew."""
+        """Load as the original does; pending reductions are dropped and counting starts anew."""
         if self._reducer is not None:
             self._reducer.drop()
         self._forget_synchronized()
@@ -123,7 +124,7 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     @property
     def _handles(self) -> Mapping[Tensor, Any]:
-        delays = self._allreduce_delay.items() if self._in_flight() else ()
+        delays = self._allreduce_delay.items() if self._is_pending() else ()
         return MappingProxyType({param: (None, None) for param, delay in delays if delay == 0})
 
     @property
@@ -133,7 +134,7 @@ class _DistributedOptimizer(WrappedOptimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler.step reads this before it unscales the gradients and looks for infinite ones.
-        # That is the last moment to reduce them: later they would be changed in flight, and ranks
+        # That is the last moment to reduce them: later they would change while pending, and ranks
         # would come to different decisions.
         if _is_read_by_grad_scaler() and self._should_synchronize and not self._is_synchronized:
             self.synchronize()
@@ -144,14 +145,14 @@ class _DistributedOptimizer(WrappedOptimizer):
     def _step_supports_amp_scaling(self, value: bool) -> None:
         self.__dict__["_step_supports_amp_scaling"] = value
 
-    def _in_flight(self) -> bool:
-        return self._reducer is not None and self._reducer.in_flight
+    def _is_pending(self) -> bool:
+        return self._reducer is not None and self._reducer.is_pending
 
     def _forget_synchronized(self) -> None:
         self._is_synchronized = self._is_synchronized_for_scaler = False
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        if self._in_flight():
+        if self._is_pending():
             self.synchronize()
 
         def closure_with_reduced_gradients() -> Any:
@@ -174,7 +175,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         return adapter.allreduce(mine, name=name, op=op, process_set=process_set)
 
     def _warn_if_synchronized(self) -> None:
-        if self._is_synchronized and not self._in_flight():
+        if self._is_synchronized and not self._is_pending():
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() context after "
                 "optimizer.synchronize(): the gradients are reduced a second time",
@@ -293,7 +294,7 @@ def _is_reducing(process_set: ProcessSet) -> bool:
 
 
 def _is_read_by_grad_scaler() -> bool:
-    """Whether the caller's property is read by ``GradScaler.step``, and not by somebody curious."""
+    """Whether the caller's property is read by ``GradScaler.step``, and not by other code."""
     return sys._getframe(2).f_code is _SCALER.step.__code__
 
 

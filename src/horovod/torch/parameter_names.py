@@ -1,4 +1,4 @@
-"""Names of an optimizer's parameters: under them the ranks' gradients meet."""
+"""Names of an optimizer's parameters: ranks match gradients by them."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class PowerSGDExchange:
 
     @torch.no_grad()
     def start(self, names: list[str], gradients: list[Tensor]) -> _Batch:
-        """Start to reduce ``gradients`` in place; computes, but waits for nobody.
+        """Start to reduce ``gradients`` in place; computes, but waits for no other rank.
 
         Raises:
             ValueError: a gradient is sparse, or does not fit what is remembered of it.

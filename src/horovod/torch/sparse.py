@@ -89,7 +89,7 @@ def _part(name: str | None, part: str) -> str | None:
 
 
 def _end(handle: int) -> None:
-    """Wait for an operation whose result nobody will use, so that its name is free again."""
+    """Wait for an operation whose result is not used, so that its name is free again."""
     try:
         adapter.synchronize(handle)
     except HorovodInternalError:

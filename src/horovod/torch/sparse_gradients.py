@@ -74,7 +74,7 @@ class SparseGradients:
         self._densified: list[_Densified] = []
 
     @property
-    def in_flight(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether gradients wait here for the end of the step, or for their dense form."""
         return bool(self._held or self._densified)
 

@@ -118,9 +118,11 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _forward_together(self, input: Tensor) -> Tensor:
-        meeting = _Meeting(f"sync_batch_norm.{_numbering.number(self)}", self.process_set)
+        exchange = _StatisticsExchange(
+            f"sync_batch_norm.{_numbering.number(self)}", self.process_set
+        )
         dtype = torch.promote_types(input.dtype, torch.float32)
-        total = meeting.gather(_moments(input.detach(), dtype))
+        total = exchange.gather(_moments(input.detach(), dtype))
         if total.size <= 1:
             raise ValueError(
                 "SyncBatchNorm: expected more than 1 value per channel over all ranks, found "
@@ -130,7 +132,7 @@ class SyncBatchNorm(_BatchNorm):
             self._track(total)
         weight = self.weight if self.affine else None
         bias = self.bias if self.affine else None
-        output: Tensor = _Normalize.apply(input, weight, bias, total, self.eps, meeting)  # type: ignore[no-untyped-call]
+        output: Tensor = _Normalize.apply(input, weight, bias, total, self.eps, exchange)  # type: ignore[no-untyped-call]
         return output
 
     @torch.no_grad()
@@ -180,7 +182,7 @@ class _Moments(NamedTuple):
     size: float  # values per channel
 
 
-class _Meeting(NamedTuple):
+class _StatisticsExchange(NamedTuple):
     """How a layer's ranks exchange their statistics."""
 
     name: str
@@ -218,13 +220,13 @@ class _Normalize(torch.autograd.Function):
         bias: Tensor | None,
         total: _Moments,
         eps: float,
-        meeting: _Meeting,
+        exchange: _StatisticsExchange,
     ) -> Tensor:
         mean, variance = total.mean, total.squares / total.size
         scale = torch.ones_like(mean) if weight is None else weight.to(mean)
         shift = torch.zeros_like(mean) if bias is None else bias.to(mean)
         ctx.save_for_backward(x, scale, mean, variance)
-        ctx.size, ctx.eps, ctx.meeting = total.size, eps, meeting
+        ctx.size, ctx.eps, ctx.exchange = total.size, eps, exchange
         ctx.dtypes = [None if own is None else own.dtype for own in (weight, bias)]
         return F.batch_norm(x, mean, variance, scale, shift, training=False, eps=eps)
 
@@ -239,7 +241,7 @@ class _Normalize(torch.autograd.Function):
         )
         grad_x = None
         if ctx.needs_input_grad[0]:
-            along_x, constant = ctx.meeting.add(sums) / ctx.size
+            along_x, constant = ctx.exchange.add(sums) / ctx.size
             gain = scale * torch.rsqrt(variance + ctx.eps)
             # gain * (grad - constant - along_x * normalised x), in the statistics' dtype
             wide = x.to(mean.dtype)

@@ -20,7 +20,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
 
     _parameter_names: dict[Tensor, str]
     backward_passes_per_step: int
-    # What the caller of DistributedOptimizer chose, for programs that look it up.
+    # The arguments of DistributedOptimizer, for programs that read them.
     op: int
     process_set: ProcessSet
     gradient_predivide_factor: float

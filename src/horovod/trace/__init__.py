@@ -1,7 +1,6 @@
-"""Views over the flight recorder of the engine: reading its files, and what they say.
+"""Views of the engine's flight recorder: reads its files and analyses them.
 
-``horovod.trace.recording`` reads a file; ``horovod.trace.operations`` finds in it what was done;
-``horovod.trace.worlds`` puts files of one world together, and ``horovod.trace.analysis`` says what
-they mean. ``horovod.trace.presence`` knows which ranks run. ``horovod.trace.report`` makes the page
-of a job and needs no files.
+``recording`` reads a file, and ``operations`` finds the operations in it; ``worlds`` groups the
+files by worlds, and ``analysis`` interprets a world. ``presence`` finds the ranks that run.
+``report`` makes the page of a job and needs no files.
 """

@@ -1,4 +1,4 @@
-"""Where recordings are: a folder for each job, in one folder for all of them."""
+"""The folders of recordings: one for each job, all in one folder."""
 
 from __future__ import annotations
 
@@ -24,39 +24,38 @@ _NOWHERE = "off"
 
 
 def default_folder() -> str:
-    """Where recordings go if nobody says otherwise; a folder for this user alone."""
-    import tempfile  # here, because launchers shall start at once and most have no use for it
+    """The default folder of recordings, which only this user can read."""
+    import tempfile  # here, to start launchers faster
 
     return os.path.join(tempfile.gettempdir(), f"horovod-{os.getuid()}")
 
 
 def folder_of(recorder_dir: str) -> str:
-    """The folder of all jobs with this ``HOROVOD_RECORDER_DIR``; empty for none."""
+    """The folder of all jobs for a value of ``HOROVOD_RECORDER_DIR``; empty for none."""
     return "" if recorder_dir.lower() == _NOWHERE else recorder_dir or default_folder()
 
 
 def job_name(environ: Mapping[str, str], pid: int, hostname: str | None = None) -> str:
-    """The folder of a job's recordings: the job's id, or else where its rank 0 is."""
+    """The name of a job's folder: the job's id, or else host and process of its rank 0."""
     name = environ.get(JOB_ID) or f"{hostname or os.uname().nodename}-{pid}"
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:100] or "job"
 
 
 def marker_of(job: str) -> str:
-    """The name of the file that says that the folder ``job`` is one of recordings, and ours."""
-    return f".horovod-recordings-of-{job}"  # the engine makes it: engine/trace/job_folder.cc
+    """The name of the file that marks ``job`` as a folder of recordings of this user."""
+    return f".horovod-recordings-of-{job}"  # written by engine/trace/job_folder.cc
 
 
 def is_marked(folder: OwnFolder) -> bool:
-    """Whether ranks have made the folder, for a job of its name."""
+    """Whether ranks have made the folder for the job of its name."""
     return folder.own_file(marker_of(folder.path.name)) is not None
 
 
 def timeline_of_world(path: str, number: str) -> str:
-    """The file of a world's timeline; that of a job's first world is ``path`` itself.
+    """The file of a world's timeline: ``path`` for the first world of a job.
 
-    Those of others have the world in their name: ``timeline.world2.json``. ``number`` is the key
-    under which the world met: its scope in the job, if it has one, a slash, and how many of this
-    scope it makes.
+    Other worlds are in the name: ``timeline.world2.json``. ``number`` is the key of the world's
+    rendezvous: its scope, if it has one, a slash, and its number in the scope.
     """
     scope, _, generation = number.rpartition("/")
     word = scope.replace("/", "-") or "world"

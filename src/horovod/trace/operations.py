@@ -1,4 +1,4 @@
-"""What a rank did, as its recording tells: operations and the buckets that they ran in."""
+"""The operations in a recording, and the buckets that they ran in."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Bucket", "Operation", "buckets_of", "label_of", "operations_of"]
 
 @dataclass
 class Operation:
-    """One operation of one rank. Times are the host's, in ns; None: not in the recording.
+    """One operation of one rank. Times are the host's, in ns; None if not in the recording.
 
-    It is submitted, starts when all ranks have come and a bucket takes it, and is done with that
+    It is submitted, starts in a bucket when all ranks have submitted it, and is done with that
     bucket or ends with an ``error`` (``horovod.errors.ErrorCode``). ``was_last``: this rank was the
     last of its host to submit it.
     """
@@ -36,10 +36,10 @@ class Operation:
 
 @dataclass
 class Bucket:
-    """What ran as one collective: the ``number``-th of its process set, on all ranks alike.
+    """The operations of one collective, with the same ``number`` in its process set on all ranks.
 
-    ``waited_ns`` of its time were waits, which ``waits`` has one by one if they were long, as
-    ``(rank, start, nanoseconds)``; ``waiting_for`` is the rank of a wait that had not ended.
+    ``waited_ns`` of its time were waits; ``waits`` has the long ones as ``(rank, start,
+    nanoseconds)``. ``waiting_for`` is the rank of a wait that had not ended.
     """
 
     process_set: int
@@ -53,7 +53,7 @@ class Bucket:
 
 
 def operations_of(recording: Recording) -> list[Operation]:
-    """All operations in the recording, in the order in which they were first heard of."""
+    """All operations in the recording, in the order of their first events."""
     return _replay(recording).operations
 
 
@@ -63,7 +63,7 @@ def buckets_of(recording: Recording) -> list[Bucket]:
 
 
 def label_of(recording: Recording, operation: Operation) -> Label | None:
-    """What is known of the operation's tensor."""
+    """The label of the operation's tensor, if it is in the recording."""
     return recording.labels.get(operation.label)
 
 
@@ -78,7 +78,7 @@ _FIELDS = ("kind", "time_ns", "process_set", "subject", "value", "detail")
 
 
 class _Replay:
-    """Goes through the events and puts together what belongs together."""
+    """Collects operations and buckets from the events."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []

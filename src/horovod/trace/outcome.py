@@ -1,6 +1,6 @@
-"""How the launcher saw a job end: a small file beside the job's recordings.
+"""How a job ended for the launcher: a small file beside the job's recordings.
 
-Recordings say what ranks did with each other; that a program then failed by itself is here alone.
+Recordings have the communication of ranks; only this file has a failure of the program itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_TEXT = 100_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """The exit status of ``horovodrun``, the reason in words, and when, since 1970."""
+    """The exit status of ``horovodrun``, the reason as text, and the time since 1970."""
 
     status: int
     text: str
@@ -27,14 +27,14 @@ class Outcome:
 
 
 def write_outcome(folder: OwnFolder, status: int, text: str) -> None:
-    """Leave it in the job's folder, in place of that of an earlier one. Raises OSError."""
-    # The status comes first: the engine reads no further, to know which jobs have failed.
+    """Write it to the job's folder, replacing that of an earlier job. Raises OSError."""
+    # The status comes first: the engine reads only the beginning, to find failed jobs.
     fields = {"status": status, "text": text[-_MOST_TEXT:]}
     folder.replace(_NAME, json.dumps(fields).encode())
 
 
 def read_outcome(folder: OwnFolder) -> Outcome | None:
-    """What was left there; None if nothing was, or nothing that can be read."""
+    """The outcome in the folder; None if there is none that can be read."""
     found = folder.own_file(_NAME)
     if found is None:
         return None

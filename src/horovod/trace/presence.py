@@ -1,11 +1,10 @@
-"""Who runs: a small file for each rank of a job, in the folder of its recordings.
+"""Presence files: one for each running rank of a job, in the folder of its recordings.
 
-A rank writes it when its world begins and removes it at the end; what a killed one leaves behind is
-recognised by the process, which is not there any more or is another one. Whoever can write to the
-folder asks all ranks of the job for recordings with a new text in the file ``wanted``, and makes
-those of this machine look at it with a signal that is kept for that. In a folder that the user has
-chosen, and that several machines may share, the ranks of a job on several of them look twice a
-second.
+A rank writes it when its world begins and removes it at the end. The file of a killed rank is
+recognised by its process, which does not exist any more or is another one. A new text in the file
+``wanted`` asks all ranks of the job for recordings; a signal makes the ranks of this machine read
+it. In a folder that the user has chosen, which machines may share, the ranks of a job on several
+machines read it twice a second.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RankState(enum.Enum):
-    """What is known of the process of a presence."""
+    """The state of a presence's process."""
 
     RUNNING = "running"
     STOPPED = "stopped"  # by SIGSTOP or a debugger
     GONE = "gone"
-    ELSEWHERE = "elsewhere"  # on another machine or in another container: nobody here can tell
+    ELSEWHERE = "elsewhere"  # on another machine or in another container, so unknown here
 
 
 @dataclass(frozen=True)
 class Presence:
-    """What a rank has said of itself; ``name`` is that of messages, ``world`` as in recordings."""
+    """A rank's presence file; ``name`` is its name in messages, ``world`` is as in recordings."""
 
     path: Path
     rank: int
@@ -67,7 +66,7 @@ class Presence:
 
 
 def own_presence(rank: int, name: str, world: Mapping[str, object], signal: int) -> str:
-    """What the file of this process says, as JSON; ``signal`` makes it look for requests."""
+    """The presence file of this process, as JSON; ``signal`` makes it read requests."""
     return json.dumps(
         {
             "horovod_running": _VERSION,
@@ -84,7 +83,7 @@ def own_presence(rank: int, name: str, world: Mapping[str, object], signal: int)
 
 
 def find_presences(folder: OwnFolder) -> list[Presence]:
-    """The ranks that say they run, by rank; files that are damaged or not ours are left out."""
+    """The presences by rank, without files that are damaged or another user's."""
     found = []
     for name in folder.names():
         if not name.endswith(SUFFIX):
@@ -97,7 +96,7 @@ def find_presences(folder: OwnFolder) -> list[Presence]:
 
 
 def _parsed(path: Path, data: bytes) -> Presence:
-    """Every field checked. Raises ValueError."""
+    """A checked presence. Raises ValueError."""
     try:
         fields = json.loads(data)
     except RecursionError:
@@ -117,7 +116,7 @@ def _parsed(path: Path, data: bytes) -> Presence:
 
 
 def state_of(presence: Presence) -> RankState:
-    """Whether that very process is still there."""
+    """Whether the same process still exists."""
     if presence.place != _own_place():
         return RankState.ELSEWHERE
     state, start = _stat(presence.pid)
@@ -127,12 +126,13 @@ def state_of(presence: Presence) -> RankState:
 
 
 def request_recordings(folder: OwnFolder, presences: Iterable[Presence], text: str) -> None:
-    """Ask these ranks, whose files are in ``folder``; ``text`` is new and 64 ASCII bytes at most.
+    """Ask these ranks for recordings; ``folder`` has their files.
 
-    Each of them writes a recording with the reason ``request`` and the text as its detail.
+    Each rank writes a recording with the reason ``request`` and ``text``, which must be new and at
+    most 64 ASCII bytes, as its detail.
 
     Raises:
-        OSError: nobody can write there.
+        OSError: the folder cannot be written.
     """
     folder.replace(REQUEST_NAME, text.encode("ascii"))
     for presence in presences:
@@ -142,7 +142,7 @@ def request_recordings(folder: OwnFolder, presences: Iterable[Presence], text: s
 
 
 def _catches(pid: int, signal: int) -> bool:
-    """Whether the process has a handler; one that has become another program has not."""
+    """Whether the process has a handler, which it loses when it executes another program."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
@@ -152,7 +152,7 @@ def _catches(pid: int, signal: int) -> bool:
 
 
 def _own_place() -> str:
-    """Where a process id means the same process."""
+    """The machine and namespace in which a process id is valid."""
     try:
         return f"{_BOOT.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:  # not Linux
@@ -160,7 +160,7 @@ def _own_place() -> str:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State and time of start of a process; empty texts for none."""
+    """The state and start time of a process; empty if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

@@ -1,11 +1,11 @@
-"""Reading recorder files (``*.hvdrec``): who wrote one, and the events in it.
+"""Reads recorder files (``*.hvdrec``): the head, the labels and the events.
 
 A file has four parts; numbers are little-endian, and docs/timeline.md describes every field.
 
 1. One line of JSON (UTF-8): the *head*. ``horovod_recording`` is the version of the format.
-2. ``labels`` entries of 184 bytes (``LABEL_DTYPE``): what events call tensors by.
+2. ``labels`` entries of 184 bytes (``LABEL_DTYPE``): the tensors that events refer to.
 3. ``events`` entries of 24 bytes (``EVENT_DTYPE``), oldest first.
-4. ``stacks_bytes`` bytes of text: Python's stacks, where they were asked for.
+4. ``stacks_bytes`` bytes of text: Python's stacks, if they were requested.
 """
 
 from __future__ import annotations
@@ -70,22 +70,26 @@ LABEL_DTYPE = np.dtype(
 )
 
 
-class EventKind(enum.IntEnum):
-    """What happened. ``subject`` and ``value`` of an event mean what is said here.
+_HEAD_NUMBERS = ("written_ns", "written_epoch_ns", "lost")
+_LABEL_NUMBERS = ("id", "key", "process_set", "kind", "dtype", "op", "tensors")
 
-    NONE          nothing: a place that was not used
-    WORLD         a world began; subject: how many of this process' worlds that makes, so more than
-                  1 is a world after another one, as after a recovery
-    SUBMIT        subject: label; value: bytes; detail 1: all ranks of the host had come
+
+class EventKind(enum.IntEnum):
+    """The kind of an event, which defines its ``subject`` and ``value``.
+
+    NONE          nothing: an unused entry
+    WORLD         a world began; subject: its number among this process' worlds, so more than 1
+                  after a recovery
+    SUBMIT        subject: label; value: bytes; detail 1: all ranks of the host have submitted it
     BUCKET_START  subject: number of the bucket; value: tensors and groups in it
     FUSED         subject: label; value: number of the bucket that it runs in
-    BUCKET_DONE   subject: number of the bucket; value: nanoseconds of it that were waits
+    BUCKET_DONE   subject: number of the bucket; value: nanoseconds of waits in it
     WAIT          a wait in a bucket began; subject: rank; detail: ``WaitPhase``
     WAITED        one of 20 us or more ended; the same, and value: nanoseconds
     ERROR         subject: label; value: ``horovod.errors.ErrorCode``
-    ALARM         subject: rank that was lost
+    ALARM         subject: the lost rank
     STALL         subject: label; value: nanoseconds since it was submitted
-    FAILED        the world is over for this rank; value: ``horovod.errors.ErrorCode``
+    FAILED        the world has ended for this rank; value: ``horovod.errors.ErrorCode``
     LEFT          this rank shut down
     BLOCKED       a thread of the program waited for results until now; value: nanoseconds, 20 us
                   or more
@@ -108,26 +112,26 @@ class EventKind(enum.IntEnum):
 
 
 class WaitPhase(enum.IntEnum):
-    """What a rank waits for in the middle of a bucket."""
+    """What a rank waits for within a bucket."""
 
-    STAGED = 0  # another rank of the host has to bring its data
+    STAGED = 0  # another rank of the host has to stage its data
     REDUCED = 1  # it has to reduce its share
-    FINISHED = 2  # it has to take what it needs
-    LINK = 3  # bytes of another host
-    DATA_PLANE = 4  # MPI, Gloo or whatever else moves the data
+    FINISHED = 2  # it has to take the result
+    LINK = 3  # bytes from another host
+    DATA_PLANE = 4  # MPI, Gloo or another data plane
 
 
 class RecordingError(ValueError):
-    """A file is no recording, or not one that this version can read."""
+    """A file is no recording, or this version cannot read it."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """What events call a tensor, or a group of tensors, by.
+    """A tensor or a group of tensors that events refer to.
 
-    ``key`` is the same on all ranks, names longer than 111 bytes are their end only, ``shape`` has
-    at most six dimensions, of a group its first tensor's. ``kind``, ``dtype`` and ``op`` are the
-    numbers of ``horovod.core.operations``.
+    ``key`` is the same on all ranks. Of names longer than 111 bytes only the end is kept. ``shape``
+    has at most six dimensions; that of a group is its first tensor's. ``kind``, ``dtype`` and
+    ``op`` are the numbers of ``horovod.core.operations``.
     """
 
     id: int
@@ -145,12 +149,12 @@ class Label:
 class Recording:
     """A recorder file.
 
-    ``rank`` is whose events these are; where it had died, ``written_by`` is another one. Times of
-    events count from ``written_ns`` on the same clock, that of the host, which says nothing on
-    another host; ``epoch_ns`` makes wall-clock time of one. ``lost`` events were overwritten before
-    the file was written. ``world`` says what ranks knew of the world: ``job``, ``size``,
-    ``generation``, ``ranks`` (a text for each), ``data_plane``, ``settings`` (those that were
-    changed) and versions.
+    The events are those of ``rank``; if it had died, another rank has written the file,
+    ``written_by``. Times of events and ``written_ns`` are on the host's clock, which cannot be
+    compared with that of another host; ``epoch_ns`` converts a time to wall-clock time. ``lost``
+    events were overwritten before the file was written. ``world`` describes the world: ``job``,
+    ``size``, ``generation``, ``ranks`` (a text for each), ``data_plane``, ``settings`` (the changed
+    ones) and versions.
     """
 
     path: Path
@@ -172,11 +176,11 @@ class Recording:
         return self.events[np.isin(self.events["kind"], kinds)]
 
     def epoch_ns(self, time_ns: int) -> int:
-        """Nanoseconds since 1970 of an event's time, as good as the host's clock is set."""
+        """Nanoseconds since 1970 of an event's time, by the host's clock."""
         return time_ns - self.written_ns + self.written_epoch_ns
 
     def name_of(self, label: int) -> str:
-        """The name of a tensor; a stand-in where so many came after that it is forgotten."""
+        """The name of a tensor; a placeholder if later labels have replaced it."""
         found = self.labels.get(label)
         return f"<forgotten {label}>" if found is None else found.name
 
@@ -184,7 +188,7 @@ class Recording:
 def find_recordings(folder: str | os.PathLike[str]) -> list[Path]:
     """The recorder files of one job, or of several jobs in one folder, oldest first.
 
-    Links, what is no regular file and what belongs to another user are left out.
+    Links, files that are not regular and files of other users are left out.
     """
     found = []
     for parent, _, names in os.walk(folder):
@@ -192,7 +196,7 @@ def find_recordings(folder: str | os.PathLike[str]) -> list[Path]:
             if not name.endswith(SUFFIX):
                 continue
             path = Path(parent, name)
-            with contextlib.suppress(FileNotFoundError):  # another one takes its place
+            with contextlib.suppress(FileNotFoundError):  # it is being replaced
                 status = path.lstat()
                 if is_own_file(status):
                     found.append((status.st_mtime_ns, name, path))
@@ -256,20 +260,11 @@ def _take(rest: bytes, dtype: np.dtype[np.void], count: int) -> tuple[NDArray[np
 
 
 def label_from(number: int, entry: bytes) -> Label:
-    """The label with that number; ``entry`` is as it lies in files, without the number."""
+    """The label with that number; ``entry`` is its bytes in files, without the number."""
     return _label(np.frombuffer(number.to_bytes(8, "little") + entry, LABEL_DTYPE)[0])
 
 
 def _label(entry: np.void) -> Label:
     name = bytes(entry["name"][: entry["name_length"]]).decode(errors="replace")
-    return Label(
-        id=int(entry["id"]),
-        key=int(entry["key"]),
-        name=name,
-        process_set=int(entry["process_set"]),
-        kind=int(entry["kind"]),
-        dtype=int(entry["dtype"]),
-        op=int(entry["op"]),
-        tensors=int(entry["tensors"]),
-        shape=tuple(int(dim) for dim in entry["dims"][: entry["dims_count"]]),
-    )
+    shape = tuple(entry["dims"][: entry["dims_count"]].tolist())
+    return Label(name=name, shape=shape, **{field: int(entry[field]) for field in _LABEL_NUMBERS})

@@ -1,4 +1,4 @@
-"""What the flight recorder of a world is told at its start."""
+"""Configures the flight recorder of a world."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from horovod.settings import SETTINGS, Settings
 from horovod.trace.folders import folder_of, timeline_of_world
 from horovod.trace.presence import own_presence
 from horovod.trace.stacks import prepare_stacks
-from horovod.trace.system import system_name
+from horovod.trace.world_facts import system_name
 
 if TYPE_CHECKING:
     from horovod import _native
 
 __all__ = ["DYNAMIC", "TracedWorld", "configure_trace"]
 
-DYNAMIC = "DYNAMIC"  # as the name of a timeline: begun by the program
+DYNAMIC = "DYNAMIC"  # the timeline's name if the program starts it
 _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True)
 class TracedWorld:
-    """What a world's views have to know: its ``job``, ``number`` in it, and who is where.
+    """A world for the flight recorder: its job, its number there, and the ranks of each host.
 
-    ``number`` is the same on all ranks, and no other world of the job has it. ``hosts`` has the
-    ranks of each. ``is_job``: somebody may look for it, also when it has ended well.
+    ``number`` is the same on all ranks and unique in the job. ``is_job``: a user may look for the
+    job, also after it has ended without an error.
     """
 
     job: str
@@ -41,14 +41,14 @@ class TracedWorld:
 
 
 def configure_trace(config: _native.Config, settings: Settings, world: TracedWorld) -> None:
-    """Fill in ``config.trace``; its ranks' names must be there already."""
+    """Set ``config.trace``; ``config`` must have the ranks' names already."""
     from horovod import _native
 
     trace = config.trace
     timeline = settings.timeline
     trace.events = settings.recorder_events
     if timeline and not trace.events:
-        trace.events = Settings().recorder_events  # what it is made of
+        trace.events = Settings().recorder_events  # the timeline is made of events
     trace.is_chosen_folder = bool(settings.recorder_dir)
     trace.folder = folder_of(settings.recorder_dir)
     trace.job = world.job
@@ -70,7 +70,7 @@ def configure_trace(config: _native.Config, settings: Settings, world: TracedWor
 def _description(
     config: _native.Config, settings: Settings, world: TracedWorld
 ) -> dict[str, object]:
-    """What every recording says about its world, as JSON."""
+    """The description of the world in every recording, as JSON."""
     defaults = Settings()
     changed = {
         setting.env: setting.text(getattr(settings, setting.name))

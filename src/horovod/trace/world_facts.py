@@ -1,14 +1,15 @@
-"""What recordings and presences say about their world, checked: they are files, and may be damaged.
+"""The description of a world in recordings and presence files, checked: files may be damaged.
 
-Errors are ValueErrors that name the field, what was found and what was expected.
+Errors are ValueErrors with the field, the value that was found and what was expected.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["checked_world", "text_field", "whole_number"]
+__all__ = ["checked_world", "system_name", "text_field", "whole_number"]
 
 _MOST = (1 << 63) - 1
 _SHOWN = 60
@@ -36,9 +37,9 @@ def text_field(fields: Mapping[str, Any], name: str) -> str:
 
 
 def checked_world(world: Any) -> Mapping[str, Any]:
-    """``world``, if it is an object whose fields are of the types that the engine writes.
+    """``world``, if it is an object whose fields have the types that the engine writes.
 
-    Fields may be missing; ``hosts`` has ranks of ``ranks`` alone.
+    Fields may be missing; the ranks in ``hosts`` must be among ``ranks``.
     """
     if not isinstance(world, dict):
         raise _unexpected("world", world, "an object")
@@ -71,3 +72,9 @@ def _unexpected(name: str, value: Any, expected: str) -> ValueError:
     found = repr(value)
     shown = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
     return ValueError(f"{name}: found {shown}, expected {expected}")
+
+
+def system_name() -> str:
+    """Such as ``Linux-6.1.0-x86_64``. Unlike ``platform.platform`` it starts no process."""
+    system = os.uname()
+    return f"{system.sysname}-{system.release}-{system.machine}"

@@ -1,4 +1,4 @@
-"""Which recordings belong together: those of the ranks of one world."""
+"""Groups recordings by worlds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["RecordedWorld", "collect_worlds"]
 
 @dataclass(frozen=True)
 class RecordedWorld:
-    """One world of a job; ``recordings`` has the newest of each rank that has one.
+    """One world of a job; ``recordings`` has the newest recording of each rank.
 
-    ``number`` tells the worlds of a job apart, ``names`` are the ranks' in messages.
+    ``number`` identifies the world in its job; ``names`` are the ranks' names in messages.
     """
 
     number: str
@@ -24,21 +24,21 @@ class RecordedWorld:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What its ranks knew of it; see ``Recording.world``."""
+        """The description of the world; see ``Recording.world``."""
         return self.recordings[min(self.recordings)].world
 
     @property
     def size(self) -> int:
-        """How many ranks it had."""
+        """The number of ranks."""
         return len(self.names)
 
     def name_of(self, rank: int) -> str:
-        """What messages call a rank; events of a damaged recording may name one there is not."""
+        """A rank's name in messages; a damaged recording may have ranks that do not exist."""
         return self.names[rank] if 0 <= rank < self.size else f"rank {rank}"
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Ranks that left no recording."""
+        """Ranks without a recording."""
         return tuple(rank for rank in range(self.size) if rank not in self.recordings)
 
     @property
@@ -48,18 +48,18 @@ class RecordedWorld:
 
     @property
     def written_epoch_ns(self) -> int:
-        """When the newest of its recordings was written."""
+        """The time when the newest recording was written."""
         return max(recording.written_epoch_ns for recording in self.recordings.values())
 
 
 def collect_worlds(recordings: Iterable[Recording]) -> list[RecordedWorld]:
-    """The worlds that these recordings are of, the newest last.
+    """The worlds of these recordings, the newest last.
 
-    Those that do not say which ranks there were are of none.
+    Recordings without the world's ranks are left out.
     """
     found: dict[tuple[str, tuple[str, ...]], dict[int, Recording]] = {}
     for recording in recordings:
-        # Processes are part of it: another job may have had the same id before.
+        # The names have the processes: an earlier job may have had the same id.
         names = tuple(recording.world.get("ranks", ()))
         if not names:
             continue

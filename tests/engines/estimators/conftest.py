@@ -17,12 +17,12 @@ import horovod.torch as hvd
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-# Java compiles less than it would for hours.
+# Short jobs do not need all of Java's compilers.
 os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What Spark and Keras say of packages that are newer than they are."""
+    """Ignore warnings of Spark and Keras about newer packages."""
     for ignored in (
         "ignore:PySpark does not yet fully support pandas:FutureWarning",
         "ignore::DeprecationWarning:pyspark",
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def spark(java: None) -> Iterator[Any]:
-    """Spark with two cores."""
+    """A Spark session with two cores."""
     from pyspark.sql import SparkSession
 
     session = (
@@ -79,12 +79,12 @@ def store(tmp_path: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def here() -> Any:
-    """A backend of one's own: a single process, which is this one."""
+    """A user's backend with one process, this one."""
     from horovod.spark.common.backend import Backend
 
     class Here(Backend):
         def run(self, fn: Any, args: Any = (), kwargs: Any = None, env: Any = None) -> list[Any]:
-            # A framework's advice is no error in a job's processes, either.
+            # Warnings of frameworks are no errors in a job's processes, too.
             with mock.patch.dict(os.environ, env or {}), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
@@ -100,7 +100,7 @@ def here() -> Any:
 
 @pytest.fixture
 def accuracy_of(digits: Any) -> Any:
-    """A function: which share of some digits a model is right about."""
+    """A function that returns a model's accuracy on some digits."""
 
     def function(model: Any) -> float:
         rows = model.transform(digits.limit(300)).select("label", "label__output").collect()

@@ -1,4 +1,4 @@
-"""Loaders over readers of one's own."""
+"""Loaders over users' readers."""
 
 from __future__ import annotations
 

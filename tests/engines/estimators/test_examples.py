@@ -1,4 +1,4 @@
-"""The examples of estimators run, and learn something."""
+"""The examples of estimators run and learn."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_trainer_of_lightning_learns_on_two_ranks() -> None:
     assert "weights are bitwise equal on all 2 rank(s)" in run.stdout
 
 
-# In this process: another program, and another job, of each would prove no more.
+# In this process: separate programs and jobs would test nothing more.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("script", "options"),

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.timeout(600),
-    # Within Keras's TensorFlow backend.
+    # A warning inside Keras's TensorFlow backend.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
@@ -61,7 +61,7 @@ def test_it_learns_goes_on_is_saved_and_predicts(
     assert set(history) >= {"loss", "val_loss", "accuracy", "val_accuracy"}
     assert len(history["loss"]) == 6
     assert history["loss"][-1] < history["loss"][0]
-    # Multiplied by the number of processes only while it trained.
+    # It was multiplied by the number of processes during training only.
     assert float(model.getModel().optimizer.learning_rate) == pytest.approx(0.005)
     assert store.exists(store.get_checkpoint_path(model.getRunId()))
     assert store.fs.find(store.get_logs_path(model.getRunId()))

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Digits(pl.LightningModule):
-    """Steps, metrics and a schedule of its own."""
+    """A module with its own steps, metrics and schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Digits(pl.LightningModule):
 
 
 class OwnData(pl.LightningDataModule):
-    """Two batches that are nowhere in the DataFrame."""
+    """Two batches that are not in the DataFrame."""
 
     def __init__(self, train_batch_size: int, cur_shard: int, **others: Any) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_a_plain_module_has_its_loss_metrics_and_optimizer(
     ).fit(digits)
     assert set(model.getHistory()[1]["train"]) == {"loss", "accuracy"}
     assert set(model.getHistory()[1]["validation"]) == {"val_loss", "val_accuracy"}
-    # 480 rows: 15 batches, two to a step, the last one by itself, twice.
+    # 480 rows: 15 batches, two per step, the last one alone; two epochs.
     assert {int(state["step"]) for state in model.getOptimizer().state.values()} == {16}
 
 

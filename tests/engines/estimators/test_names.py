@@ -1,4 +1,4 @@
-"""Names that scripts import from inside of the estimators, and what there is instead of others."""
+"""Import paths of the estimators, and the errors for missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DataFrames in a store: what is written, split, kept, and refused."""
+"""DataFrames in a store: written, split, kept and refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of Parquet shares: every row once, mixed, in bounded memory."""
+"""The reader of Parquet shards: every row once, shuffled, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from horovod.spark.common.columns import Column, block_of, describe
 from horovod.spark.common.datamodule import ParquetDataModule
-from horovod.spark.common.pieces import pieces_of, share_of
+from horovod.spark.common.shards import row_groups_of, shard_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -78,7 +78,7 @@ def test_each_epoch_has_another_order_that_the_seed_decides(numbers: str) -> Non
     first, second = orders[0]
     assert first != second
     assert sorted(first) == sorted(second) == list(range(1000))
-    # Rows of the ends of the set meet in the first batches.
+    # The first batches have rows of both ends of the dataset.
     assert max(first[:64]) - min(first[:64]) > 500
 
 
@@ -203,7 +203,7 @@ def test_nested_lists_are_arrays_of_more_dimensions() -> None:
 def test_a_share_says_which_rows_of_which_row_groups(numbers: str) -> None:
     import pyarrow.dataset as ds
 
-    pieces = pieces_of(ds.dataset(numbers.removeprefix("file://"), format="parquet"))
-    stretches = share_of(pieces, rank=1, size=4, is_even=True)
-    assert sum(stretch.end - stretch.begin for stretch in stretches) == 250
-    assert {stretch.piece.path[-14:] for stretch in stretches} == {"part-1.parquet"}
+    groups = row_groups_of(ds.dataset(numbers.removeprefix("file://"), format="parquet"))
+    shard = shard_of(groups, rank=1, size=4, is_even=True)
+    assert sum(rows.end - rows.begin for rows in shard) == 250
+    assert {rows.group.path[-14:] for rows in shard} == {"part-1.parquet"}

@@ -1,4 +1,4 @@
-"""Stores: paths, files, and what processes that train get of them."""
+"""Stores: paths, files, and the part for training processes."""
 
 from __future__ import annotations
 

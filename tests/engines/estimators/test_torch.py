@@ -1,4 +1,4 @@
-"""``TorchEstimator`` on Spark: from a DataFrame to predictions, and what lies in between."""
+"""``TorchEstimator`` on Spark, from a DataFrame to predictions."""
 
 from __future__ import annotations
 
@@ -82,18 +82,18 @@ def test_a_pipeline_learns_goes_on_is_saved_and_predicts(
     with pytest.raises(ValueError, match="already"):
         loaded.stages[0].setOutputCols(["label"]).transform(digits)
 
-    # The run goes on with the weights and the optimizer's state of its checkpoint.
+    # The run continues with the weights and the optimizer's state of its checkpoint.
     options = {"run_id": model.getRunId(), "epochs": 1, "num_proc": None, "backend": here}
     again = stage.copy({stage.getParam(name): value for name, value in options.items()}).fit(digits)
     first, last = history[0]["train"]["loss"], history[-1]["train"]["loss"]
     assert again.getHistory()[0]["train"]["loss"] < (first + last) / 2
     steps = {int(state["step"]) for state in again.getOptimizer().state.values()}
-    # 240 rows of each of two processes, then all of one.
+    # 240 rows in each of two processes, then all rows in one.
     assert steps == {6 * 8 + 15}
 
 
 class TwoHeads(nn.Module):
-    """An image and its mean to a class and a number."""
+    """A model from an image and its mean to a class and a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class TwoHeads(nn.Module):
 
 
 class Counting(ParquetDataModule):
-    """Writes down which processes read."""
+    """Records which processes read."""
 
     short_name = "counting"
 

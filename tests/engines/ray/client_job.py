@@ -1,4 +1,4 @@
-"""A script outside of the cluster: it is given a URL, and a folder with a module of its own."""
+"""A script outside the cluster; its arguments are a URL and a folder with a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of several raylets on this machine, each with an address of its own."""
+"""A Ray cluster of several raylets on this machine, each with its own address."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ray.cluster_utils import Cluster
 _STAYING = (("", "head", 0), ("127.0.0.2", "b", 2), ("127.0.0.3", "c", 2, 2))
 _SMALL = {"object_store_memory": 80 * 1024 * 1024}
 _SYSTEM = {
-    # A raylet that is gone does not answer at once; one that is slow has as long as ever.
+    # A lost raylet is noticed soon; a slow one keeps its usual time.
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
-    # Ray starts workers at 15, where the other tests of CI leave them 3 s of 90.
+    # Ray starts workers with nice 15, which get too little time beside other tests.
     "worker_niceness": 0,
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ray leaves the files that its processes log to for the garbage collector to close."""
+    """Ignore warnings: the garbage collector closes Ray's log files."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
@@ -46,19 +46,19 @@ class Nodes:
     _more: list[Any] = field(default_factory=list)
 
     def add(self, name: str, cpus: int = 2, gpus: int = 0) -> Any:
-        """A further node, until ``remove``; each gets another address."""
+        """Add a node with a new address, until ``remove``."""
         self._last += 1
         node = add_node(self.cluster, f"127.0.0.{self._last}", name, cpus, gpus)
         self._more.append(node)
         return node
 
     def remove(self, node: Any) -> None:
-        """It leaves without a word."""
+        """Kill a node."""
         self._more.remove(node)
         self.cluster.remove_node(node, allow_graceful=False)
 
     def remove_all(self) -> None:
-        """Those that were added."""
+        """Remove the added nodes."""
         for node in list(self._more):
             self.remove(node)
         deadline = time.monotonic() + 60
@@ -112,7 +112,7 @@ def nodes(_nodes: Nodes) -> Iterator[Nodes]:
 
 
 def _free_port() -> int:
-    # Ray does not choose this one itself.
+    # Ray does not choose this address by itself.
     with socket.create_server(("", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port

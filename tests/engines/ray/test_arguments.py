@@ -1,4 +1,4 @@
-"""What executors refuse before they ask the cluster for anything."""
+"""Arguments that executors refuse without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver outside of the cluster."""
+"""A driver outside the cluster."""
 
 from __future__ import annotations
 

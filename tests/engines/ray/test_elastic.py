@@ -17,7 +17,7 @@ STEPS = 30
 
 
 def count(*, sizes: tuple[int, int]) -> tuple[int, int, str, int]:
-    """Steps until there were enough in a world of the second size after one of the first."""
+    """Step until there were enough steps in a world of each size, in this order."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -31,7 +31,7 @@ def count(*, sizes: tuple[int, int]) -> tuple[int, int, str, int]:
     def train(state: Any) -> tuple[int, int, str, int]:
         while state.step < STEPS:
             hvd.allreduce(np.ones(1), name="step")
-            # Until there are such worlds the others go round and round.
+            # Until then the loop goes on.
             state.step += state.has_begun and hvd.size() == sizes[1]
             state.has_begun = state.has_begun or hvd.size() == sizes[0]
             state.rounds += 1
@@ -102,7 +102,7 @@ def test_a_job_goes_on_without_an_actor_that_dies(nodes: Any) -> None:
                     return [*state.hosts, *hosts]
                 state.commit()
                 if hvd.rank() == 1:
-                    psutil.Process().parent().parent().kill()  # worker, guest, actor
+                    psutil.Process().parent().parent().kill()  # worker, agent, actor
                     signal.pause()
 
         hvd.init()

@@ -1,4 +1,4 @@
-"""The examples, on the cluster of the tests."""
+"""The examples on the cluster of the tests."""
 
 from __future__ import annotations
 

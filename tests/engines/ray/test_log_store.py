@@ -1,4 +1,4 @@
-"""What workers log goes to the caller as they have sent it, or not at all; no cluster is needed."""
+"""Workers' logs reach the caller unchanged or not at all; needs no cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arrived = SimpleQueue[bytes | None]
 
 
 class Canary:
-    """Unpickled, it makes ``path``."""
+    """An object that creates ``path`` when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,7 +69,7 @@ def test_no_secret_is_in_what_a_call_carries(store: LogStore) -> None:
 def test_what_bears_no_code_or_one_that_was_used_is_ignored(
     store: LogStore, arrived: Arrived, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As if the connection to the store had not kept it away."""
+    """The writer knows the secret of the connection, as after a failure of its authentication."""
     witness = tmp_path / "witness"
     forged = pickle.dumps(Canary(witness))
     (secret,) = store.environment.values()

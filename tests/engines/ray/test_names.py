@@ -1,4 +1,4 @@
-"""Names that scripts import from inside of ``horovod.ray``, and what there is instead of others."""
+"""Import paths of ``horovod.ray``, and the errors for missing ones."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_workers_of_others_are_a_world(nodes: Any) -> None:
 
     coordinator = Coordinator(MiniSettings())
     actor = ray.remote(BaseHorovodWorker)
-    # Ranks 0 and 2 are on one node, as a launcher may have it that numbers nodes in turn.
+    # Ranks 0 and 2 are on one node, as with a launcher that numbers nodes in turn.
     places = {0: "b", 1: "c", 2: "b"}
     workers = {
         rank: actor.options(resources={node: 1}, num_cpus=1).remote(rank, 3)

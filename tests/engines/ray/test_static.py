@@ -1,4 +1,4 @@
-"""``RayExecutor`` with workers that stay: a world over several nodes, and what workers have."""
+"""``RayExecutor`` of fixed size: a world over several nodes, and the workers' resources."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_dictionaries_that_workers_log_reach_every_callback(nodes: Any) -> None:
     executor.start()
     try:
         assert executor.run(train, callbacks=[first.append, second.append]) == ["done"] * 2
-        assert executor.run(train) == ["done"] * 2  # and nobody listens
+        assert executor.run(train) == ["done"] * 2  # without callbacks
     finally:
         executor.shutdown()
     assert first == second

@@ -1,4 +1,4 @@
-"""What becomes of a static job when a worker fails, dies, or has no room, or its node leaves."""
+"""A static job when a worker fails, dies or has no room, or its node leaves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = RayExecutor.create_settings(timeout_s=100, placement_group_timeout_s=
 
 
 def wait_until_free(cpus: float) -> None:
-    """Ray takes resources back in its own time."""
+    """Wait until Ray has freed resources."""
     deadline = time.monotonic() + 60
     while ray.available_resources().get("CPU", 0) != cpus:
         assert time.monotonic() < deadline, ray.available_resources()

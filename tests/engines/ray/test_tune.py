@@ -1,4 +1,4 @@
-"""Trials of Ray Tune that are jobs."""
+"""Jobs in trials of Ray Tune."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trial(config: dict[str, Any]) -> None:
 ray.cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["trial"]))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Tune's own
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Tune itself
 def test_trials_report_what_their_workers_log(nodes: Any, tmp_path: Path) -> None:
     static, elastic = {"num_workers": 2}, {"min_workers": 2}
     tuner = tune.Tuner(

@@ -11,7 +11,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-# Java compiles less than it would for hours.
+# Short jobs do not need all of Java's compilers.
 os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
 
 _GPU = """#!/bin/sh
@@ -20,7 +20,7 @@ echo '{"name": "gpu", "addresses": ["7"]}'
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Spark leaves sockets and pipes for the garbage collector to close, and likes older pandas."""
+    """Ignore warnings: Spark leaves sockets open, and warns about newer pandas."""
     for ignored in (
         "ignore::ResourceWarning",
         "ignore:PySpark does not yet fully support pandas:FutureWarning",

@@ -1,4 +1,4 @@
-"""tf.data service whose compute workers are processes on Spark, as ``spark-submit`` starts them."""
+"""tf.data service with compute workers on Spark, started by ``spark-submit``."""
 
 from __future__ import annotations
 

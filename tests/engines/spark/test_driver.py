@@ -1,4 +1,4 @@
-"""Drivers of their own, on Spark in one JVM with two cores (``local[2]``)."""
+"""Separate drivers, on Spark in one JVM with two cores (``local[2]``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("java")]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "spark" / "run.py"
 ENVIRONMENT = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
-# Where executors are allocated dynamically, Spark has no barrier mode.
+# With dynamic allocation Spark has no barrier mode.
 DRIVER = """
 import sys
 sys.path.insert(0, sys.argv[1])

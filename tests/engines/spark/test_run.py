@@ -40,7 +40,7 @@ def test_results_by_rank(context: SparkContext) -> None:
         assert result["own"] == "yes"
         assert result["folder"]
         assert result["path"]
-        assert result["programs"] == os.environ["PATH"]  # the executors', which is the tests'
+        assert result["programs"] == os.environ["PATH"]  # the executors', equal to the tests'
     one, other = results
     assert one["executor"] != other["executor"]
     assert one["shared memory"] & other["shared memory"]

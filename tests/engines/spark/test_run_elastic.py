@@ -1,4 +1,4 @@
-"""``horovod.spark.run_elastic``: Spark starts again what was lost; and the documentation."""
+"""``horovod.spark.run_elastic``: Spark restarts lost tasks; and the documentation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_job_goes_on_with_less(context: SparkContext) -> None:
 
 
 def test_spark_gives_up(context: SparkContext) -> None:
-    with pytest.raises(RuntimeError, match="Spark starts it no more"):
+    with pytest.raises(RuntimeError, match="Spark does not restart it"):
         horovod.spark.run_elastic(
             workers.count, ("worker",), {"is_once": False}, num_proc=2, verbose=0
         )

@@ -1,4 +1,4 @@
-"""The processes of workers: that they are there, and that they end."""
+"""Waits for processes of workers and for their end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATIENCE_S = 150
 
 
 def pids_in(folder: Path, count: int, is_over: Callable[[], bool]) -> list[int]:
-    """What the files ``*.pid`` in ``folder`` say, once there are so many."""
+    """The numbers in the files ``*.pid`` in ``folder``, once there are ``count`` files."""
     deadline = time.monotonic() + _PATIENCE_S
     while len(files := list(folder.glob("*.pid"))) < count:
         assert not is_over()
@@ -22,7 +22,7 @@ def pids_in(folder: Path, count: int, is_over: Callable[[], bool]) -> list[int]:
 
 
 def assert_end(pids: Sequence[int]) -> None:
-    """All of them end soon, if they have not."""
+    """Wait until all processes have ended."""
     deadline = time.monotonic() + _PATIENCE_S
     while left := [pid for pid in pids if psutil.pid_exists(pid)]:
         assert time.monotonic() < deadline, left

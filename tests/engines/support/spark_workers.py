@@ -1,4 +1,4 @@
-"""What the workers of the tests on Spark do; they find this where the driver finds it."""
+"""The functions of workers of the tests on Spark; workers import this like the driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def describe(word: str, *, shout: bool) -> dict[str, Any]:
-    """Who this worker is and what it has."""
+    """The ranks and resources of this worker."""
     import numpy as np
 
     import horovod.numpy as hvd
@@ -34,7 +34,7 @@ def describe(word: str, *, shout: bool) -> dict[str, Any]:
 
 
 def _shared_memory() -> set[str]:
-    """The inodes of files without a name that are mapped here."""
+    """The inodes of mapped files without a name."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return {line.split()[4] for line in lines if "/memfd:" in line}
 
@@ -57,7 +57,7 @@ def fail_in_rank_1() -> None:
 
 
 def hang(folder: str) -> None:
-    """Say that it does, and never end."""
+    """Write a file, then sleep without end."""
     import horovod.numpy as hvd
 
     hvd.init()
@@ -67,11 +67,11 @@ def hang(folder: str) -> None:
 
 
 def lose(what: str) -> None:
-    """An end of this worker, or of the executor that it is on."""
+    """Kill this worker, or its executor."""
     if what == "worker":
         os._exit(3)
     os.kill(_ancestor("java"), signal.SIGKILL)
-    time.sleep(60)  # it takes a moment to get here
+    time.sleep(60)  # the kill takes a moment
 
 
 def lose_executor_of_rank_1() -> None:
@@ -86,7 +86,7 @@ def lose_executor_of_rank_1() -> None:
 
 
 def count(what: str, *, is_once: bool = True) -> tuple[int, int, int, list[int]]:
-    """To 20, from the commit on when rank 1 has lost something from 10 on, once or always."""
+    """Count to 20; at 10 rank 1 loses ``what``, once or always, and the others restore."""
     import numpy as np
 
     import horovod.numpy as hvd

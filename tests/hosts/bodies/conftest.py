@@ -24,7 +24,7 @@ def world() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def hosts(world: None) -> list[list[int]]:
-    """The ranks of each host, as the test that started them has spread them."""
+    """The ranks of each host, as the test that started them has placed them."""
     counts = [int(text) for text in os.environ["RANKS_PER_HOST"].split(",")]
     ends = [sum(counts[: index + 1]) for index in range(len(counts))]
     return [list(range(end - count, end)) for count, end in zip(counts, ends, strict=True)]

@@ -12,7 +12,7 @@ import horovod.numpy as hvd
 
 
 def sum_by_hosts(hosts: list[list[int]], inputs: list[np.ndarray]) -> np.ndarray:
-    """Ranks of a host in their order, then the hosts in theirs."""
+    """The ranks of a host in order, then the hosts in order."""
     partial = []
     for ranks in hosts:
         total = inputs[ranks[0]].copy()
@@ -43,7 +43,7 @@ def test_numbers_of_the_world(hosts):
 def test_the_order_of_summation_depends_on_the_hosts_alone(hosts, count):
     inputs = [fine_values((count,), rank) for rank in range(hvd.size())]
     expected = sum_by_hosts(hosts, inputs)
-    for elements_before in (0, 1, 5000):  # another place in the bucket
+    for elements_before in (0, 1, 5000):  # another offset in the bucket
         before = hvd.allreduce_async(np.ones(elements_before, np.float32), op=hvd.Sum)
         handle = hvd.allreduce_async(inputs[hvd.rank()], op=hvd.Sum)
         np.testing.assert_array_equal(hvd.synchronize(handle), expected)
@@ -80,8 +80,8 @@ def test_no_elements():
     result, splits = hvd.alltoall(empty, np.zeros(hvd.size(), np.int32), name="empty")
     assert result.shape == (0, 3)
     assert list(splits) == [0] * hvd.size()
-    lonely = values(np.float32, (hvd.rank(), 2), hvd.rank())  # rank 0 has none
-    assert len(hvd.allgather(lonely, name="uneven")) == sum(range(hvd.size()))
+    uneven = values(np.float32, (hvd.rank(), 2), hvd.rank())  # rank 0 has none
+    assert len(hvd.allgather(uneven, name="uneven")) == sum(range(hvd.size()))
 
 
 def test_process_sets_within_a_host_and_across(hosts):

@@ -1,4 +1,4 @@
-"""Running bodies, which are pytest functions that every rank runs, on ranks of several hosts."""
+"""Runs bodies, which are pytest functions for all ranks, on ranks of several hosts."""
 
 from __future__ import annotations
 

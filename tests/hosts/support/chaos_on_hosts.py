@@ -1,4 +1,4 @@
-"""An elastic job on hosts of its own, with a discovery script and traps; see ``ChaosJob``."""
+"""An elastic job on several hosts, with a discovery script and traps; see ``ChaosJob``."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ class ChaosOnHosts(ChaosJob):
         super().__init__(
             folder,
             limits,
-            # A network that is gone without a word is noticed after this.
+            # Time after which a silent network counts as lost.
             settings={**STALL_SETTINGS, "HOROVOD_GLOO_TIMEOUT_SECONDS": "2"},
             options=ssh.options,
             on_host=lab.hosts[0].command,
         )
 
     def signal(self, member: Member, signum: int) -> None:
-        """A worker knows its number on its own host only."""
+        """A worker knows its pid inside its own host only."""
         for process in self._host(member.hostname).processes():
             with contextlib.suppress(psutil.Error, OSError):  # it has ended
                 if _number_inside(process) == member.pid:
                     process.send_signal(signum)
 
     def pull_cable(self, hostname: str) -> None:
-        """Nothing reaches the host any more."""
+        """Cut the host off."""
         self._lab.network.disconnect(self._host(hostname))
 
     def plug_in(self, hostname: str) -> None:
-        """It can be reached again."""
+        """Connect the host again."""
         self._lab.network.connect(self._host(hostname))
 
     def trains_together(self) -> bool:
-        """Whether all that there can be have done something in this world, so have its state."""
+        """Whether all possible workers have made progress in this world, so have its state."""
         return self.is_whole() and self.watch.batches_done(self.watch.world) > 5
 
     def has_gone_on_without(self, hostname: str) -> bool:
-        """Whether the world is one without that host, and does something."""
+        """Whether the world is without that host and makes progress."""
         names = [member.hostname for member in self.watch.members]
         is_without = bool(names) and hostname not in names
         return is_without and self.watch.batches_done(self.watch.world) > 5

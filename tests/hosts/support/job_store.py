@@ -20,7 +20,7 @@ _END_TIMEOUT_S = 30.0
 
 
 class JobStore:
-    """A store on ``host`` until ``close``; what it reports goes to the file ``errors``."""
+    """A store on ``host`` until ``close``; its reports go to the file ``errors``."""
 
     def __init__(self, host: Host, errors: Path) -> None:
         self._secret = base64.b64encode(os.urandom(_SECRET_BYTES)).decode()
@@ -43,11 +43,11 @@ class JobStore:
 
     @property
     def reports(self) -> str:
-        """What the store has told of connections that it refused."""
+        """The store's reports of refused connections."""
         return self._errors.read_text()
 
     def variables(self, rank_info: RankInfo) -> dict[str, str]:
-        """What a launcher puts into the environment of this slot's process."""
+        """The variables of a launcher for the process of this slot."""
         address, port = self.address
         return {
             "HOROVOD_RANK": str(rank_info.rank),

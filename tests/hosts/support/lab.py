@@ -1,4 +1,4 @@
-"""What a test of several hosts works with: its network, the jobs on it, notes of their ranks."""
+"""What a test of several hosts uses: its network, the jobs on it, notes of their ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIMEOUT_S = 60.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Look again and again; ``AssertionError`` with ``what`` if it does not come true in time."""
+    """Poll until it is true; ``AssertionError`` with ``what`` if it is not true in time."""
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, what
@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 class Lab:
-    """Hosts of one test and what runs there, until ``close``; ``folder`` is the test's own."""
+    """The hosts of one test and their processes, until ``close``; ``folder`` is the test's."""
 
     def __init__(self, folder: Path) -> None:
         self.notes = folder / "notes"
@@ -45,7 +45,7 @@ class Lab:
         return self.network.hosts
 
     def open(self, cabling: int | Sequence[Sequence[Interface]], **options: Any) -> Network:
-        """The network of this test: so many hosts on one switch, or hosts with these interfaces."""
+        """The network: a number of hosts on one switch, or hosts with these interfaces."""
         wanted = plain_cabling(cabling) if isinstance(cabling, int) else cabling
         self.network = self._stack.enter_context(Network(wanted, **options))
         return self.network
@@ -76,7 +76,7 @@ class Lab:
         return self.start(ranks_per_host, [str(path), *words], **options)
 
     def environment(self) -> dict[str, str]:
-        """What all processes of the test get on top of this one's environment."""
+        """Additional variables of all processes of the test."""
         return {
             "NOTES": str(self.notes),
             "PYTHONPATH": str(_NOTES_MODULE),
@@ -90,7 +90,7 @@ class Lab:
         unfinished.rename(self.notes / name)
 
     def read(self, name: str, job: Job) -> Any:
-        """What a note of a rank of ``job`` says, once it is there."""
+        """The content of a note of a rank of ``job``; waits for it."""
         path = self.notes / name
 
         def is_there() -> bool:
@@ -105,9 +105,9 @@ class Lab:
         """The notes ``name.0``, ... of these ranks."""
         return {rank: self.read(f"{name}.{rank}", job) for rank in ranks}
 
-    def stranger(self, host: Host) -> subprocess.Popen[str]:
-        """A process on ``host`` that molests the addresses it is told; see its script."""
-        words = [sys.executable, str(_WORKERS / "stranger.py")]
+    def intruder(self, host: Host) -> subprocess.Popen[str]:
+        """A process on ``host`` that connects without a proof; see its script."""
+        words = [sys.executable, str(_WORKERS / "intruder.py")]
         process = host.start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ)
         self._stack.callback(process.wait, _TIMEOUT_S)
         for pipe in (process.stdin, process.stdout):

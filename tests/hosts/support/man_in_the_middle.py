@@ -1,9 +1,9 @@
-"""Somebody on the path: a host that every TCP connection between two others leads through.
+"""A man in the middle: a host that every TCP connection between two other hosts passes.
 
-It has a cable to each of the two, which have no other way, takes each connection over (nftables'
-redirect) and opens one of its own to where the first was meant to go. It tells connections apart by
-what both sides say in clear in their handshakes. One thread in that host's network, one selector,
-bounded buffers; it ends with ``close`` or with its process.
+It has a cable to each of the two, which have no other path. It takes each connection over (the
+redirect of nftables) and opens another one to the real target. The clear text of the handshakes
+tells it which connection is which. One thread in that host's network, one selector, bounded
+buffers; it ends with ``close`` or with its process.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from types import TracebackType
 from network import Host, Interface
 from tampering import End, Pause, Piece, Tamper
 
-from horovod.rendezvous.base.authentication import NONCE_BYTES, PROOF_BYTES
-from horovod.rendezvous.links import handshake as greeting
+from horovod.rendezvous.links import handshake as link_handshake
 from horovod.rendezvous.links.plan import Purpose
 from horovod.rendezvous.store import wire
 
@@ -59,15 +58,16 @@ _ADDRESS = struct.Struct("!2xH4s8x")  # sockaddr_in
 _READ_BYTES = 64 * 1024
 _MOST_HELD_BYTES = 1024 * 1024
 _END_TIMEOUT_S = 30.0
-# In a hello: what the dialer wants, which ends with a digest that is the same for a world's links.
-_CLAIMS_AT = len(greeting.MAGIC) + NONCE_BYTES
-_CLAIMS_END = len(greeting.MAGIC) + greeting.HELLO_REST_BYTES - PROOF_BYTES
+_LINK = link_handshake.PROTOCOL
+# The claims in a hello. They end with a digest that is the same for all links of a world.
+_CLAIMS_AT = _LINK.challenge_bytes
+_CLAIMS_END = _CLAIMS_AT + _LINK.statement_bytes
 _CONTEXT_BYTES = 32
-_VERSION_BYTES = 1  # of a magic, at its end
+_VERSION_BYTES = 1  # at the end of a magic
 
 
 class Speaker(IntEnum):
-    """Whose bytes these are: of the side that connected, or of the one that listened."""
+    """The side that sent the bytes."""
 
     DIALER = 0
     LISTENER = 1
@@ -76,21 +76,21 @@ class Speaker(IntEnum):
 class Kind(Enum):
     """What a connection is for."""
 
-    UNKNOWN = auto()  # or not yet
+    UNKNOWN = auto()  # or not known yet
     STORE = auto()
-    LINK = auto()  # which one is not known yet
+    LINK = auto()  # not known yet which
     CONTROL = auto()
     DATA = auto()
     NEWS = auto()
 
 
 _LINK_BYTES = {
-    Speaker.DIALER: len(greeting.MAGIC) + greeting.HELLO_REST_BYTES + len(greeting.TAKE),
-    Speaker.LISTENER: greeting.CHALLENGE_BYTES + greeting.VERDICT_BYTES + len(greeting.TAKE),
+    Speaker.DIALER: _LINK.hello_bytes + len(link_handshake.TAKE),
+    Speaker.LISTENER: _LINK.challenge_bytes + _LINK.reply_bytes + len(link_handshake.TAKE),
 }
 _STORE_BYTES = {
-    Speaker.DIALER: wire.HELLO_BYTES,
-    Speaker.LISTENER: wire.CHALLENGE_BYTES + wire.WELCOME_BYTES,
+    Speaker.DIALER: wire.PROTOCOL.hello_bytes,
+    Speaker.LISTENER: wire.PROTOCOL.challenge_bytes + wire.PROTOCOL.reply_bytes,
 }
 HANDSHAKE_BYTES = {
     Kind.STORE: _STORE_BYTES,
@@ -112,14 +112,14 @@ class _Flow:
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self.source = source
         self.sink = sink
-        self.head = bytearray()  # of what was said
+        self.head = bytearray()  # the first bytes
         self.came_bytes = 0
         self.first: Tamper | None = None  # in the handshake
         self.second: Tamper | None = None  # after it
         self.pieces: deque[Piece] = deque()
         self.resumes_at = 0.0
-        self.has_ended = False  # for its source
-        self.is_closed = False  # for its sink
+        self.has_ended = False  # at its source
+        self.is_closed = False  # at its sink
 
     @property
     def wants_to_read(self) -> bool:
@@ -145,8 +145,8 @@ class Connection:
             Speaker.LISTENER: _Flow(listener, dialer),
         }
 
-    def said_bytes(self, speaker: Speaker) -> int:
-        """How many bytes this side has said after its handshake."""
+    def sent_bytes(self, speaker: Speaker) -> int:
+        """How many bytes this side has sent after its handshake."""
         return max(0, self.flows[speaker].came_bytes - HANDSHAKE_BYTES[self.kind][speaker])
 
     @property
@@ -156,27 +156,27 @@ class Connection:
         return any(tamper is not None and tamper.has_struck for tamper in tampers)
 
     def recognise(self) -> Kind:
-        """What it is for, as far as that has been said."""
-        magic = bytes(self.flows[Speaker.LISTENER].head[: len(greeting.MAGIC)])
-        if magic[:-_VERSION_BYTES] == wire.MAGIC[:-_VERSION_BYTES]:
+        """What it is for, as far as the bytes so far show."""
+        magic = bytes(self.flows[Speaker.LISTENER].head[: len(_LINK.magic)])
+        if magic[:-_VERSION_BYTES] == wire.PROTOCOL.magic[:-_VERSION_BYTES]:
             return Kind.STORE
-        if magic[:-_VERSION_BYTES] != greeting.MAGIC[:-_VERSION_BYTES]:
+        if magic[:-_VERSION_BYTES] != _LINK.magic[:-_VERSION_BYTES]:
             return Kind.UNKNOWN
         hello = self.flows[Speaker.DIALER].head
         return _LINK_KINDS[Purpose(hello[_CLAIMS_AT])] if len(hello) >= _CLAIMS_END else Kind.LINK
 
     @property
     def context(self) -> bytes:
-        """What the dialer says of the world of a link, once its kind is known."""
+        """The context in the dialer's claims, once the kind is known."""
         return bytes(self.flows[Speaker.DIALER].head[_CLAIMS_END - _CONTEXT_BYTES : _CLAIMS_END])
 
 
 class ManInTheMiddle:
-    """Takes over every TCP connection that leads through ``host``, until ``close``.
+    """Takes over every TCP connection through ``host`` until ``close``.
 
-    ``at_start`` is asked once for each direction of a new connection, about its handshake;
-    ``afterwards`` when its first byte after that comes. Both are called on the thread here, and
-    may be set at any time. ``connections`` are all that there were.
+    ``at_start`` is called once for each direction of a new connection, for its handshake, and
+    ``afterwards`` at the first byte after it. Both run on this object's thread and may be set at
+    any time. ``connections`` has all connections so far.
     """
 
     def __init__(self, ends: list[Host], host: Host) -> None:
@@ -205,7 +205,7 @@ class ManInTheMiddle:
         return [connection for connection in self.connections if connection.kind in kinds]
 
     def close(self) -> None:
-        """End every connection and the thread; raises what it failed with."""
+        """End every connection and the thread; raises the error of the thread."""
         self._wake_writer.close()
         self._thread.join(_END_TIMEOUT_S)
         assert not self._thread.is_alive()
@@ -290,9 +290,9 @@ class ManInTheMiddle:
             return
         for speaker in Speaker:
             if connection.flows[speaker].wants_to_read:
-                self._hear(connection, speaker)
+                self._receive(connection, speaker)
 
-    def _hear(self, connection: Connection, speaker: Speaker) -> None:
+    def _receive(self, connection: Connection, speaker: Speaker) -> None:
         flow = connection.flows[speaker]
         try:
             data = flow.source.recv(_READ_BYTES)
@@ -347,7 +347,7 @@ class ManInTheMiddle:
             self._watch(connection, made, speaker)
 
     def _pass_on(self, connection: Connection, flow: _Flow) -> bool:
-        """Do the next thing; whether it could be done."""
+        """Handle the next piece; False if it must wait."""
         piece = flow.pieces.popleft()
         if isinstance(piece, Pause):
             flow.resumes_at = time.monotonic() + piece.seconds
@@ -402,7 +402,7 @@ class ManInTheMiddle:
 
 
 def _enter(namespace: Path) -> None:
-    """Have this thread make its sockets in another network namespace."""
+    """Move this thread into another network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(namespace, os.O_RDONLY)
     try:

@@ -1,10 +1,10 @@
-"""Hosts on this machine: namespaces of their own, joined by virtual cables and switches.
+"""Hosts on this machine: namespaces, joined by virtual cables and switches.
 
-A host has its own network, hostname, processes, /dev/shm, /run and name resolution; files and
-cores are shared. All of it belongs to one process per host, its keeper, which reads a pipe from the
-process that made the host: at the end of that pipe, whatever the reason, the kernel ends every
-process of the host and takes its namespaces and cables away. So nothing has a name on this
-machine, and nothing is left to clean up. Needs root; ``missing`` tells what else is not there.
+A host has its own network, hostname, processes, /dev/shm, /run and name resolution. Files and cores
+are shared. One process for each host, its keeper, owns all of it and reads a pipe from the process
+that made the host. At the end of that pipe, for any reason, the kernel ends every process of the
+host and removes its namespaces and cables. So nothing has a name on this machine and nothing must
+be cleaned up. Needs root; ``missing`` returns what else is missing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What an interface has carried, in bytes with all headers."""
+    """Bytes through an interface, with all headers."""
 
     sent_bytes: int
     received_bytes: int
@@ -86,7 +86,7 @@ def plain_cabling(
 
 @cache
 def missing() -> str:
-    """Why there can be no hosts here, or nothing."""
+    """Why there can be no hosts here; empty if there can."""
     if os.geteuid() != 0:
         return "hosts of namespaces need root"
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -127,13 +127,13 @@ class Host:
         return Path(f"/proc/{self._keeper}/ns/net")
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """What runs ``words`` on this host, in the caller's working directory."""
+        """The command that runs ``words`` on this host in the caller's working directory."""
         enter = ["nsenter", "--target", str(self._keeper), *_OWN_NAMESPACES]
         # A test runner started in the background may have left these signals ignored.
         return [*enter, "env", "--default-signal=HUP,INT", "-C", os.getcwd(), *words]
 
     def start(self, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """Start ``words`` here; its exit status is theirs, a signal to it reaches them not."""
+        """Start ``words`` here. The result has their exit status; signals do not reach them."""
         return subprocess.Popen(
             self.command(words), **{"stdin": subprocess.DEVNULL, "text": True, **options}
         )
@@ -143,7 +143,7 @@ class Host:
         return _run(self.command(words), **options)
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that runs here but the keeper of the host."""
+        """All processes of the host but its keeper."""
         own = os.stat(f"/proc/{self._keeper}/ns/pid").st_ino
         found = []
         for process in psutil.process_iter():
@@ -156,7 +156,7 @@ class Host:
         return found
 
     def traffic(self, interface: str = "eth0") -> Traffic:
-        """What ``interface`` has carried so far."""
+        """Bytes through ``interface`` so far."""
         for line in Path(f"/proc/{self._keeper}/net/dev").read_text().splitlines():
             name, _, counters = line.partition(":")
             if name.strip() == interface:
@@ -165,14 +165,14 @@ class Host:
         raise KeyError(f"{self.name} has no interface {interface}")
 
     def listeners(self) -> list[tuple[str, int]]:
-        """Addresses and ports where processes of the host wait for TCP connections."""
+        """Addresses and ports where processes of the host listen."""
         found = []
         for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
             for line in Path(f"/proc/{self._keeper}/net/{table}").read_text().splitlines()[1:]:
                 _, local, _, state, *_ = line.split()
                 if state == _LISTENING:
                     address, _, port = local.partition(":")
-                    # Words of the address are in the machine's order.
+                    # The address has 32-bit words in the machine's byte order.
                     words = [
                         bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8)
                     ]
@@ -188,12 +188,12 @@ class Host:
         self.in_network(["tc", "qdisc", "replace", "dev", interface, "root", *shape])
 
     def lose_packets(self, percent: int) -> None:
-        """Drop this share of what arrives, 99 at most, at random, until ``hear_all``."""
+        """Drop this percentage of arriving packets at random, 99 at most, until ``hear_all``."""
         self._filter(f'iifname != "lo" numgen random mod 100 < {percent} drop')
 
     def refuse_connections_from(self, other: Host) -> None:
         """Drop the first packet of TCP connections that ``other`` opens, until ``hear_all``."""
-        # Not by IP address: an interface has link-local ones, too.
+        # By MAC address, since an interface also has link-local IP addresses.
         count = len(other.interfaces)
         sources = ", ".join(_hardware_address(other.index, index) for index in range(count))
         self._filter(f"ether saddr {{ {sources} }} tcp flags & (syn | ack) == syn drop")
@@ -341,7 +341,7 @@ def _addresses_and_links(host: Host) -> str:
     lines = []
     for interface in host.interfaces:
         for address in interface.addresses:
-            at_once = " nodad" if ":" in address else ""  # no search for others that have it
+            at_once = " nodad" if ":" in address else ""  # no duplicate address detection
             lines.append(f"addr add {address} dev {interface.name}{at_once}")
         lines.append(f"link set {interface.name} up")
     return "\n".join(lines) + "\n"

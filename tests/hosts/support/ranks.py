@@ -1,7 +1,7 @@
-"""Ranks on hosts, started one by one without ``horovodrun``: the kit's own small launcher.
+"""Starts ranks on hosts one by one, without ``horovodrun``.
 
-Every rank gets the variables that a launcher sets, and a store runs on the first host. Output
-goes to files, so that no rank waits for a reader.
+Every rank gets the variables of a launcher, and a store runs on the first host. Output goes to
+files, so that no rank waits for a reader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Job", "Rank", "slots_of"]
 
 
 class Rank:
-    """One rank's process. ``pid`` is that on this machine, not the one that the host knows."""
+    """One rank's process. ``pid`` is its pid on this machine, not inside the host."""
 
     def __init__(
         self, number: int, host: Host, entered: subprocess.Popen[str], folder: Path
@@ -52,7 +52,7 @@ class Rank:
         return self._entered.poll()
 
     def kill(self) -> None:
-        """End it, if it lives, and all that it started."""
+        """End it, if it runs, and all processes that it started."""
         if self.poll() is not None:
             return
         for process in psutil.Process(self._entered.pid).children(recursive=True):
@@ -114,7 +114,7 @@ class Job:
         return [rank.output for rank in self.ranks]
 
     def told(self) -> str:
-        """The end of everything that the ranks and the store wrote, for messages."""
+        """The last output of all ranks and the store, for messages."""
         parts = [
             f"--- {path.name}\n{path.read_text()[-8000:]}"
             for path in sorted(self._folder.iterdir())
@@ -123,7 +123,7 @@ class Job:
         return "\n".join(parts)
 
     def close(self) -> None:
-        """End all that still runs."""
+        """End all processes that still run."""
         self._stack.close()
 
     def __enter__(self) -> Job:
@@ -159,7 +159,7 @@ class Job:
 
 
 def slots_of(hosts: Sequence[Host], ranks_per_host: Sequence[int]) -> tuple[RankInfo, ...]:
-    """The place of every rank in the world, by rank."""
+    """The position of every rank in the world, by rank."""
     pairs = zip(hosts, ranks_per_host, strict=True)
     listed = [HostSlots(host.name, count) for host, count in pairs]
     return assign_ranks(listed, sum(ranks_per_host))

@@ -1,7 +1,7 @@
-"""An ssh server on every host of a network, with keys that are made for it and then forgotten.
+"""An ssh server on every host of a network, with temporary keys.
 
-Any host reaches any other as ``ssh -p PORT -i KEY HOST`` (``options``); nothing is asked, and
-nobody's own keys, known hosts or configuration are read or written.
+Each host reaches the others with ``ssh -p PORT -i KEY HOST`` (``options``) without a question. No
+keys, known hosts or configuration of a user are read or written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LogLevel ERROR
 
 
 def missing_ssh() -> str:
-    """Why there can be no ssh servers here, or nothing."""
+    """Why there can be no ssh servers here; empty if there can."""
     absent = [tool for tool in ("ssh", "ssh-keygen") if shutil.which(tool) is None]
     absent += [] if _SERVER else ["sshd"]
     return f"{', '.join(absent)} not found: apt-get install openssh-server" if absent else ""
@@ -66,11 +66,11 @@ class SshServers:
             raise
 
     def log_of(self, host: Host) -> str:
-        """What the host's server has told so far."""
+        """The log of the host's server so far."""
         return (self._folder / f"{host.name}.log").read_text()
 
     def close(self) -> None:
-        """End the servers, and forget the keys."""
+        """End the servers and delete the keys."""
         self._stack.close()
 
     def __enter__(self) -> SshServers:
@@ -107,6 +107,6 @@ class SshServers:
 
 def _end_server(host: Host) -> None:
     for process in host.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):  # that of a connection has just ended
+        with contextlib.suppress(psutil.NoSuchProcess):  # a connection's process has ended
             if process.name() == "sshd":
                 process.kill()

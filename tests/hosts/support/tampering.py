@@ -1,8 +1,7 @@
-"""What somebody on the path does to one direction of a connection: pure, bytes in, pieces out.
+"""What an attacker on the path does to one direction of a connection: bytes in, pieces out. Pure.
 
-A *tamper* is fed the bytes of a stream in pieces of any size, and says what goes on instead: bytes,
-a pause before what follows, or an end of the connection. Offsets count from the first byte that it
-is fed.
+A *tamper* is fed the bytes of a stream in pieces of any size. It returns what is passed on instead:
+bytes, a pause, or an end of the connection. Offsets count from the first byte that it is fed.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ __all__ = [
 
 
 class End(Enum):
-    """How a direction ends; nothing that its speaker says afterwards arrives."""
+    """How a direction ends; later bytes of its sender do not arrive."""
 
-    CLOSE = auto()  # as if the speaker had shut it down
+    CLOSE = auto()  # as if the sender had shut it down
     RESET = auto()  # both directions at once
 
 
 @dataclass(frozen=True)
 class Pause:
-    """What follows waits for so long, and so does what comes behind it."""
+    """All later pieces wait for this time."""
 
     seconds: float
 
@@ -49,17 +48,17 @@ Piece = bytes | End | Pause
 
 
 class Tamper:
-    """Passes everything on. ``has_struck``: whether it has already changed something."""
+    """Passes everything on. ``has_struck``: whether it has changed something."""
 
     has_struck = False
 
     def feed(self, data: bytes) -> Sequence[Piece]:
-        """What goes on in place of ``data``, which is never empty."""
+        """The pieces to pass on in place of ``data``, which is never empty."""
         return (data,)
 
 
 class Changed(Tamper):
-    """The byte at each of these offsets is another one."""
+    """Changes the byte at each of these offsets."""
 
     def __init__(self, changes: Mapping[int, Callable[[int], int]]) -> None:
         self._changes = changes
@@ -77,12 +76,12 @@ class Changed(Tamper):
 
 
 def flip(offset: int, bit: int) -> Changed:
-    """One bit is the other one."""
+    """Flip one bit."""
     return Changed({offset: lambda byte: byte ^ 1 << bit})
 
 
 def patch(offset: int, value: int) -> Changed:
-    """An int32 in the order of this machine stands there."""
+    """Write an int32 in this machine's byte order."""
     return Changed(
         {
             offset + index: lambda _, new=new: new  # type: ignore[misc]
@@ -110,7 +109,7 @@ class CutOff(Tamper):
 
 
 class Replaced(Tamper):
-    """``new`` stands where ``old``, as long as it, would; what may be its beginning waits."""
+    """Replaces ``old`` by ``new`` of the same length; holds back a possible start of ``old``."""
 
     def __init__(self, old: bytes, new: bytes) -> None:
         assert len(old) == len(new)
@@ -133,7 +132,7 @@ class Replaced(Tamper):
 
 
 class Slow(Tamper):
-    """Every piece arrives so much later."""
+    """Delays every piece by this time."""
 
     def __init__(self, seconds: float) -> None:
         self._pause = Pause(seconds)
@@ -143,7 +142,7 @@ class Slow(Tamper):
         return (self._pause, data)
 
 
-# What goes on in place of the message with this number, of all that have come up to it.
+# (number, messages so far) -> messages to pass on in place of message ``number``.
 Edit = Callable[[int, Sequence[bytes]], Sequence[bytes]]
 
 
@@ -165,22 +164,22 @@ class Messages(Tamper):
 
 
 def duplicate(number: int) -> Edit:
-    """Message ``number`` comes twice in a row."""
+    """Send message ``number`` twice in a row."""
     return lambda index, come: [come[-1], come[-1]] if index == number else [come[-1]]
 
 
 def replay(number: int, later: int) -> Edit:
-    """Message ``number`` comes in the place of message ``later``."""
+    """Send message ``number`` in place of message ``later``."""
     return lambda index, come: [come[number] if index == later else come[-1]]
 
 
 def come_back(number: int, later: int) -> Edit:
-    """Message ``number`` comes once more, behind message ``later``."""
+    """Send message ``number`` again after message ``later``."""
     return lambda index, come: [come[-1], come[number]] if index == later else [come[-1]]
 
 
 def swap(number: int) -> Edit:
-    """Message ``number`` comes after the one that follows it, so it must not wait for an answer."""
+    """Swap message ``number`` with the next one, which must not depend on an answer."""
 
     def edit(index: int, come: Sequence[bytes]) -> Sequence[bytes]:
         if index == number:

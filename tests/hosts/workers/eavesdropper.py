@@ -1,7 +1,7 @@
 """Reads every packet of this host's interface until the end of its standard input.
 
-eavesdropper.py WORDS: says "listening", and at the end how many bytes it has seen and in how many
-packets WORDS stood.
+eavesdropper.py WORDS: prints "listening", and at the end how many bytes it has seen and how many
+packets contained WORDS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All ranks wait, outside of any call, for the note ``go``; each tells what its next calls say.
+"""All ranks wait, outside of any call, for the note ``go``; each reports its next calls.
 
 Notes: ``ready.R`` (the pid), ``report.R`` at the end. All leave after the note ``leave``.
 """

@@ -1,7 +1,7 @@
-"""Ranks meet, compute what they know the results of, and part, again and again.
+"""Ranks form a world, compute known results and shut down, again and again.
 
 many_worlds.py WORLDS ROUNDS. Note ``report.R`` at the end: for each world None, or the error that
-ended it, or what was wrong. A world that failed is no reason not to meet again.
+ended it, or what was wrong. After a failed world the ranks form the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import horovod.numpy as hvd
 from horovod.errors import InitError
 
 _ROWS = 5
-# Somebody on the path looks for it.
+# The attacker on the path looks for it.
 _TEXT = b"what nobody on the path shall be able to read"
 
 
@@ -55,7 +55,7 @@ def check_exchanges(name: str, rank: int, size: int) -> None:
 
 
 def check_many(name: str, rank: int, size: int) -> None:
-    """Several at once, so that several messages follow one another."""
+    """Several at once, so that several messages are sent in a row."""
     tensors = [np.full(50 + index, rank, np.int32) for index in range(4)]
     handles = [
         hvd.allreduce_async(tensor, op=hvd.Sum, name=f"{name}.{index}")
@@ -67,7 +67,7 @@ def check_many(name: str, rank: int, size: int) -> None:
 
 
 def live(world: int, rounds: int) -> str | None:
-    """Be in a world; what was wrong with it."""
+    """Take part in a world; return what was wrong with it."""
     try:
         hvd.init()
         for _ in range(rounds):

@@ -1,7 +1,7 @@
-"""Rank 0 gives the others an object, in each of the ways that there are, in a world of its own.
+"""Rank 0 sends an object to the others in each possible way, each in a new world.
 
 objects_come.py TEXT: the object holds the text. Note ``report.R``: for each way whether this rank
-has got the right one, and the error that it got instead, here or at the next barrier.
+got the right object, or the error that it got there or at the next barrier.
 """
 
 from __future__ import annotations

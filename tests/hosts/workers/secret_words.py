@@ -1,4 +1,4 @@
-"""Ranks exchange tensors full of known words by each collective, and check what they get.
+"""Ranks exchange tensors full of known words with each collective and check the results.
 
 secret_words.py WORDS
 """

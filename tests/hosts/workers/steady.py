@@ -1,9 +1,9 @@
-"""All ranks sum a tensor again and again, until something ends it; then each tells what it saw.
+"""All ranks sum a tensor again and again until an error; then each reports what it saw.
 
-steady.py KILOBYTES ROUNDS [fork]: stops after so many rounds if nothing happens before; `fork`
+steady.py KILOBYTES ROUNDS [fork]: stops after ROUNDS if there is no error before; `fork`
 gives each rank a child, as data loaders do, that outlives it. Notes: ``ready.R``
-(the pid) once some rounds are through, ``report.R`` at the end. Sums are checked. After an error
-all wait for the note ``leave``: whoever leaves first must not be the reason of another's error.
+(the pid) after some rounds, ``report.R`` at the end. Sums are checked. After an error all wait for
+the note ``leave``, so that the exit of one rank is not the cause of another one's error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One process that connects to the job's store again and again, as ranks do, and uses it.
 
-store_visitor.py VISITS AT_ONCE: note ``visits`` at the end: for each None, or what was wrong.
+store_visitor.py VISITS AT_ONCE: note ``visits`` at the end: for each visit None or the error.
 """
 
 from __future__ import annotations

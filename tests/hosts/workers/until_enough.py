@@ -1,6 +1,6 @@
 """All ranks sum until rank 0 finds the note ``enough``; sums are checked.
 
-Note ``ready.R`` once some rounds are through; ``report.R`` at the end: the error, if any.
+Note ``ready.R`` after some rounds; ``report.R`` at the end: the error, if any.
 """
 
 from __future__ import annotations

@@ -17,13 +17,11 @@ from dataclasses import replace
 import psutil
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_job_loop
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec
-from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.jobs.job_loop import JobLoop, open_job_loop
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
-from horovod.launch.workers.logs import Logs
 from horovod.launch.workers.processes import spawn
 from horovod.launch.workers.python_command import remote_python_command
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
@@ -151,8 +149,7 @@ def agent_of(group: RemoteWorkerGroup) -> psutil.Process:
 
 def main() -> None:
     with (
-        closing(Logs(None, ())) as logs,
-        open_job_loop(logs, OutputOptions()) as loop,
+        open_job_loop(JobPlan(), os.environ) as loop,
         closing(StoreServer(SECRET, addresses=[("127.0.0.1", 0)])) as server,
     ):
         store = server.addresses[0]

@@ -16,11 +16,11 @@ from horovod.metrics import sampling
 
 hvd.init()
 assert sampling._process is not None
-chronicle = sampling._process.chronicle
+record = sampling._process.record
 while True:
     hvd.grouped_allreduce([np.ones(50, np.float32)] * 3, name="</script><b>grad")
     # All rows but the last have been published.
-    told = chronicle._history.rows[:-1]
+    told = record._history.rows[:-1]
     has_told = np.array([any(row.values["steps"] for row in told)])
     if hvd.allreduce(has_told, op=hvd.Min, name="told")[0]:
         break

@@ -14,7 +14,7 @@ from horovod.core.world import engine
 
 
 def interrupt_the_wait():
-    while engine().flights(0) == 0:
+    while engine().pending_on(0) == 0:
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGINT)
 

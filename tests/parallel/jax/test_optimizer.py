@@ -78,7 +78,7 @@ def test_shares_train_as_the_joint_batch(mode, options):
 
 def test_a_spare_core_makes_batches(monkeypatch, mode):
     monkeypatch.setattr(gradient_reduction, "has_spare_cores", lambda: True)
-    monkeypatch.setattr(gradient_reduction, "_BATCH_BYTES", 100)
+    monkeypatch.setattr(gradient_reduction, "BATCH_BYTES", 100)
     found = train(hvd.DistributedOptimizer(optax.adam(1e-2)), [share()] * 2, mode)
     assert_close(found, train(optax.adam(1e-2), [(INPUTS, TARGETS)] * 2))
 

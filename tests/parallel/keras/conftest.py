@@ -1,6 +1,6 @@
 """Bodies for every Keras and backend; ``tests/test_parallel_keras.py`` runs them.
 
-A process can have one backend only, so they are collected where ``KERAS_BACKEND`` says which.
+A process can have one backend only; ``KERAS_BACKEND`` selects it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if "KERAS_BACKEND" not in os.environ:
     collect_ignore_glob = ["test_*.py"]
 else:
     with warnings.catch_warnings():
-        # Importing the frameworks runs into deprecations of the libraries below them.
+        # The imports of frameworks cause deprecation warnings of other libraries.
         warnings.simplefilter("ignore")
         import keras
 
@@ -36,11 +36,11 @@ else:
 
 @pytest.fixture(autouse=True)
 def same_seed():
-    """All ranks begin alike."""
+    """Start all ranks with the same state."""
     keras.utils.set_random_seed(7)
 
 
-# Keras, TensorFlow and torch as they are: nothing of ours is deprecated.
+# Deprecation warnings of Keras, TensorFlow and torch, not of Horovod.
 _THIRD_PARTY = [
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
     "ignore:non-integer arguments to randrange:DeprecationWarning",

@@ -11,7 +11,7 @@ BATCH = 48
 
 
 class Rates(keras.callbacks.Callback):
-    """Notes the learning rate of every batch."""
+    """Records the learning rate of every batch."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +108,7 @@ def test_what_a_schedule_cannot_do():
 
 
 def test_batches_are_counted_where_only_samples_are_known():
-    """Keras 2 in a TF1 graph says no more."""
+    """Keras 2 in a TF1 graph gives callbacks only these values."""
     schedule = hvd.callbacks.LearningRateScheduleCallback(1.0, 2.0, staircase=False)
     schedule.set_params({"steps": None, "samples": 65, "batch_size": 8})
     schedule.on_train_begin()

@@ -1,4 +1,4 @@
-"""Collectives over anything that is a number or numbers."""
+"""Collectives over numbers, lists, arrays, tensors and variables."""
 
 import keras_cases as cases
 import numpy as np

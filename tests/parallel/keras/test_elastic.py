@@ -1,4 +1,4 @@
-"""States of models, and training again after a failure."""
+"""States of models, and training after a failure."""
 
 import keras
 import keras_cases as cases
@@ -72,7 +72,7 @@ def test_first_epoch_after_a_restore_is_shorter():
 
 
 def test_training_again_after_a_failure():
-    """A rank leaves in the middle of an epoch; all go back to the last commit and train on."""
+    """A rank fails in the middle of an epoch; all ranks go back to the last commit and continue."""
     model = make()
     state = hvd.elastic.KerasState(model, epoch=0)
     calls = []

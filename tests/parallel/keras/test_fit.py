@@ -1,4 +1,4 @@
-"""Training with ``fit`` and others: ranks end with equal weights, those of one process."""
+"""Training with ``fit`` and others: all ranks end with the weights of a single process."""
 
 import keras
 import keras_cases as cases
@@ -116,11 +116,11 @@ def test_xla_compiles_the_step(monkeypatch, capfd):
     assert cases.are_equal_on_all_ranks(cases.values_of(model.weights))
 
 
-# Dynamo looks at the gradients of whatever a frame holds.
+# Dynamo looks at the gradients of all objects of a frame.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.skipif(cases.BACKEND != "torch", reason="torch.compile")
 def test_compiled_step(monkeypatch):
-    """Dynamo traces the step and leaves its graph to reduce; no machine code is made."""
+    """Dynamo traces the step and leaves its graph for the reduction; it makes no machine code."""
     import torch
 
     compile_step = torch.compile
@@ -234,7 +234,7 @@ def test_infinite_gradients_are_dropped_on_all_ranks_alike():
 @pytest.mark.skipif(cases.BACKEND not in ("keras2", "tensorflow"), reason="horovod.tensorflow")
 @pytest.mark.parametrize("bad_pass", [0, 1])
 def test_one_infinite_pass_of_several(bad_pass):
-    """What a rank adds up until the sums are reduced must not change what it does with them."""
+    """Infinite gradients in a pass that is only summed must not make ranks decide differently."""
     from horovod.tensorflow.keras import DistributedOptimizer
 
     keras.mixed_precision.set_global_policy("mixed_float16")

@@ -1,4 +1,4 @@
-"""A front of others over ``horovod._keras``, as forks of the original's fronts are written."""
+"""A fork of the original's Keras module over ``horovod._keras``."""
 
 import keras
 import keras_cases as cases

@@ -1,4 +1,4 @@
-"""What a distributed optimizer makes of given gradients: SGD with rate 1 subtracts them."""
+"""The gradients that a distributed optimizer applies: SGD with rate 1 subtracts them."""
 
 import copy
 import pickle
@@ -213,7 +213,7 @@ def test_compute_gradients_of_a_class_that_has_its_own():
     import tensorflow as tf
 
     class Given(keras.optimizers.SGD):
-        """What it gets for a loss are the gradients."""
+        """An optimizer whose losses are the gradients."""
 
         def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
             return list(zip(loss, var_list, strict=True))
@@ -233,7 +233,7 @@ def test_compute_gradients_needs_tensorflow(sgd):
 
 
 def test_ranks_may_have_made_other_optimizers_before(sgd):
-    """Keras numbers what it makes; the operations' names must not follow."""
+    """Keras numbers its objects; the operations' names must not depend on it."""
     for _ in range(hvd.rank()):
         RATES[0](1.0)
     check(run(sgd()))
@@ -241,6 +241,6 @@ def test_ranks_may_have_made_other_optimizers_before(sgd):
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
 def test_copies_are_refused(sgd, copied):
-    """Keras' own way would give a plain optimizer."""
+    """Keras's own copy would be a plain optimizer."""
     with pytest.raises(TypeError, match="cannot be copied or pickled"):
         copied(sgd())

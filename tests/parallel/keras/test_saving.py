@@ -104,7 +104,7 @@ def test_weights_files(tmp_path):
     path = str(tmp_path / "model.weights.h5")
     model.save_weights(path)
     other = cases.make_model(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), seed=9)
-    if cases.IS_KERAS3:  # as without Horovod: a file with state wants an optimizer with variables
+    if cases.IS_KERAS3:  # as without Horovod: a file with state needs an optimizer with variables
         other.optimizer.build(other.trainable_variables)
     other.load_weights(path)
     for found, expected in zip(other.get_weights(), model.get_weights(), strict=True):

@@ -138,7 +138,7 @@ def test_a_set_with_operations_in_flight_stays():
         return hvd.allreduce_async(np.ones(3), op=hvd.Sum, name="busy", process_set=entry)
 
     handle = start() if hvd.rank() == 0 else None
-    with pytest.raises(ValueError, match="rank 0 has 1 operations in flight on it"):
+    with pytest.raises(ValueError, match="rank 0 has 1 pending operations on it"):
         hvd.remove_process_set(entry)
     if hvd.rank() == 1:
         handle = start()

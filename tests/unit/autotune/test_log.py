@@ -2,7 +2,7 @@ import csv
 
 from horovod.autotune.knobs import Surroundings, knobs_for, values_of
 from horovod.autotune.log import Sample, SampleLog, describe, pinned
-from horovod.autotune.search import Verdict
+from horovod.autotune.search import Result
 from horovod.launch.cli.config_file import read_config_file
 from horovod.settings import Settings
 
@@ -27,18 +27,18 @@ def test_the_documented_columns_come_first(tmp_path):
 
 def test_the_result_is_a_configuration_file(tmp_path):
     path = tmp_path / "found.yaml"
-    path.write_text(pinned(Verdict(FOUND, 12.5, 1.1), KNOBS))
+    path.write_text(pinned(Result(FOUND, 12.5, 1.1), KNOBS))
     tuned = {knob.name: FOUND[knob.name] for knob in KNOBS}
     assert read_config_file(path).settings == {**tuned, "autotune": False}
 
 
 def test_the_result_in_one_line(tmp_path, caplog):
-    text = describe(Verdict(FOUND, 12.5, 1.1), KNOBS, DEFAULTS)
+    text = describe(Result(FOUND, 12.5, 1.1), KNOBS, DEFAULTS)
     assert text == "1.10 times as fast with --fusion-threshold-mb 32 --cycle-time-ms 0.2"
     log = SampleLog(str(tmp_path / "log.csv"), has_cache=True, spans_hosts=False)
-    log.finish(Verdict(FOUND, 12.5, 1.1), KNOBS, DEFAULTS)
+    log.finish(Result(FOUND, 12.5, 1.1), KNOBS, DEFAULTS)
     assert f"{text} (--config-file {tmp_path}/log.csv.yaml)" in caplog.text
-    assert "nothing is clearly faster" in describe(Verdict(DEFAULTS, 12.5), KNOBS, DEFAULTS)
+    assert "nothing is clearly faster" in describe(Result(DEFAULTS, 12.5), KNOBS, DEFAULTS)
 
 
 def test_a_log_that_cannot_be_written_is_said_and_the_job_goes_on(tmp_path, caplog):

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from horovod.autotune.knobs import Knob, Values
-from horovod.autotune.search import PAIRS, Search, Verdict
+from horovod.autotune.search import PAIRS, Result, Search
 
 MB = 1024 * 1024
 FUSION = Knob("fusion_threshold_bytes", tuple(MB * 2**i for i in range(9)))
@@ -22,15 +22,15 @@ DEFAULTS: Values = {
 
 def run(
     search: Search, score_of: Callable[[Values], float]
-) -> tuple[Verdict, list[tuple[Values, str]]]:
-    """The verdict, and all that was proposed with what for."""
+) -> tuple[Result, list[tuple[Values, str]]]:
+    """The result, and all that was proposed with what for."""
     proposed = []
     while (proposal := search.propose()) is not None:
         proposed.append((proposal.values, proposal.phase))
         search.tell(score_of(proposal.values))
-    verdict = search.verdict
-    assert verdict is not None
-    return verdict, proposed
+    result = search.result
+    assert result is not None
+    return result, proposed
 
 
 def chance(seed: int, deviation: float) -> Iterator[float]:
@@ -48,8 +48,8 @@ def speed(values: Values) -> float:
 
 
 def test_the_better_values_are_found_by_chance_in_few_of_all_points():
-    verdict, proposed = run(Search((FUSION, BLOCK), DEFAULTS, 20, 0.1), speed)
-    assert verdict.gain > 1.8
+    result, proposed = run(Search((FUSION, BLOCK), DEFAULTS, 20, 0.1), speed)
+    assert result.gain > 1.8
     assert len(proposed) == 20 + 2 * PAIRS
     assert len({tuple(values.values()) for values, phase in proposed if phase == "search"}) == 20
 
@@ -57,20 +57,20 @@ def test_the_better_values_are_found_by_chance_in_few_of_all_points():
 def test_noise_does_not_hide_what_is_much_better():
     for seed in range(5):
         search, luck = Search((FUSION, BLOCK), DEFAULTS, 20, 0.8), chance(seed, 0.05)
-        verdict, _ = run(search, lambda values, luck=luck: speed(values) * next(luck))
-        assert speed(verdict.values) > 1.5 * speed(DEFAULTS)
+        result, _ = run(search, lambda values, luck=luck: speed(values) * next(luck))
+        assert speed(result.values) > 1.5 * speed(DEFAULTS)
 
 
 def test_what_is_only_luck_stays_with_the_defaults():
     for seed in range(20):
         search, luck = Search((FUSION, BLOCK), DEFAULTS, 20, 0.8), chance(seed, 0.01)
-        verdict, _ = run(search, lambda _, luck=luck: next(luck))
-        assert verdict.values == DEFAULTS
+        result, _ = run(search, lambda _, luck=luck: next(luck))
+        assert result.values == DEFAULTS
 
 
 def test_ties_stay_with_the_defaults_without_a_comparison():
-    verdict, proposed = run(Search((FUSION, BLOCK), DEFAULTS, 7, 0.8), lambda _: 5.0)
-    assert verdict == Verdict(DEFAULTS, 5.0)
+    result, proposed = run(Search((FUSION, BLOCK), DEFAULTS, 7, 0.8), lambda _: 5.0)
+    assert result == Result(DEFAULTS, 5.0)
     assert [phase for _, phase in proposed] == ["search"] * 7
 
 
@@ -83,8 +83,8 @@ def test_the_defaults_come_first_and_what_is_fixed_stays():
 
 
 def test_without_anything_to_change_it_ends_at_once():
-    verdict, proposed = run(Search((), DEFAULTS, 20, 0.8), lambda _: 3.0)
-    assert verdict == Verdict(DEFAULTS, 3.0)
+    result, proposed = run(Search((), DEFAULTS, 20, 0.8), lambda _: 3.0)
+    assert result == Result(DEFAULTS, 3.0)
     assert len(proposed) == 1
 
 
@@ -106,7 +106,7 @@ def test_a_proposal_stands_until_it_is_answered():
 
 
 def test_one_lucky_pair_is_not_enough_and_a_clear_lead_is():
-    def verdict_of(gains: list[float]) -> Verdict:
+    def result_of(gains: list[float]) -> Result:
         search = Search((BLOCK,), DEFAULTS, 2, 0.8)
         search.tell(1.0)
         search.tell(1.1)  # worth a comparison
@@ -115,9 +115,9 @@ def test_one_lucky_pair_is_not_enough_and_a_clear_lead_is():
                 proposal = search.propose()
                 assert proposal is not None
                 search.tell(gain if proposal.values != DEFAULTS else 1.0)
-        assert search.verdict is not None
-        return search.verdict
+        assert search.result is not None
+        return search.result
 
-    assert verdict_of([3.0, 3.0, 1.01, 1.01, 1.01, 1.01, 1.01]).values == DEFAULTS
-    assert verdict_of([1.05, 1.05, 1.05, 1.05, 1.05, 0.9, 0.9]).values == DEFAULTS
-    assert verdict_of([1.05, 1.05, 1.05, 1.05, 1.05, 1.05, 0.9]).gain == 1.05
+    assert result_of([3.0, 3.0, 1.01, 1.01, 1.01, 1.01, 1.01]).values == DEFAULTS
+    assert result_of([1.05, 1.05, 1.05, 1.05, 1.05, 0.9, 0.9]).values == DEFAULTS
+    assert result_of([1.05, 1.05, 1.05, 1.05, 1.05, 1.05, 0.9]).gain == 1.05

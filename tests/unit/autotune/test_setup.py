@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from horovod import _native
-from horovod.autotune import Autotuning, check_autotune, setup
+from horovod.autotune import Autotuning
 from horovod.autotune.knobs import Surroundings
 from horovod.autotune.search import PAIRS
-from horovod.errors import HorovodInternalError, SettingError
+from horovod.errors import HorovodInternalError
 from horovod.settings import Settings
 
 AROUND = Surroundings(is_native=True, spans_hosts=False)
@@ -126,10 +126,3 @@ def test_join_ends_it_with_the_defaults(tmp_path: Path, ended: Ended) -> None:
     autotuning.end()
     assert "the program has called join" in ended.text
     assert engine.tuned[-1] == settings
-
-
-def test_without_optuna_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "find_spec", lambda name: None)
-    check_autotune(Settings())
-    with pytest.raises(SettingError, match=r"pip install 'horovod\[autotune\]'"):
-        check_autotune(Settings(autotune=True))

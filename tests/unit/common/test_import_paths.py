@@ -25,6 +25,7 @@ FOR_BINDINGS = {
     "object_key",
     "settle",
     "port_address",
+    "restart",
     "keep_failure",
     "take_failure",
     "rethrow_interrupt",

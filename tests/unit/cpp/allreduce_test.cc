@@ -58,7 +58,7 @@ TEST_CASE("allreduce sums bucket after bucket, in any interleaving of the ranks"
       std::vector<std::vector<float>> first(size), second(size);
       std::vector<ViewList> views(size);
       std::vector<std::unique_ptr<Allreduce>> allreduces;
-      std::vector<Collective*> collectives;
+      std::vector<Algorithm*> algorithms;
       std::uint32_t blocks = 0;
       for (int rank = 0; rank < size; ++rank) {
         first[rank].assign(count, static_cast<float>(rank + 1));
@@ -70,9 +70,9 @@ TEST_CASE("allreduce sums bucket after bucket, in any interleaving of the ranks"
         views[rank].append(view_of(second[rank]));
         allreduces.push_back(std::make_unique<Allreduce>(*world.peers[rank]));
         blocks = allreduces.back()->begin(views[rank], block);
-        collectives.push_back(allreduces.back().get());
+        algorithms.push_back(allreduces.back().get());
       }
-      run_all(world, collectives, random);
+      run_all(world, algorithms, random);
       block += blocks;
       const float ranks = static_cast<float>(size);
       for (int rank = 0; rank < size; ++rank) {
@@ -112,16 +112,16 @@ TEST_CASE("one step and two steps give the same bits") {
   for (const bool is_large : {false, true}) {
     std::vector<ViewList> views(3);
     std::vector<std::unique_ptr<Allreduce>> allreduces;
-    std::vector<Collective*> collectives;
+    std::vector<Algorithm*> algorithms;
     std::uint32_t blocks = 0;
     for (int rank = 0; rank < 3; ++rank) {
       views[rank].append(view_of(is_large ? together[rank] : alone[rank]));
       if (is_large) views[rank].append(view_of(filler[rank]));
       allreduces.push_back(std::make_unique<Allreduce>(*world.peers[rank]));
       blocks = allreduces.back()->begin(views[rank], block);
-      collectives.push_back(allreduces.back().get());
+      algorithms.push_back(allreduces.back().get());
     }
-    run_all(world, collectives, random);
+    run_all(world, algorithms, random);
     block += blocks;
   }
   CHECK(together[0] == alone[0]);

@@ -57,7 +57,7 @@ class ClusterRunner {
     while (next_ <= buckets_.size() && backend.advance(blocked)) {
       if (must_meet_) {
         must_meet_ = false;
-        backend.begin_negotiation();
+        backend.begin_barrier();
       } else {
         begin();
       }

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "collective/collective.h"
+#include "collective/algorithm.h"
 #include "transport/region.h"
 
 namespace hvd::test {
@@ -30,7 +30,7 @@ struct DataWorld {
 };
 
 // Steps the ranks in random order until all are done: whatever the order, nothing may be lost.
-// `Resumable` has advance() of Collective.
+// `Resumable` has advance() of Algorithm.
 template <class Resumable>
 void run_all(DataWorld& world, const std::vector<Resumable*>& resumables, std::mt19937& random) {
   std::vector<bool> done(world.peers.size(), false);

@@ -78,7 +78,7 @@ TEST_CASE("a process set can be removed while its results are compared") {
       if (rank == 1) return;
       std::vector<float> values(10, 1.0F);
       finish(engine, submit(engine, in_place("x", values), Intent::kWait, 1));
-      CHECK(engine.flights(1) == 0);
+      CHECK(engine.pending_on(1) == 0);
     });
     world.remove_set(1);
   }

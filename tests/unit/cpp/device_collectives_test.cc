@@ -105,7 +105,7 @@ TEST_CASE("tensors that are ready together are one group of calls") {
     const StreamDependencyPtr flight = mine.depart();
     for (const Operation& operation : operations) {
       submissions.push_back(operation.submission());
-      submissions.back().flight = flight;
+      submissions.back().dependency = flight;
     }
     finish_on_device(engine, engine.submit(0, submissions, Intent::kWait));
     mine.synchronize();

@@ -260,7 +260,7 @@ TEST_CASE("an error in a pass ends the world with CUDA's text, and another one w
     const DeviceFloats tensor = mine.floats({1.0F});
     const std::string text = error_of(
         [&] { finish_on_device(engine, submit(engine, mine, on_device_in_place("y", tensor))); });
-    const std::string own = "rank " + std::to_string(engine.rank()) +
+    const std::string own = "rank " + std::to_string(engine.world().config.rank) +
                             ": cuLaunchKernel: CUDA_ERROR_OUT_OF_MEMORY, out of memory";
     CHECK_MESSAGE(
         (text.find(own) != std::string::npos || text.find("has given up") != std::string::npos),

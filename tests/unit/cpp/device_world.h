@@ -136,7 +136,7 @@ inline Operation on_device_in_place(std::string name, const DeviceFloats& values
 inline HandleId submit(Engine& engine, const DeviceRank& rank, const Operation& operation,
                        Intent intent = Intent::kWait, int set = 0) {
   Submission submission = operation.submission();
-  submission.flight = rank.depart();
+  submission.dependency = rank.depart();
   return engine.submit(set, {&submission, 1}, intent);
 }
 
@@ -145,7 +145,7 @@ inline HandleId submit(Engine& engine, const DeviceRank& rank, const Operation& 
 inline std::vector<Output> finish_on_device(Engine& engine, HandleId handle) {
   if (!engine.wait(handle, kPatience)) throw std::runtime_error("the wait did not end");
   HandleTable::Result result = engine.take(handle);
-  for (const StreamDependencyPtr& flight : result.flights) flight->arrive();
+  for (const StreamDependencyPtr& dependency : result.dependencies) dependency->arrive();
   if (result.error) throw *result.error;
   return std::move(result.outputs);
 }

@@ -26,7 +26,7 @@ class TestPort final : public EnginePort {
     const int device = rank_.gpu->driver().device_of(address);
     auto flight = std::make_shared<StreamDependency>(rank_.gpu, [stream](int) { return stream; });
     flight->depart_from(device);
-    return Departure{.gpu = rank_.gpu, .device = device, .flight = flight};
+    return Departure{.gpu = rank_.gpu, .device = device, .dependency = flight};
   }
   void keep_failure(const Error&) override {}
   std::optional<int> number(WorldNumber, int) override { return std::nullopt; }

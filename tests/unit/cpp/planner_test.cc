@@ -9,12 +9,10 @@ namespace hvd {
 namespace {
 
 FusionItem allreduce(std::size_t size_bytes) {
-  return {.fusion_class = FusionClass::kAllreduce, .root = 0, .size_bytes = size_bytes};
+  return {.kind = Kind::kAllreduce, .size_bytes = size_bytes};
 }
 
-FusionItem broadcast(int root) {
-  return {.fusion_class = FusionClass::kBroadcast, .root = root, .size_bytes = 8};
-}
+FusionItem broadcast(int root) { return {.kind = Kind::kBroadcast, .root = root, .size_bytes = 8}; }
 
 // How many items from the front form the next bucket.
 std::size_t plan_bucket(std::span<const FusionItem> items, std::size_t threshold_bytes) {

@@ -157,7 +157,7 @@ void check_beside_stuck(int cores, Intent intent, bool has_waiters) {
       if (rank == 0) taken_ns[round] = now_ns() - start_ns;
       CHECK(values.back() == 2.0F);
     }
-    CHECK(engine.flights(1) == 1);
+    CHECK(engine.pending_on(1) == 1);
   });
   std::sort(taken_ns.begin(), taken_ns.end());
   CHECK(taken_ns[kRounds / 2] < 100'000'000);
@@ -204,9 +204,9 @@ TEST_CASE("removing a set fails what is in flight on it and leaves the others al
   world.add_set(1, {0, 1});
   std::vector<float> left(4), values[2]{std::vector<float>(4, 1.0F), std::vector<float>(4, 1.0F)};
   const HandleId handle = submit(world.engine(0), in_place("left", left), Intent::kCompute, 1);
-  CHECK(world.engine(0).flights(1) == 1);
+  CHECK(world.engine(0).pending_on(1) == 1);
   world.remove_set(1);
-  CHECK(world.engine(0).flights(1) == 0);
+  CHECK(world.engine(0).pending_on(1) == 0);
   CHECK(contains(error_of([&] { finish(world.engine(0), handle); }),
                  "allreduce 'left' of process set 1: the process set has been removed"));
   world.run([&](int rank, Engine& engine) {
@@ -226,7 +226,7 @@ TEST_CASE("only members of a set that exists may use it") {
   for (const int set : {6, 8, -1, kMaxProcessSets, 1 << 30}) {
     CHECK(contains(text(set), "process set " + std::to_string(set) + " is not registered"));
   }
-  CHECK(world.engine(1).flights(kMaxProcessSets) == 0);
+  CHECK(world.engine(1).pending_on(kMaxProcessSets) == 0);
   CHECK(error_of([&] { world.engine(0).add_process_set(kMaxProcessSets, {0}); }) ==
         "at most 1023 process sets may exist at one time");
   CHECK(error_of([&] { world.engine(0).add_process_set(0, {0}); }) != "");

@@ -84,9 +84,9 @@ TEST_CASE("an allgather may differ in its first dimension only") {
 }
 
 TEST_CASE("an allgather needs a first dimension") {
-  CHECK(impossible(float_request(Kind::kAllgather, {})));
-  CHECK(!impossible(float_request(Kind::kAllgather, {0})));
-  CHECK(!impossible(float_request(Kind::kAllreduce, {})));
+  CHECK(scalar_failure(float_request(Kind::kAllgather, {})));
+  CHECK(!scalar_failure(float_request(Kind::kAllgather, {0})));
+  CHECK(!scalar_failure(float_request(Kind::kAllreduce, {})));
 }
 
 }  // namespace

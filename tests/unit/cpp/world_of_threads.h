@@ -1,7 +1,7 @@
 // N ranks as threads of one process: each has an engine of its own. They are one host with one
 // space, or with TEST_RANKS_PER_HOST=n in the environment several of n ranks each, so that every
-// test of an engine is one of worlds that span hosts, too. With TEST_CARRIED=1 a carrier moves the
-// data.
+// test of an engine is one of worlds that span hosts, too. With TEST_DATA_PLANE=1 a data plane
+// moves the data.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@
 
 #include "linked_hosts.h"
 #include "runtime/engine.h"
-#include "threads_carrier.h"
+#include "threads_data_plane.h"
 
 namespace hvd::test {
 
@@ -28,7 +28,7 @@ inline int ranks_per_host() {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
-inline bool is_carried() { return std::getenv("TEST_CARRIED") != nullptr; }
+inline bool has_data_plane() { return std::getenv("TEST_DATA_PLANE") != nullptr; }
 
 class WorldOfThreads {
  public:
@@ -58,10 +58,10 @@ class WorldOfThreads {
     } while (spaces_.size() < hosts_.size());
     std::vector<Connections> connections(static_cast<std::size_t>(size));
     if (!hosts_.empty()) connections = link_world(hosts_, size);
-    if (is_carried()) {
-      auto carriers = test::carriers(connections.size());
+    if (has_data_plane()) {
+      auto planes = test::data_planes(connections.size());
       for (std::size_t rank = 0; rank < connections.size(); ++rank) {
-        connections[rank].world.carrier = carriers[rank];
+        connections[rank].world.carrier = planes[rank];
       }
     }
     for (int rank = 0; rank < size; ++rank) {
@@ -85,10 +85,10 @@ class WorldOfThreads {
   void add_set(int set, const std::vector<int>& members) {
     std::vector<SetLinks> links(engines_.size());
     if (!hosts_.empty()) links = link_set(hosts_, members, size());
-    if (is_carried()) {
-      auto carriers = test::carriers(members.size());
+    if (has_data_plane()) {
+      auto planes = test::data_planes(members.size());
       for (std::size_t i = 0; i < members.size(); ++i) {
-        links[static_cast<std::size_t>(members[i])].carrier = carriers[i];
+        links[static_cast<std::size_t>(members[i])].carrier = planes[i];
       }
     }
     for (std::size_t rank = 0; rank < engines_.size(); ++rank) {
@@ -208,7 +208,7 @@ inline int join(Engine& engine) {
 // Returns when the background threads have done all there is on a set: this thread does not help.
 inline void leave_alone(Engine& engine, int set) {
   const std::int64_t deadline = now_ns() + Nanoseconds(kPatience).count();
-  while (engine.flights(set) != 0 && now_ns() < deadline) std::this_thread::yield();
+  while (engine.pending_on(set) != 0 && now_ns() < deadline) std::this_thread::yield();
 }
 
 // The text of the error that `body` throws; "" for none.

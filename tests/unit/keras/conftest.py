@@ -1,4 +1,4 @@
-"""Keras as it is configured where the tests run: any backend, or Keras 2."""
+"""Keras with the configured backend, or Keras 2."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ if importlib.util.find_spec("keras") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
     with warnings.catch_warnings():
-        # Importing the frameworks runs into deprecations of the libraries below them.
+        # The imports of frameworks cause deprecation warnings of other libraries.
         warnings.simplefilter("ignore")
         import horovod.keras  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""KerasState in a world of one: going on from a file."""
+"""KerasState in a world of one: loading a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within 
 
 @pytest.fixture(autouse=True)
 def _initialised(world):
-    """Every test has a world."""
+    """A world for all tests."""
 
 
 def make_model(width=3):
@@ -57,7 +57,7 @@ def test_a_sync_that_fails_leaves_what_was_saved(monkeypatch):
     model = make_model()
     state = KerasState(model, epoch=0)
     expected = model.get_weights()
-    train(model)  # stands for what rank 0 sends
+    train(model)  # in place of rank 0's broadcast
     monkeypatch.setattr(state, "_bcast_object", lost)
     with pytest.raises(HorovodInternalError, match="rank 1 died"):
         state.sync()

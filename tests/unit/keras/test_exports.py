@@ -1,4 +1,4 @@
-"""What the two fronts offer, and nothing else."""
+"""The exports of the two Keras modules."""
 
 import importlib.util
 import inspect

@@ -1,4 +1,4 @@
-"""Wrapped optimizers in a world of one: their class, and what is refused."""
+"""Wrapped optimizers in a world of one: their class, and refused arguments."""
 
 import keras
 import pytest
@@ -8,7 +8,7 @@ import horovod.keras as hvd
 
 @pytest.fixture(autouse=True)
 def alone(world):
-    """All of these need a world."""
+    """A world for all tests."""
 
 
 # Of Keras, about NumPy 2.

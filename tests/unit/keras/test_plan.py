@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from horovod._keras.hdf5 import read_optimizer_values
-from horovod._keras.plan import make_plan
+from horovod._keras.loading import read_optimizer_values
+from horovod._keras.reducer import make_plan
 
 VARIABLES = [object() for _ in range(5)]
 INDICES = [10, 11, 12, 13, 14]

@@ -12,9 +12,10 @@ from horovod.core.base import mpi_library
 from horovod.launch.cli import build_info
 from horovod.launch.cli import main as cli
 from horovod.launch.experiment.schema import read_experiment
+from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.job_plan import JobOutcome, JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
-from horovod.launch.workers.processes import command_argv, describe_exit
+from horovod.launch.workers.processes import describe_exit
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ import pytest
 
 from horovod.core.base import mpi_library
 from horovod.launch.cli import main as cli
-from horovod.launch.jobs.outcomes import JobOutcome
 from horovod.launch.model.hosts import HostSlots, assign_ranks, parse_hosts
-from horovod.launch.model.job_plan import JobPlan
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run import mpi_launch
 from horovod.launch.schedulers.jsrun import jsrun_words, rank_file
@@ -156,7 +155,7 @@ def by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("", "jsrun", "in this LSF job jsrun starts the processes; with --gloo"),
         ("--jsrun", "jsrun", ""),
         ("--gloo", "horovodrun", ""),
-        ("-H localhost:2", "horovodrun", "starts the processes itself: as the options want it"),
+        ("-H localhost:2", "horovodrun", "starts the processes itself: as the options require"),
     ],
 )
 def test_jsrun_is_the_default_in_a_job_of_lsf(

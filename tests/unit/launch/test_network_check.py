@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from horovod.launch.cli import main as cli
+from horovod.launch.network.command import as_json, as_text
 from horovod.launch.network.links import Link, judge, rounds_of
-from horovod.launch.network.report import as_json, as_text
 
 HOSTS = ["a", "b", "c", "d"]
 PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]

@@ -17,9 +17,8 @@ from horovod.errors import InitError, SettingError
 from horovod.metrics import endpoint as endpoint_module
 from horovod.metrics import setup
 from horovod.metrics.counters import CounterTotals
-from horovod.metrics.endpoint import Endpoint
+from horovod.metrics.endpoint import Endpoint, JobCollector
 from horovod.metrics.exchange import Reporter, reported
-from horovod.metrics.families import JobCollector
 from horovod.metrics.setup import check_export, token_of
 from horovod.settings import Settings
 
@@ -80,7 +79,7 @@ def test_silent_strangers_do_not_keep_others_from_asking(endpoint: Endpoint) -> 
 def test_who_spreads_its_bytes_is_given_up_all_the_same(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 0.3)
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", endpoint.port)) as slow:
         slow.settimeout(0.02)

@@ -18,7 +18,7 @@ from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
 from horovod.settings import Settings
 from horovod.trace.recording import EVENT_DTYPE, LABEL_DTYPE, EventKind
-from horovod.trace.report.process_record import decoded
+from horovod.trace.report.process_record import record_from_bytes
 
 SECRET = b"s" * 32
 ME = ProcessInfo(1, 2, 1, 2, 0, 1, "here", "horovodrun")
@@ -80,7 +80,7 @@ def test_all_worlds_of_a_process_are_one_story(server: StoreServer, begin: Begin
         note_sample({"cycle_time_ms": 1.0}, 5e8, is_chosen=rank == 0)
         sampler.close()
     (told,) = server.found(REPORT_KEYS).values()
-    record = decoded(told)
+    record = record_from_bytes(told)
     assert [world[1:4] for world in record["worlds"]] == [["1", 1, 2], ["2", 0, 2]]
     assert record["about"]["changed"] == ["HOROVOD_CYCLE_TIME"]
     assert {"horovod", "python", "numpy", "system"} <= set(record["about"]["versions"])

@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 import horovod.mxnet as hvd
-from horovod.core.collective_table import Call
+from horovod.core.calls import Call
 from horovod.core.operations import Kind
 from horovod.mxnet import adapter
 

@@ -60,8 +60,8 @@ def test_all_connect_to_all(size: int) -> None:
         capture_output=True,
         text=True,
         timeout=100,
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1] / "support",
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == size
-    assert done.stderr == ""  # no rank took another for a stranger
+    assert done.stderr == ""  # no rank took another one for an unauthenticated peer

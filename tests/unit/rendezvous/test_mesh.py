@@ -7,6 +7,7 @@ import mmap
 import os
 
 import pytest
+from worlds import REGION_BYTES, MemoryStore, join, meshes
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.membership import SetLinks
@@ -14,8 +15,6 @@ from horovod.rendezvous.host import peer_socket
 from horovod.rendezvous.host import root as mesh_root
 from horovod.rendezvous.host import shared_memory as region
 from horovod.rendezvous.mesh import Mesh
-
-from .worlds import REGION_BYTES, MemoryStore, join, meshes
 
 pytestmark = pytest.mark.usefixtures("nothing_leaks")
 

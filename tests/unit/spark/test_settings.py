@@ -7,7 +7,7 @@ import io
 import pytest
 
 from horovod.spark import conf, settings
-from horovod.spark.streams import descriptors_of
+from horovod.spark.settings import descriptors_of
 
 
 def test_the_start_timeout_comes_from_the_call_or_the_environment() -> None:

@@ -12,7 +12,7 @@ from horovod.trace.recording import Label
 from horovod.trace.report.facts import Job
 from horovod.trace.report.merge import merged
 from horovod.trace.report.page import page
-from horovod.trace.report.process_record import ProcessRecord, World, decoded
+from horovod.trace.report.process_record import ProcessRecord, World, record_from_bytes
 from horovod.trace.report.summary import SIZE_CLASSES, Span, Summary
 
 BEGIN_S = 1_760_000_000.0
@@ -25,7 +25,7 @@ SETTINGS = {
 }
 
 
-def chronicle(rank: int, size: int, seconds: int = 30, name: str = "grad") -> ProcessRecord:
+def process_record(rank: int, size: int, seconds: int = 30, name: str = "grad") -> ProcessRecord:
     """The report of a process that ran for ``seconds``; steps take 20 ms."""
     made = ProcessRecord({"pid": 1000 + rank, "host": f"node-{rank // 8}", "worker": None})
     made.describe(SETTINGS)
@@ -37,11 +37,11 @@ def chronicle(rank: int, size: int, seconds: int = 30, name: str = "grad") -> Pr
         waiting = 0.01 if is_late else 0.3 + 0.1 * math.sin(second / 5 + rank)
         values = {"steps": 50, "step_s": 1.0, "bytes": 4e8, "blocked_s": waiting}
         made.count(begin_s, begin_s + 1, {**values, "tensors": 500, "buckets": 50})
-        made.take(_digest(second, waiting, is_late), 10**9, int(BEGIN_S * 1e9), lambda _: label)
+        made.add(_summary(second, waiting, is_late), 10**9, int(BEGIN_S * 1e9), lambda _: label)
     return made
 
 
-def _digest(second: int, waiting: float, is_late: bool) -> Summary:
+def _summary(second: int, waiting: float, is_late: bool) -> Summary:
     numbers = np.arange(second * 50, second * 50 + 50)
     slack_ns = 1_000 if is_late else 6_000_000
     counts = np.bincount([3], [50], SIZE_CLASSES).astype(np.int64)
@@ -79,10 +79,15 @@ def job(seconds: int = 32, status: int = 0, outcome: str = "") -> Job:
 
 def records(size: int, seconds: int = 30, name: str = "grad") -> list[dict[str, Any]]:
     """The reports of all ranks; ranks above 7 copy rank 7 except for their names."""
-    told = [decoded(chronicle(rank, size, seconds, name).encoded()) for rank in range(min(size, 8))]
+    told = [
+        record_from_bytes(process_record(rank, size, seconds, name).to_bytes())
+        for rank in range(min(size, 8))
+    ]
     for rank in range(8, size):
         who = {"pid": 1000 + rank, "host": f"node-{rank // 8}", "worker": None}
-        told.append({**told[7], "who": who, "worlds": [[BEGIN_S + 1, "1", rank, size, "native"]]})
+        told.append(
+            {**told[7], "process": who, "worlds": [[BEGIN_S + 1, "1", rank, size, "native"]]}
+        )
     return told
 
 

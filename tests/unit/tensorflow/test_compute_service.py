@@ -122,7 +122,7 @@ def test_another_key_is_refused(
     while "does not know the job's secret" not in said:
         assert time.monotonic() < deadline
         said += capfd.readouterr().err
-    with pytest.raises(ValueError, match="an empty key"):
+    with pytest.raises(ValueError, match="the key is empty"):
         replace(config, key=b"").compute_client()
 
 

@@ -1,13 +1,23 @@
-"""The ``groups`` argument: what is taken, what is refused, who is in which group."""
+"""The ``groups`` argument: what is taken, what is refused, and what each group holds."""
 
 from __future__ import annotations
 
 import pytest
 import tensorflow as tf
 
-from horovod.tensorflow.gradient_groups import check_groups, split_into_groups
+from horovod.core import gradient_groups
+from horovod.tensorflow.variables import key_of
 
 A, B, C, D = (tf.Variable(float(number), name=name) for number, name in enumerate("abcd"))
+
+
+def check_groups(groups, num_groups=0):
+    return gradient_groups.check_groups(groups, num_groups, key_of)
+
+
+def split_into_groups(groups, positions, variables):
+    keys = {key_of(variables[position]): position for position in positions}
+    return gradient_groups.split_into_groups(groups, keys, key_of)
 
 
 @pytest.mark.parametrize("groups", [0, -1, 1.5, "two", True, A])

@@ -70,7 +70,7 @@ def test_group_leaves_with_its_last_gradient(engine, spare_cores):
     engine.submissions.clear()
     engine.waited.clear()
     backward(c)
-    assert reducer.in_flight
+    assert reducer.is_pending
     assert engine.names == []
     backward(a)
     assert engine.names == [["p0.group"]]
@@ -80,7 +80,7 @@ def test_group_leaves_with_its_last_gradient(engine, spare_cores):
     reducer.synchronize()
     assert engine.names == [["p0.group"], ["allreduce.p1"]]
     assert sorted(engine.waited) == [1, 2]
-    assert not reducer.in_flight
+    assert not reducer.is_pending
 
 
 def test_group_waits_until_its_layouts_are_known(engine):
@@ -115,7 +115,7 @@ def test_group_counts_passes(engine):
     with pytest.raises(AssertionError, match=r"'allreduce\.p0'.*increase"):
         backward(a)
     reducer.drop()
-    assert not reducer.in_flight
+    assert not reducer.is_pending
 
 
 def test_hooks_of_groups_stay_without_spare_cores(engine):

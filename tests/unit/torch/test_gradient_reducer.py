@@ -48,7 +48,7 @@ def test_batches_are_sent_as_they_fill(engine):
     assert engine.intents == [Intent.MORE, Intent.COMPUTE]
     reducer.synchronize()
     assert engine.waited == [1, 2]
-    assert not reducer.in_flight
+    assert not reducer.is_pending
 
 
 def test_gradients_themselves_are_sent(engine):
@@ -81,7 +81,7 @@ def test_one_hook_stays_without_spare_cores(engine):
     reducer.synchronize()
     assert [bool(param._post_accumulate_grad_hooks) for param in params] == [False, True, False]
     backward(params[1], params[0])
-    assert reducer.in_flight
+    assert reducer.is_pending
     reducer.synchronize()
     assert sorted(engine.names[1]) == ["p0", "p1", "p2"]
     assert engine.intents == [Intent.COMPUTE, Intent.WAIT]
@@ -103,7 +103,7 @@ def test_counts_passes(engine):
     (a,) = make_params(2)
     reducer = reducer_of([a], passes=2)
     backward(a)
-    assert not reducer.in_flight
+    assert not reducer.is_pending
     backward(a)
     assert engine.names == [["p0"]]
     with pytest.raises(AssertionError, match=r"'p0'.*increase backward_passes_per_step"):
@@ -148,7 +148,7 @@ def test_failure_waits_for_all_and_starts_anew(engine):
     with pytest.raises(HorovodInternalError, match="rank 1 died"):
         reducer.synchronize()
     assert engine.waited == [1, 2, 3]
-    assert not reducer.in_flight
+    assert not reducer.is_pending
     backward(*params)
     reducer.synchronize()
     assert engine.waited == [1, 2, 3, 4, 5, 6]
@@ -159,12 +159,12 @@ def test_drop_forgets_unsent_gradients(engine):
     reducer = reducer_of(params)
     backward(params[0], params[1])
     reducer.drop()
-    assert not reducer.in_flight
+    assert not reducer.is_pending
     submitted = len(engine.names)
     backward(params[1])
     assert len(engine.names) == submitted
     reducer.drop()
-    assert not reducer.in_flight
+    assert not reducer.is_pending
     assert len(engine.names) == submitted
 
 

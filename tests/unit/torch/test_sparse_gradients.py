@@ -49,7 +49,7 @@ def test_held_back_until_the_ranks_agreed(engine, params, sparse_grad):
     embedding = nn.Embedding(4, 2, sparse=True)
     reducer.add([embedding.weight], ["allreduce.e"])
     embedding(torch.tensor([1])).sum().backward()
-    assert reducer.in_flight
+    assert reducer.is_pending
     assert engine.gathered == []
     reducer.synchronize()
     assert [name for name, _ in engine.gathered] == ["e"]
@@ -120,7 +120,7 @@ def test_sent_dense_and_sparse_again(engine, params, sparse_grad, op, as_dense):
     assert wire.layout is torch.strided
     assert params[0].grad.is_sparse
     assert torch.equal(params[0].grad.to_dense(), sparse_grad(0, 2).to_dense())
-    assert not reducer.in_flight
+    assert not reducer.is_pending
 
 
 def test_scales(engine, params, sparse_grad):
@@ -144,7 +144,7 @@ def test_dropped_before_it_was_sent(engine, params, sparse_grad):
     reducer = reducer_of([embedding.weight])
     embedding(torch.tensor([1])).sum().backward()
     reducer.drop()
-    assert not reducer.in_flight
+    assert not reducer.is_pending
     embedding.weight.grad = None
     embedding(torch.tensor([1])).sum().backward()
     reducer.synchronize()

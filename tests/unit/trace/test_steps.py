@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from recorded import MS, Script, training, training_scripts
 
-from horovod.trace.analysis.accounts import accounts_of
-from horovod.trace.analysis.intervals import covered, intersection, merged
-from horovod.trace.analysis.peers import find_slow_peers, peer_waits
-from horovod.trace.analysis.slow_ranks import find_imbalance
+from horovod.trace.analysis.accounts import accounts_of, covered, intersection, merged
+from horovod.trace.analysis.slow_ranks import find_imbalance, find_slow_peers, peer_waits
 from horovod.trace.analysis.steps import FEWEST_STEPS, MOST_STEPS, find_steps
 from horovod.trace.recording import EventKind, WaitPhase
 

@@ -9,17 +9,19 @@ from recorded import BARRIER, JOIN, MS, Script, training, training_scripts
 from horovod import errors
 from horovod.errors import ErrorCode
 from horovod.trace.analysis.clocks import align_clocks
-from horovod.trace.analysis.failures import find_deaths, find_mismatches, first_error
 from horovod.trace.analysis.fusion import WhyAlone, find_fusion
-from horovod.trace.analysis.pending import (
+from horovod.trace.analysis.steps import find_steps
+from horovod.trace.analysis.trouble import (
+    find_deaths,
+    find_mismatches,
     find_stalls,
     find_stuck,
+    first_error,
     last_operations,
     pending_of,
 )
-from horovod.trace.analysis.python_stacks import main_thread, own_call
-from horovod.trace.analysis.steps import find_steps
 from horovod.trace.recording import EventKind, Recording
+from horovod.trace.stacks import main_thread, own_call
 from horovod.trace.worlds import collect_worlds
 
 STACKS = """Thread 0x1 [horovod] (most recent call first):

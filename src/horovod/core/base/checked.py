@@ -1,7 +1,7 @@
-"""Takes apart what another process has sent, or left in a file: every value is checked before use.
+"""Reads messages of other processes, and files: every value is checked before it is used.
 
-What is malformed, out of its range, left out or too much is a ``BadMessageError`` that says which
-field of which message, what it had and what was expected. Pure; who the sender is, its caller adds.
+A malformed, missing or unexpected value, or one out of range, is a ``BadMessageError``. It says
+which field of which message, what was found and what was expected. The caller adds the sender.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class BadMessageError(ValueError):
         )
 
     def of(self, sender: str) -> BadMessageError:
-        """The same, now that it is known who has sent the message."""
+        """The same error with the sender of the message."""
         return BadMessageError(self.message, self.field, self.found, self.expected, sender)
 
 
 def printable(text: str) -> str:
-    """``text`` fit for a terminal: control characters but for ends of lines are escaped."""
+    """``text`` for a terminal: control characters except ends of lines are escaped."""
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )
@@ -59,9 +59,9 @@ def read_json(message: str, text: bytes | str) -> Any:
 
 
 class Fields:
-    """The fields of one message, by name; each method returns one whose value is as it should be.
+    """The fields of one message, by name; each method checks and returns one.
 
-    ``close`` at the end refuses fields that nobody has asked for.
+    ``close`` at the end refuses fields that were not read.
     """
 
     def __init__(self, message: str, values: Any, within: str = "") -> None:

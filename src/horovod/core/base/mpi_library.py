@@ -1,7 +1,7 @@
 """The MPI library of this process, by mpi4py; imported and initialised when it is first needed.
 
-Whoever initialises MPI finalises it. Importing ``mpi4py.MPI`` usually does both, so nothing here
-imports it only to see whether it is there.
+The code that initialises MPI also finalises it. Importing ``mpi4py.MPI`` usually does both, so
+nothing here imports it only to see whether it is installed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_built() -> bool:
 
 @cache
 def why_not_built() -> str | None:
-    """What is missing for MPI, in words; None if nothing is. Initialises nothing here."""
+    """What is missing for MPI, as a text; None if nothing is. Does not initialise MPI."""
     if "mpi4py.MPI" in sys.modules:
         return None
     if find_spec("mpi4py") is None:
@@ -114,7 +114,7 @@ def ranks_within(comm: Any, whole: Any) -> list[int]:
 
 
 def is_null(comm: Any) -> bool:
-    """Whether ``comm`` is the communicator of those that have none."""
+    """Whether ``comm`` is ``MPI.COMM_NULL``."""
     from mpi4py import MPI
 
     return bool(comm == MPI.COMM_NULL)

@@ -1,8 +1,8 @@
-"""Files and folders that are ours, among whatever else lies in a place that a user has named.
+"""Files and folders of this user, in a place that the user has named and others may write to.
 
-What is *own* is a regular file or a folder, and no link, that belongs to this user. Only that is
-read, emptied, replaced or removed, and nothing here blocks on what is none. ``docs/security.md``
-lists the places, and what marks as ours what is there. Errors name the file.
+An *own* file or folder belongs to this user and is no link. Only own files are read, emptied,
+replaced or removed. Nothing here blocks on another kind of file. ``docs/security.md`` lists the
+places, and how files of Horovod are recognised there. Errors name the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_LINKS = 40  # as in Linux
 
 
 def is_own_file(found: os.stat_result) -> bool:
-    """Whether that is a regular file of this user."""
+    """Whether it is a regular file of this user."""
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
@@ -46,7 +46,7 @@ def open_own(
     """A descriptor of an own file; ``path`` is one in ``folder``, a descriptor, if that is given.
 
     Raises:
-        PermissionError: it is a link's end, no regular file, or somebody else's.
+        PermissionError: it is no regular file, or belongs to another user.
         OSError: it cannot be opened.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | _UNBLOCKED, mode, dir_fd=folder)
@@ -62,7 +62,7 @@ def open_own(
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """A descriptor of a file that the user has named, whosever and wherever a link leads to.
+    """A descriptor of a file that the user has named; it may be another user's, or behind a link.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
@@ -89,13 +89,14 @@ def read_own(path: str | os.PathLike[str], most_bytes: int, *, folder: int | Non
 
 
 def follow(path: str | os.PathLike[str]) -> Path:
-    """Where ``path`` leads to, absolute and without links; it need not be there.
+    """The absolute path without links that ``path`` leads to; it need not exist.
 
-    A link counts only if it is this user's, or its folder's owner's, as in the kernel with
-    ``fs.protected_symlinks``: in a folder that all may write to, another user's leads anywhere.
+    A link must belong to this user or to the owner of its folder, as in the kernel with
+    ``fs.protected_symlinks``. In a folder that all may write to, another user's link could lead
+    anywhere.
 
     Raises:
-        PermissionError: a link is somebody else's.
+        PermissionError: a link belongs to another user.
         OSError: links lead in a circle.
     """
     found, links = Path("/"), 0
@@ -119,11 +120,11 @@ def follow(path: str | os.PathLike[str]) -> Path:
 
 
 def _target_of(folder: Path, name: str) -> Path | None:
-    """What a link in a folder says; None for anything else. PermissionError as ``follow``."""
+    """The target of a link in a folder; None if it is no link. PermissionError as ``follow``."""
     path = folder / name
     try:
         link, owner = path.lstat(), folder.lstat().st_uid
-    except OSError:  # who opens it is told
+    except OSError:  # opening it will fail, too
         return None
     if not stat.S_ISLNK(link.st_mode):
         return None
@@ -151,10 +152,10 @@ def replacing(
     folder: int | None = None,
     keeps_mode: bool = False,
 ) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` when the block ends well, and else goes.
+    """A new file that replaces ``path`` when the block ends well; otherwise it is removed.
 
-    Nobody sees a part of it. Only a regular file is replaced. ``mode`` is for a new file, or also
-    for one that replaces another unless it ``keeps_mode``.
+    Other processes never see a part of it. Only a regular file is replaced. ``mode`` is for a new
+    file, or also for one that replaces another unless it ``keeps_mode``.
 
     Raises:
         OSError: it cannot be written, or something else is there.
@@ -179,9 +180,9 @@ def replacing(
 
 
 class OwnFolder:
-    """An own folder that nobody else can write to, held open until ``close``.
+    """An own folder that no other user can write to, held open until ``close``.
 
-    What is done in it goes by names inside of it, so no link leads out.
+    All operations use names inside of it, so no link leads out.
 
     Raises:
         PermissionError: it is not the user's alone; the text says why.
@@ -209,7 +210,7 @@ class OwnFolder:
         self.close()
 
     def close(self) -> None:
-        """Nothing more is done in it."""
+        """Release the descriptor."""
         os.close(self.descriptor)
 
     def names(self) -> list[str]:
@@ -217,7 +218,7 @@ class OwnFolder:
         return sorted(os.listdir(self.descriptor))
 
     def own_file(self, name: str) -> os.stat_result | None:
-        """What is known of an own file; None for anything else."""
+        """The status of an own file; None for anything else."""
         try:
             found = os.lstat(name, dir_fd=self.descriptor)
         except OSError:
@@ -229,7 +230,7 @@ class OwnFolder:
         return read_own(name, most_bytes, folder=self.descriptor)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Put a file of this user alone in place of a regular file, or of none. Raises OSError."""
+        """Write a file for this user alone; it may replace a regular file. Raises OSError."""
         with replacing(name, folder=self.descriptor) as file:
             file.write(data)
 

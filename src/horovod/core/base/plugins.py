@@ -1,7 +1,7 @@
 """Whether a framework's version takes the native plugin that was built for it.
 
-Plugins lean on more than their frameworks promise, and may crash where that no longer holds. In
-versions that nobody has tried yet a test runs in a process of its own first.
+Plugins use more than their frameworks promise, and may crash where that has changed. In versions
+outside of our tests a test runs in a process of its own first.
 """
 
 from __future__ import annotations

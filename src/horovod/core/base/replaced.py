@@ -51,7 +51,7 @@ _MODULES = {
     "horovod.runner.elastic.driver": _ELASTIC,
     "horovod.runner.elastic.registration": _ELASTIC,
     "horovod.runner.elastic.rendezvous": _ELASTIC,
-    "horovod.runner.elastic.worker": "horovod.elastic.run hears of new hosts by itself",
+    "horovod.runner.elastic.worker": "horovod.elastic.run is told of new hosts by itself",
     "horovod.runner.run_task": "horovod.run starts and ends what calls the function",
     "horovod.runner.task": _SERVICES,
     "horovod.runner.task_fn": _SERVICES,

@@ -88,6 +88,6 @@ def _is_found(package: str) -> bool:
         try:
             if find_spec is not None and find_spec(package, None) is not None:
                 return True
-        except Exception:  # a finder of somebody else
+        except Exception:  # a finder of another package
             continue
     return False

@@ -1,12 +1,12 @@
 """What travels between ``horovod.run`` and its workers, and how: files in memory without a name.
 
-The call goes out in one file that all workers read, each of them answers into one of its own. They
-are handed down as descriptors, from the caller to the supervisor to the workers, so nobody else can
-read or write them; what is unpickled comes from a process that this one started, or that started
-this one. No size is limited, and nobody has to read while somebody writes.
+All workers read the call from one file. Each worker writes its answer into a file of its own. The
+files are inherited as descriptors, from the caller to the supervisor to the workers, so no other
+process can read or write them. What is unpickled comes from a process that this one started, or
+that started this one. Sizes are not limited, and no reader has to keep up with a writer.
 
-An answer begins with one byte, which is written last: a worker that dies in between has said
-nothing.
+An answer begins with one byte, which is written last. So the answer of a worker that dies while it
+writes does not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 __all__ = [
     "ANSWER_FD",
@@ -42,7 +42,7 @@ __all__ = [
     "write_result",
 ]
 
-# What the files are called in a worker, whatever their numbers are elsewhere.
+# The numbers of the descriptors in a worker, whatever they are elsewhere.
 CALL_FD = 3
 ANSWER_FD = 4
 
@@ -50,22 +50,22 @@ _RESULT = b"R"
 _FAILURE = b"F"
 
 
-class WorkerFiles(Protocol):
-    """The descriptors of one job as its launcher needs them; workers are known by number."""
+class WorkerFiles:
+    """The descriptors of one job as its launcher needs them, by the workers' numbers."""
 
-    @property
-    def call_fd(self) -> int:
-        """The call."""
+    call_fd: int
 
     def answer_fd(self, worker: int) -> int:
-        """Where the answer of this worker is, or comes to be."""
+        """The descriptor of this worker's answer."""
+        raise NotImplementedError
 
     def for_worker(self, worker: int) -> dict[int, int]:
-        """What this worker finds under which number."""
+        """This worker's descriptors, by their numbers in the worker."""
+        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
 
 
 @dataclass(frozen=True)
-class CallFiles:
+class CallFiles(WorkerFiles):
     """The descriptors of one job: the call, and an answer for each rank."""
 
     call_fd: int
@@ -80,18 +80,14 @@ class CallFiles:
         """See ``WorkerFiles``; here numbers are ranks."""
         return self.answer_fds[worker]
 
-    def for_worker(self, worker: int) -> dict[int, int]:
-        """See ``WorkerFiles``."""
-        return {CALL_FD: self.call_fd, ANSWER_FD: self.answer_fd(worker)}
-
     def has_result(self, worker: int) -> bool:
-        """Whether this worker has done what it was started for."""
+        """Whether the answer of this worker is a result."""
         return is_result(self.answer_fd(worker))
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function with its arguments, and what of the caller it may look at: the command line.
+    """A function with its arguments, and the caller's command line.
 
     ``search_path`` is where its modules are found; None leaves it to the worker's Python.
     """
@@ -114,12 +110,12 @@ class Failure:
     cause: bytes = b""
 
     def exception(self) -> BaseException | None:
-        """The worker's exception, if it survived the journey."""
+        """The worker's exception, if it could be pickled and unpickled."""
         if not self.cause:
             return None
         try:
             error = pickle.loads(self.cause)
-        except Exception:  # whatever its constructor thinks of the arguments
+        except Exception:  # its constructor may raise anything
             return None
         return error if isinstance(error, BaseException) else None
 
@@ -136,13 +132,13 @@ def memory_file() -> BinaryIO:
 
 
 def write_call(call: Call, file: BinaryIO) -> None:
-    """Put ``call`` into ``file``, which nobody can change from then on.
+    """Put ``call`` into ``file``, and seal it.
 
     Raises whatever a part of the call raises that cannot be pickled.
     """
     from horovod.launch.calls.by_value import dump  # the launcher itself needs no cloudpickle
 
-    # Apart, because the second cannot be read before the first has been put to use.
+    # Two pickles: the second can be read only with the search path of the first.
     pickle.dump((call.argv, call.search_path), file)
     dump((call.function, call.args, dict(call.kwargs)), file)
     file.flush()
@@ -150,7 +146,7 @@ def write_call(call: Call, file: BinaryIO) -> None:
 
 
 def seal(file: BinaryIO) -> None:
-    """Let nobody change ``file`` any more, where the system can do that."""
+    """Make ``file`` read-only for all processes, where the system can do that."""
     with contextlib.suppress(OSError, AttributeError):
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
@@ -158,7 +154,7 @@ def seal(file: BinaryIO) -> None:
 
 def read_call(fd: int, prepare: Callable[[tuple[str, ...], tuple[str, ...] | None], None]) -> Call:
     """The call in ``fd``; ``prepare`` gets ``argv`` and ``search_path`` before it is unpickled."""
-    # All workers share the position in the file, so it is not read but mapped.
+    # All workers share the position in the file, so each of them maps it.
     with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as stream:
         argv, search_path = pickle.load(stream)
         prepare(argv, search_path)
@@ -204,7 +200,7 @@ def read_failure(file: BinaryIO) -> Failure | None:
 
 
 def failure_of(error: BaseException, what: str, exit_code: int) -> Failure:
-    """``error`` on its way to the caller; the outermost frame is ours and left out."""
+    """``error`` as a ``Failure``; the outermost frame is ours and left out."""
     shown = error.__traceback__
     if shown is not None and shown.tb_next is not None:
         shown = shown.tb_next
@@ -217,7 +213,7 @@ def _pickled(error: BaseException) -> bytes:
 
     try:
         return dumps(error)
-    except Exception:  # it holds what cannot travel; its text does
+    except Exception:  # it holds something that cannot be pickled; its text is sent
         return b""
 
 

@@ -1,4 +1,4 @@
-"""The worker of ``horovod.run``: reads the call, runs it, answers. Its exit says how it went."""
+"""The worker of ``horovod.run``: reads the call, runs it, and writes the answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.launch.calls.call import (
 
 __all__ = ["main", "run_call"]
 
-# After a failure the interpreter has this long to end in order, whatever threads are left.
+# After a failure the interpreter has this long to shut down, whatever threads are left.
 _EXIT_S = 2.0
 
 
@@ -72,19 +72,19 @@ def _fail(answer_fd: int, error: BaseException, what: str, exit_code: int = 1) -
 def _in_a_line(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # an exception that cannot even say what it is
+    except Exception:  # its __str__ may raise anything
         text = ""
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 
 def _exit_code(error: SystemExit) -> int:
-    """As the interpreter takes it, but never 0: there is no result."""
+    """The interpreter's exit code for it, but never 0: there is no result."""
     code = error.code
     return code & 0xFF or 1 if isinstance(code, int) else 1
 
 
 def _exit_in_any_case(exit_code: int) -> None:
-    """A thread that the function left behind must not hide its failure from the others."""
+    """Exit even if a thread that the function left behind never ends."""
     timer = threading.Timer(_EXIT_S, os._exit, (exit_code,))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""What this installation can do, in the table that ``horovodrun --check-build`` prints."""
+"""The table of what works here, for ``horovodrun --check-build``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _Rows = tuple[tuple[str, bool], ...]
 
 
 def build_table(version: str) -> str:
-    """The table for what is installed here; imports no framework to find out."""
+    """The table; imports no framework."""
     frameworks = (
         ("TensorFlow", _is_installed("tensorflow")),
         ("PyTorch", _is_installed("torch")),
         ("MXNet", _is_installed("mxnet")),
     )
     has_mpi = mpi_library.is_built()
-    # The native engine, which is always there, stands where Gloo stood as a controller.
+    # Gloo stands for the native engine, which is always there.
     controllers = (("MPI", has_mpi), ("Gloo", True))
     operations = (
         *(("NCCL", gpus.nccl_version() != 0), ("DDL", False), ("CCL", False)),
@@ -38,7 +38,7 @@ def build_table(version: str) -> str:
 
 
 def problems() -> list[str]:
-    """What is missing for that which is not there, where it could be."""
+    """The reasons why optional parts do not work here."""
     missing = [("NCCL", gpus.nccl_problem()), ("MPI", mpi_library.why_not_built())]
     if not _is_installed("torch"):
         missing.append(("Gloo", "it comes with PyTorch; pip install torch"))
@@ -48,7 +48,7 @@ def problems() -> list[str]:
 
 
 def _link_row() -> tuple[str, bool]:
-    """What seals them, and where it is."""
+    """The library that encrypts connections, and its path."""
     cipher = find_cipher()
     if isinstance(cipher, str):
         return "OpenSSL", False

@@ -1,8 +1,8 @@
 """``horovodrun --config-file``: settings in a YAML file, in sections.
 
-The keys are those of ``settings.py``, and ``controller``. Others are ignored with a notice, because
-files outlive versions. PyYAML composes the tree; nothing is
-constructed from it, so values keep the text they were written as, and it is read like a flag's.
+The keys are those of ``settings.py``, and ``controller``. Other keys are ignored with a notice,
+because files outlive versions. PyYAML composes the tree; nothing is constructed from it, so values
+keep the text they were written as, which is parsed like a flag's.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _OLD_KEYS = {"logging": {"hide_timestamp": "log_hide_time"}}
 
 @dataclass(frozen=True)
 class FileChoices:
-    """What a file says: settings by their names, and what starts processes if it says so.
+    """The contents of a file: settings by name, and the controller if it is set.
 
-    ``notices`` are sentences about keys that are ignored.
+    ``notices`` are sentences about ignored keys.
     """
 
     settings: dict[str, Any]
@@ -41,11 +41,11 @@ class FileChoices:
 
 
 def read_config_file(path: Path) -> FileChoices:
-    """What the file says; ``null`` says nothing.
+    """The settings in the file; keys with ``null`` are left out.
 
     Raises:
-        SettingError: the file is no YAML, or has a key twice or a value that cannot be. The text
-            begins with file, line and ``<key>=<value>``.
+        SettingError: the file is no YAML, or has a key twice or an invalid value. The text begins
+            with file, line and ``<key>=<value>``.
         OSError: it cannot be read.
     """
     try:
@@ -58,7 +58,7 @@ def read_config_file(path: Path) -> FileChoices:
 
 def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:  # may well be the end of a pipe
+        with path.open("rb") as file:  # may be a pipe
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise type(error)(f"--config-file {path}: {error.strerror or error}") from None
@@ -97,7 +97,7 @@ def _choices_of(root: yaml.Node | None) -> FileChoices:
 
 
 def _old_settings(section: str) -> dict[str, Setting]:
-    """The settings under the section's older keys, where none means the contrary."""
+    """The settings under the section's older keys, none of which has the opposite meaning."""
     by_name = {setting.name: setting for setting in SETTINGS}
     found = {key: by_name[name] for key, name in _OLD_KEYS.get(section, {}).items()}
     return {key: replace(setting, flag=None) for key, setting in found.items()}

@@ -1,4 +1,4 @@
-"""The options of ``horovodrun`` for jobs whose workers come and go, and the plan they make."""
+"""The options of ``horovodrun`` for elastic jobs, and their plan."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = [
 ]
 
 _LARGEST_COUNT = 100_000
-# What changes nothing without the options that make a job elastic.
+# Options without an effect on a job that is not elastic.
 ELASTIC_OPTIONS = ("max_np", "reset_limit", "blacklist_cooldown_range")
 
 
 def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
-    """The option that takes the place of a list of hosts."""
+    """Add the option for host discovery, which replaces a list of hosts."""
     hosts.add_argument(
         "--host-discovery-script",
         metavar="COMMAND",
@@ -35,7 +35,7 @@ def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
 
 
 def add_elastic_options(group: argparse._ArgumentGroup) -> None:
-    """Give ``group`` what says how far a job may shrink and grow."""
+    """Add the options of an elastic job to ``group``."""
     add = group.add_argument
     add(
         "--min-np",
@@ -79,7 +79,7 @@ def add_elastic_options(group: argparse._ArgumentGroup) -> None:
 
 
 def is_elastic(given: argparse.Namespace) -> bool:
-    """Whether the command line asks for a job that shrinks and grows."""
+    """Whether the command line describes an elastic job."""
     return given.host_discovery_script is not None or given.min_np is not None
 
 

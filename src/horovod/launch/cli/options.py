@@ -1,4 +1,4 @@
-"""The options of ``horovodrun``: of hosts and output, and one for each setting that has a flag."""
+"""The options of ``horovodrun``: hosts, output, and one for each setting with a flag."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
     "unused_options",
 ]
 
-# Of the lines of a configuration file in the help, which indents them.
+# The width of a configuration file in the help, without its indentation.
 _FILE_WIDTH = 94
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Give ``parser`` all options but the general ones, under their headings."""
+    """Add all options except the general ones to ``parser``, under their headings."""
     _add_start(parser.add_argument_group("start"))
     _add_controller(parser.add_argument_group("MPI"))
     _add_remote(parser.add_argument_group("other machines"))
@@ -46,10 +46,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line gave a value, by their names.
+    """The settings that the command line sets, by their names.
 
     Raises:
-        SettingError: one got a value that it cannot have; the text begins with ``<name>=<value>``.
+        SettingError: a value is invalid; the text begins with ``<name>=<value>``.
     """
     chosen = {}
     for setting in SETTINGS:
@@ -67,7 +67,7 @@ def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def unused_options(given: argparse.Namespace, controller: str) -> list[str]:
-    """A sentence for each option that changes nothing in a job that ``controller`` starts."""
+    """A sentence for each option without an effect on a job that ``controller`` starts."""
     of_mpi, of_elastic = ("mpi_args", "binding_args"), ELASTIC_OPTIONS
     takes_slots = given.kubernetes is not None or given.host_discovery_script is not None
     return [
@@ -83,7 +83,7 @@ def unused_options(given: argparse.Namespace, controller: str) -> list[str]:
 
 
 def file_form() -> str:
-    """A configuration file that changes nothing: every key with its default."""
+    """A configuration file with the default of every key."""
     lines = ["controller: gloo\n"]
     for section, settings in file_sections().items():
         pairs = [f"{name}: {_default_in_file(setting)}" for name, setting in settings.items()]
@@ -102,9 +102,9 @@ def _default_in_file(setting: Setting) -> str:
 def split_command(
     arguments: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[str]]:
-    """Our options, and the command: from the first word that is neither option nor its value.
+    """Split the options from the command, which begins at the first word that is no option.
 
-    Argparse alone would look for our options among the command's words, too.
+    Argparse alone would take options of the command for its own.
     """
     words = list(arguments)
     index = 0
@@ -119,14 +119,14 @@ def split_command(
 
 
 def _words_taken(word: str, parser: argparse.ArgumentParser) -> int:
-    """How many words after ``word`` are values of this option."""
-    # Argparse tells nobody else what it has been given.
+    """The number of words after ``word`` that are values of this option."""
+    # Argparse has no public list of its options.
     taken = {
         name: _value_count(action) for action in parser._actions for name in action.option_strings
     }
     if word in taken:
         return taken[word]
-    # An abbreviation; with "=" no name matches, and the value is in the same word.
+    # An abbreviation. With "=" no name matches, and the value is in the same word.
     return max((taken[name] for name in taken if name.startswith(word)), default=0)
 
 
@@ -215,7 +215,7 @@ def _add_remote(group: argparse._ArgumentGroup) -> None:
 
 
 def named_interfaces(given: argparse.Namespace) -> tuple[str, ...]:
-    """The interfaces that the command line names, each once."""
+    """The interfaces that the command line names, without duplicates."""
     single = given.network_interface or []
     if any("," in name for name in single):
         text = "--network-interface A,B is deprecated; use --network-interfaces A,B"
@@ -241,7 +241,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="write a page for a browser when the job has ended, however it ended: step times, who "
         "waited for whom, bandwidth, slowest tensors, events, settings (docs/report.md)",
     )
-    # The documented interface lets the times of workers' lines and of log lines exclude each other.
+    # As documented, timestamps of output lines and of log lines exclude each other.
     times = group.add_mutually_exclusive_group()
     times.add_argument(
         "-prefix-timestamp",
@@ -257,7 +257,7 @@ def _add_settings(
     topic: str,
     switches: argparse._MutuallyExclusiveGroup | None = None,
 ) -> None:
-    """The flags of one topic; those that turn something on or off go into ``switches``."""
+    """Add the flags of one topic; boolean ones go into ``switches``."""
     for setting in SETTINGS:
         if setting.flag is None or setting.flag.topic != topic:
             continue
@@ -273,7 +273,7 @@ def _add_settings(
 
 
 def _add_switch(group: argparse._MutuallyExclusiveGroup, setting: Setting, flag: Flag) -> None:
-    """Two flags, and for each an older name that no help shows."""
+    """Add the flags for true and false, each with a deprecated name that the help does not show."""
     for name, value in ((flag.name, True), (flag.opposite, False)):
         group.add_argument(
             name,
@@ -314,7 +314,7 @@ def _valued_help(setting: Setting, flag: Flag) -> str:
 
 
 class _Deprecated(argparse.Action):
-    """Stores ``const``, and warns that another option does it."""
+    """Stores ``const``, and warns that the option is deprecated."""
 
     def __init__(
         self, option_strings: Sequence[str], dest: str, newer: str, **details: Any

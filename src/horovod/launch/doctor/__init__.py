@@ -1,1 +1,1 @@
-"""``horovodrun --doctor``: what recordings of a job say, in plain words."""
+"""``horovodrun --doctor``: finds out from a job's recordings why it is slow, hangs or failed."""

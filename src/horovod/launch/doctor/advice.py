@@ -1,36 +1,44 @@
-"""Findings about settings and about how tensors are given: what would help, with the evidence."""
+"""Findings about settings, tensors and clocks: what would help, with the evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import bytes_text, duration_text, title
+from horovod.launch.doctor.findings import (
+    Finding,
+    Severity,
+    age_text,
+    bytes_text,
+    duration_text,
+    title,
+)
 from horovod.settings import Settings
+from horovod.trace.analysis.clocks import align_clocks
 from horovod.trace.analysis.fusion import Alone, Fusion, WhyAlone, find_fusion
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind
 from horovod.trace.worlds import RecordedWorld
 
-__all__ = ["find_fusion_advice", "find_setting_advice"]
+__all__ = ["find_clock_differences", "find_fusion_advice", "find_setting_advice"]
 
 _MANY = 8  # collectives a step
 _SMALL_BYTES = 256 * 1024
-_WAIT_SHARE = 0.01  # of a step that a setting may cost without a word
+_WAIT_SHARE = 0.01  # the share of a step that a setting may cost without a finding
 _MOST_SHOWN = 3
+_CLOCK_NS = 1e9  # smaller differences of clocks are no finding
 
 
 def _settings_of(world: RecordedWorld) -> Settings:
-    """The settings that the world had; the default for what is not known any more."""
+    """The settings of the world; the defaults if another version has written them."""
     changed: Mapping[str, str] = world.facts.get("settings") or {}
     try:
         return Settings.from_env(changed)
-    except ValueError:  # of another version
+    except ValueError:
         return Settings()
 
 
 def find_setting_advice(world: RecordedWorld, step_ns: float) -> list[Finding]:
-    """Settings that cost time; ``step_ns`` of a usual step, 0 if that is not known."""
+    """Settings that cost time; ``step_ns`` is the usual step time, 0 if it is not known."""
     settings = _settings_of(world)
     findings = []
     if settings.debug:
@@ -43,13 +51,13 @@ def find_setting_advice(world: RecordedWorld, step_ns: float) -> list[Finding]:
         )
     wait_ns = settings.cycle_time_ms * 1e6
     if wait_ns > max(1e6, _WAIT_SHARE * step_ns):
+        of_step = f", of a step of {duration_text(step_ns)}" if step_ns else ""
         findings.append(
             _advice(
                 "cycle-time",
-                f"HOROVOD_CYCLE_TIME={settings.cycle_time_ms:g}: what is ready may wait for "
-                f"{duration_text(wait_ns)} for company"
-                + (f", of a step of {duration_text(step_ns)}." if step_ns else "."),
-                "Leave it out, or use --cycle-time-ms 0: what runs together is found without it.",
+                f"HOROVOD_CYCLE_TIME={settings.cycle_time_ms:g}: tensors that are ready may wait "
+                f"{duration_text(wait_ns)} for others{of_step}.",
+                "Leave it out, or use --cycle-time-ms 0: tensors are fused without it.",
             )
         )
     findings += [*_cache(world, settings), *_cores(world), *_unnamed(world)]
@@ -138,7 +146,7 @@ def _is_numbered(name: str) -> bool:
 
 
 def find_fusion_advice(world: RecordedWorld, steps: Steps) -> list[Finding]:
-    """Many small collectives where fewer would do."""
+    """Small collectives that could be fused."""
     settings = _settings_of(world)
     fusion = find_fusion(world.recordings, steps, settings.fusion_threshold_bytes)
     if fusion is None or fusion.buckets < _MANY or fusion.bucket_bytes > _SMALL_BYTES:
@@ -188,3 +196,37 @@ def _small_buckets(fusion: Fusion, small: list[Alone], settings: Settings) -> Fi
 
 def _advice(code: str, text: str, advice: str, **evidence: object) -> Finding:
     return Finding(Severity.ADVICE, code, text, advice, evidence=evidence)
+
+
+def find_clock_differences(world: RecordedWorld) -> list[Finding]:
+    """Hosts whose time of day differs from the first host's."""
+    clocks = align_clocks(world.recordings, world.hosts)
+    first = next((rank for rank in world.hosts[0] if rank in clocks), None)
+    if first is None:
+        return []
+    lines = []
+    for host in world.hosts[1:]:
+        rank = next((rank for rank in host if rank in clocks), None)
+        if rank is None:
+            continue
+        day_ns = _day_ns(world, rank) - _day_ns(world, first) + clocks[rank].ahead_ns
+        if abs(day_ns) > _CLOCK_NS + clocks[rank].error_ns:
+            way = "ahead" if day_ns > 0 else "behind"
+            lines.append(f"{world.name_of(rank)}: {age_text(abs(day_ns))} {way}")
+    if not lines:
+        return []
+    return [
+        Finding(
+            Severity.NOTE,
+            "clocks",
+            f"Machines have another time of day than that of {world.name_of(first)}:",
+            "Times in their logs cannot be compared before NTP sets their clocks.",
+            lines=tuple(lines),
+        )
+    ]
+
+
+def _day_ns(world: RecordedWorld, rank: int) -> int:
+    """The host's time of day minus its monotonic clock."""
+    recording = world.recordings[rank]
+    return recording.written_epoch_ns - recording.written_ns

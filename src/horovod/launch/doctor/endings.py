@@ -1,28 +1,35 @@
-"""Findings about how a world ended: deaths, errors, ranks that disagree."""
+"""Findings about the end of a world: deaths, errors, mismatches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import age_text, capital, named_ranks, shaped_title, title
-from horovod.trace.analysis.failures import (
+from horovod.launch.doctor.findings import (
+    Finding,
+    Severity,
+    age_text,
+    capital,
+    named_ranks,
+    shaped_title,
+    title,
+)
+from horovod.trace.analysis.trouble import (
     Mismatch,
     find_deaths,
     find_mismatches,
     first_error,
+    last_operations,
 )
-from horovod.trace.analysis.pending import last_operations
 from horovod.trace.outcome import Outcome
 from horovod.trace.worlds import RecordedWorld
 
-__all__ = ["find_endings", "find_exit", "why_it_ended"]
+__all__ = ["AFTER_DEATH", "find_endings", "find_exit", "why_it_ended"]
 
 
 def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[Finding]:
-    """Why the world failed, if it did; the first cause alone where others follow from it.
+    """Why the world failed, if it did; only the first cause if others follow from it.
 
-    What hung before is ended by somebody, which is not the cause.
+    ``is_after_hang``: the user has ended a job that hung, so a death is not the cause.
     """
     findings = [_mismatch(world, labels) for labels in find_mismatches(world.recordings)]
     deaths = find_deaths(world.recordings)
@@ -44,22 +51,20 @@ def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[F
 
 
 def find_exit(outcome: Outcome, *, has_cause: bool) -> Finding:
-    """That the launcher saw the job fail; ``has_cause``: recordings say why."""
+    """The launcher saw the job fail; ``has_cause``: recordings say why."""
+    advice = "The recordings show no cause: look at the last output of the rank that failed first."
     return Finding(
         Severity.NOTE if has_cause else Severity.PROBLEM,
         "exit",
         f"horovodrun ended with status {outcome.status}.",
-        ""
-        if has_cause
-        else "The recordings show no cause: look at the last lines of output of the rank that "
-        "failed first.",
+        "" if has_cause else advice,
         lines=tuple(outcome.text.splitlines()),
         evidence={"status": outcome.status},
     )
 
 
 def why_it_ended(world: RecordedWorld) -> str:
-    """In a few words, for the worlds before the last one; empty if it ended well."""
+    """A short reason for an earlier world; empty if it ended without an error."""
     deaths = find_deaths(world.recordings)
     if deaths:
         return f"{world.name_of(deaths[0].rank)} died"
@@ -88,21 +93,14 @@ def _death(world: RecordedWorld, rank: int, severity: Severity) -> Finding:
     text = f"{capital(world.name_of(rank))} " + (
         "died: killed, or crashed below Python." if is_cause else "was ended after that."
     )
-    recording = world.recordings.get(rank)
-    lines: tuple[str, ...] = ()
-    if recording is not None:
-        lines = tuple(_last_lines(world, rank))
-    return Finding(
-        severity,
-        "death",
-        text,
-        "Look at its last lines of output, and on its machine whether memory ran out "
-        "(dmesg | grep -i oom)."
-        if is_cause
-        else "",
-        (rank,),
-        lines,
-    )
+    lines = tuple(_last_lines(world, rank)) if rank in world.recordings else ()
+    return Finding(severity, "death", text, AFTER_DEATH if is_cause else "", (rank,), lines)
+
+
+AFTER_DEATH = (
+    "Look at its last lines of output, and on its machine whether memory ran out "
+    "(dmesg | grep -i oom)."
+)
 
 
 def _last_lines(world: RecordedWorld, rank: int) -> Sequence[str]:
@@ -112,13 +110,8 @@ def _last_lines(world: RecordedWorld, rank: int) -> Sequence[str]:
         label = recording.labels.get(operation.label)
         if label is None or operation.submitted_ns is None:
             continue
-        fate = (
-            "done"
-            if operation.done_ns is not None
-            else "running"
-            if operation.started_ns is not None
-            else "waiting for others"
-        )
+        state = "waiting for others" if operation.started_ns is None else "running"
+        state = state if operation.done_ns is None else "done"
         before = age_text(recording.written_ns - operation.submitted_ns)
-        lines.append(f"{title(label)}: submitted {before} before, {fate}")
+        lines.append(f"{title(label)}: submitted {before} before, {state}")
     return [f"the last that rank {rank} submitted:", *(f"  {line}" for line in lines)]

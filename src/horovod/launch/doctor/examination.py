@@ -1,4 +1,4 @@
-"""A whole examination: the recordings of a job in, findings and figures out. Pure."""
+"""The examination of a job's recordings: findings, and figures for each rank. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from horovod.launch.doctor.advice import find_fusion_advice, find_setting_advice
-from horovod.launch.doctor.endings import find_endings, find_exit, why_it_ended
-from horovod.launch.doctor.findings import Finding, Severity
+from horovod.launch.doctor.advice import (
+    find_clock_differences,
+    find_fusion_advice,
+    find_setting_advice,
+)
+from horovod.launch.doctor.endings import AFTER_DEATH, find_endings, find_exit, why_it_ended
+from horovod.launch.doctor.findings import Finding, Severity, capital, named_ranks
 from horovod.launch.doctor.hangs import find_hangs
-from horovod.launch.doctor.host_clocks import find_clock_differences
 from horovod.launch.doctor.pace import find_pace
-from horovod.launch.doctor.words import capital, named_ranks
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
-from horovod.trace.analysis.failures import find_deaths
-from horovod.trace.analysis.pending import has_left
 from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
+from horovod.trace.analysis.trouble import find_deaths, has_left
 from horovod.trace.outcome import Outcome
 from horovod.trace.presence import RankState
 from horovod.trace.worlds import RecordedWorld
@@ -27,7 +28,7 @@ __all__ = ["Examination", "RankRow", "examine"]
 
 @dataclass(frozen=True)
 class RankRow:
-    """One rank for the table."""
+    """A rank's row in the table."""
 
     rank: int
     name: str
@@ -37,7 +38,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class Examination:
-    """What became of a world."""
+    """The result for a world."""
 
     world: RecordedWorld
     findings: tuple[Finding, ...]
@@ -46,7 +47,7 @@ class Examination:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong; there may be advice."""
+        """Whether there is no problem; there may be advice."""
         return all(finding.severity is not Severity.PROBLEM for finding in self.findings)
 
 
@@ -55,7 +56,7 @@ def examine(
     states: Mapping[int, RankState],
     outcome: Outcome | None = None,
 ) -> Examination:
-    """Look at the last of ``worlds``; ``states`` are those of its ranks that say they run."""
+    """Examine the last of ``worlds``; ``states`` has its ranks with a presence file."""
     world = worlds[-1]
     steps = find_steps(world.recordings)
     accounts = [] if steps is None else accounts_of(world.recordings, steps)
@@ -84,14 +85,15 @@ def _rows(
 ) -> list[RankRow]:
     by_rank = {account.rank: account for account in accounts}
     dead = {death.rank for death in find_deaths(world.recordings)}
-    rows = []
-    for rank, name in enumerate(world.names):
-        state = _state(world, states, rank, rank in dead)
-        if (account := by_rank.get(rank)) is None:
-            rows.append(RankRow(rank, name, state))
-            continue
-        rows.append(RankRow(rank, name, state, account.usual))
-    return rows
+    return [
+        RankRow(
+            rank,
+            name,
+            _state(world, states, rank, rank in dead),
+            by_rank[rank].usual if rank in by_rank else None,
+        )
+        for rank, name in enumerate(world.names)
+    ]
 
 
 def _state(world: RecordedWorld, states: Mapping[int, RankState], rank: int, is_dead: bool) -> str:
@@ -118,7 +120,7 @@ def _too_few(world: RecordedWorld) -> Finding:
 
 
 def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Finding]:
-    """Ranks whose process is not there any more, and of whose death no rank has written."""
+    """Ranks whose process has disappeared, and whose death no rank has recorded."""
     dead = {death.rank for death in find_deaths(world.recordings)}
     gone = [
         rank
@@ -131,9 +133,8 @@ def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Finding
         Finding(
             Severity.PROBLEM,
             "gone",
-            f"{capital(named_ranks(gone, world.names))} ended without a word, as after SIGKILL.",
-            "Look at its last lines of output, and on its machine whether memory ran out "
-            "(dmesg | grep -i oom).",
+            f"{capital(named_ranks(gone, world.names))} ended without an error, as after SIGKILL.",
+            AFTER_DEATH,
             tuple(gone),
         )
     ]
@@ -158,10 +159,10 @@ def _missing(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Find
 
 
 def _earlier(worlds: Sequence[RecordedWorld]) -> list[Finding]:
-    lines = []
-    for world in worlds:
-        why = why_it_ended(world)
-        lines.append(f"world {world.number} of {world.size}: {why or 'ended well'}")
+    lines = [
+        f"world {world.number} of {world.size}: {why_it_ended(world) or 'ended well'}"
+        for world in worlds
+    ]
     if not lines:
         return []
     return [

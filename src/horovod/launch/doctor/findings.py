@@ -1,29 +1,55 @@
-"""What the doctor finds."""
+"""What the doctor finds, and helpers for the texts."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Finding", "Severity"]
+from horovod.core.base.ranks import ranks_text
+from horovod.core.operations import Dtype, Kind
+from horovod.trace.recording import Label, Recording
+from horovod.trace.stacks import main_thread, own_call
+
+__all__ = [
+    "Finding",
+    "Severity",
+    "age_text",
+    "bytes_text",
+    "capital",
+    "duration_text",
+    "named_ranks",
+    "printable",
+    "shaped_title",
+    "stack_lines",
+    "title",
+    "where_text",
+]
+
+_MOST_NAMES = 4
+_MOST_CALLS = 8
+# Characters that control a terminal or the direction of text, or are none.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 class Severity(enum.Enum):
-    """How bad it is; the worst first."""
+    """The severity of a finding; the worst first."""
 
     PROBLEM = "problem"  # the job fails, hangs, or loses much time
-    ADVICE = "advice"  # something would make it better
-    NOTE = "note"  # good to know, or why nothing can be said
+    ADVICE = "advice"  # a change would make the job better
+    NOTE = "note"  # information, or why something is not known
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found; ``code`` names its kind for programs.
+    """One finding; ``code`` names its kind for programs.
 
-    ``text`` says what is, with numbers, ``advice`` what to do next. ``lines`` are shown as they
-    are, such as a stack. ``evidence`` has the numbers for programs, durations in seconds.
+    ``text`` is the fact with its numbers, ``advice`` the next step. ``lines``, such as a stack, are
+    shown unchanged. ``evidence`` has the numbers for programs, durations in seconds.
     """
 
     severity: Severity
@@ -33,3 +59,79 @@ class Finding:
     ranks: tuple[int, ...] = ()
     lines: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def duration_text(duration_ns: float) -> str:
+    """``1.9 ms``, ``12.3 s``."""
+    if duration_ns < 1e6:
+        return f"{duration_ns / 1e3:.0f} us"
+    if duration_ns < 1e9:
+        return f"{duration_ns / 1e6:.1f} ms"
+    return age_text(duration_ns)
+
+
+def age_text(duration_ns: float) -> str:
+    """``12.3 s``, ``4 min``, ``2.5 h``."""
+    seconds = duration_ns / 1e9
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def bytes_text(size_bytes: float) -> str:
+    """``4 bytes``, ``1.2 MB``."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes:.0f} bytes"
+
+
+def named_ranks(ranks: Sequence[int], names: Sequence[str]) -> str:
+    """``rank 1 (pid 7 on node-1)``, ``rank 1 (...) and rank 2 (...)``, ``ranks 4-8``."""
+    if len(ranks) > _MOST_NAMES:
+        return ranks_text(ranks)
+    texts = [names[rank] if rank < len(names) else f"rank {rank}" for rank in ranks]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters as ``\\x1b``, so that it is safe on a terminal."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def capital(text: str) -> str:
+    """``text`` with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def title(label: Label) -> str:
+    """``allreduce 'x'``."""
+    is_known = label.kind in set(Kind)
+    operation = Kind(label.kind).name.lower() if is_known else "operation"
+    if label.tensors > 1:
+        operation = f"grouped_{operation}"
+    name = label.name.removeprefix(f"{operation}.")
+    of_set = f" of process set {label.process_set}" if label.process_set else ""
+    return f"{operation} '{name}'{of_set}"
+
+
+def shaped_title(label: Label) -> str:
+    """``allreduce of shape [3, 4], float32``; of a group its first tensor's shape."""
+    dtype = Dtype(label.dtype).name.lower() if label.dtype in set(Dtype) else "?"
+    operation = title(label).partition(" ")[0]
+    return f"{operation} of shape {list(label.shape)}, {dtype}"
+
+
+def stack_lines(recording: Recording) -> tuple[str, ...]:
+    """The main thread's calls from the program's innermost one outwards, if they are recorded."""
+    calls = main_thread(recording.stacks)
+    own = own_call(calls)
+    first = 0 if own is None else calls.index(own)
+    calls = calls[first : first + _MOST_CALLS]
+    return tuple(f'File "{call.path}", line {call.line}, in {call.function}' for call in calls)
+
+
+def where_text(recording: Recording) -> str:
+    """The program's position: ``train.py line 41 (validate)``; empty if it is not known."""
+    call = own_call(main_thread(recording.stacks))
+    return "" if call is None else f"{call.path} line {call.line} ({call.function})"

@@ -1,11 +1,12 @@
-"""Findings about ranks that wait for each other without an end."""
+"""Findings about ranks that wait for each other forever."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import (
+from horovod.launch.doctor.findings import (
+    Finding,
+    Severity,
     age_text,
     capital,
     named_ranks,
@@ -13,7 +14,7 @@ from horovod.launch.doctor.words import (
     title,
     where_text,
 )
-from horovod.trace.analysis.pending import (
+from horovod.trace.analysis.trouble import (
     Stall,
     Stuck,
     find_stalls,
@@ -28,7 +29,7 @@ from horovod.trace.worlds import RecordedWorld
 __all__ = ["find_hangs"]
 
 _LEAST_NS = 2e9  # shorter waits are no hang
-_STEPS = 5.0  # nor are those of so many steps
+_STEPS = 5.0  # nor are waits of fewer steps
 _MOST = 3
 _MOST_DESCRIBED = 3
 
@@ -36,7 +37,10 @@ _MOST_DESCRIBED = 3
 def find_hangs(
     world: RecordedWorld, states: Mapping[int, RankState], step_ns: float
 ) -> list[Finding]:
-    """Operations that wait for ranks, and collectives that stand still; ``step_ns`` is usual."""
+    """Operations that wait for ranks, and collectives without progress.
+
+    ``step_ns`` is the usual step time.
+    """
     limit_ns = max(_LEAST_NS, _STEPS * step_ns)
     stopped = [rank for rank, state in states.items() if state is RankState.STOPPED]
     findings = [_stopped(world, stopped)] if stopped else []
@@ -66,7 +70,7 @@ def _stopped(world: RecordedWorld, ranks: list[int]) -> Finding:
 
 
 def _divergence(world: RecordedWorld, groups: list[list[Stall]]) -> Finding:
-    """All wait, but not in the same operation."""
+    """All ranks wait, but in different operations."""
     parts, lines, places = [], [], []
     for alike in groups[:_MOST_DESCRIBED]:
         stall = alike[0]
@@ -148,7 +152,7 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
 
 
 def _doing(world: RecordedWorld, rank: int, alike: list[Stall]) -> str:
-    """What the rank does instead."""
+    """What the missing rank does instead."""
     recording = world.recordings[rank]
     if has_left(recording):
         return f"Rank {rank} has shut down."
@@ -189,13 +193,13 @@ def _advice(world: RecordedWorld, stall: Stall) -> str:
 
 def _stuck(world: RecordedWorld, stuck: Stuck) -> Finding:
     peer = stuck.waiting_for
-    whom = "" if peer is None else f", waiting for {named_ranks([peer], world.names)}"
+    awaited = "" if peer is None else f", waiting for {named_ranks([peer], world.names)}"
     lines = () if peer is None else tuple(_described(world, peer))
     return Finding(
         Severity.PROBLEM,
         "stuck",
         f"{capital(named_ranks([stuck.rank], world.names))} has been in the middle of a "
-        f"collective for {age_text(stuck.age_ns)}{whom}.",
+        f"collective for {age_text(stuck.age_ns)}{awaited}.",
         "Look whether that process is stopped, swapping, or its network is gone "
         "(horovodrun --check-network).",
         (stuck.rank,) if peer is None else (peer,),

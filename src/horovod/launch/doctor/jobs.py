@@ -1,4 +1,4 @@
-"""The recordings of a job: those that are there, and new ones of ranks that run."""
+"""The recordings of a job: existing ones, and new ones that running ranks are asked for."""
 
 from __future__ import annotations
 
@@ -25,38 +25,41 @@ from horovod.trace.worlds import RecordedWorld, collect_worlds
 
 __all__ = ["Evidence", "NothingFoundError", "find_job", "gather"]
 
-_PATIENCE_S = 5.0  # with ranks that are busy, or look twice a second
+_ANSWER_S = 5.0  # ranks may be busy, or look for requests twice a second
 _POLL_S = 0.02
-_MOST_PROBLEMS = 3  # in one sentence
+_MOST_PROBLEMS = 3  # in a message
 _AWAITED = (RankState.RUNNING, RankState.ELSEWHERE)
 
 
 class NothingFoundError(Exception):
-    """There is nothing to look at; the text says where it was looked for."""
+    """There are no recordings; the text says where they were looked for."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Worlds of a job, the one to look at last; ``states`` of its ranks that said they run."""
+    """The worlds of a job, the one to examine last.
+
+    ``states`` has the ranks of that world with a presence file.
+    """
 
     folder: Path
     worlds: tuple[RecordedWorld, ...]
     states: Mapping[int, RankState]
     problems: tuple[str, ...] = ()
-    outcome: Outcome | None = None  # of the job, if its launcher has ended here
+    outcome: Outcome | None = None  # if the job's launcher has ended on this machine
 
     @property
     def is_running(self) -> bool:
-        """Whether some rank of it still lives."""
+        """Whether a rank may still run."""
         return any(state is not RankState.GONE for state in self.states.values())
 
 
 def find_job(job: str, environ: Mapping[str, str]) -> Path:
-    """The folder of ``job``, which is an id or a folder; of the newest one for an empty text.
+    """The folder of ``job``, which is an id or a folder; that of the newest job if it is empty.
 
     Raises:
         NothingFoundError: there is none.
-        PermissionError: others could have put something there.
+        PermissionError: other users could have written there.
     """
     if job and Path(job).is_dir():
         path = Path(job).resolve()
@@ -76,7 +79,7 @@ def find_job(job: str, environ: Mapping[str, str]) -> Path:
 
 
 def _newest(base: Path, *, is_chosen: bool) -> Path:
-    """In a folder for all jobs that was chosen, others may have folders, too."""
+    """``is_chosen``: the user has chosen ``base``, where other users may have folders, too."""
     jobs = _jobs(base)
     if not jobs:
         if not is_chosen:
@@ -88,7 +91,7 @@ def _newest(base: Path, *, is_chosen: bool) -> Path:
 
 
 def _jobs(base: Path) -> list[Path]:
-    """Marked folders with recordings, or with ranks that run, the newest last."""
+    """Marked folders with recordings or presence files, the newest last."""
     try:
         folders = [path for path in base.iterdir() if _is_of_a_job(path, is_named=False)]
         return sorted(folders, key=lambda path: path.stat().st_mtime_ns)
@@ -97,9 +100,9 @@ def _jobs(base: Path) -> list[Path]:
 
 
 def _is_of_a_job(path: Path, *, is_named: bool = True) -> bool:
-    """Whether this user, and nobody else, has recordings or ranks that run there.
+    """Whether the folder is this user's and has recordings or presence files.
 
-    A folder that the user has named may be a copy under another name; others must be marked.
+    A folder that the user has named may be a copy under another name; other ones must be marked.
     """
     try:
         with OwnFolder(path) as folder:
@@ -111,24 +114,24 @@ def _is_of_a_job(path: Path, *, is_named: bool = True) -> bool:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Say that it is somebody else's, if that is why nothing is found in it."""
+    """Raise PermissionError if the folder belongs to another user."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         OwnFolder(path).close()
 
 
 def gather(folder: Path) -> Evidence:
-    """All that is known of the job whose folder it is; asks ranks that run, for 5 s at most.
+    """All evidence in a job's folder; asks running ranks for recordings, for 5 s at most.
 
     Raises:
         NothingFoundError: no rank has left a recording or answers.
-        PermissionError: others could have put something there.
+        PermissionError: other users could have written there.
         OSError: the folder cannot be read.
     """
     with OwnFolder(folder) as own:
         presences = find_presences(own)
         states = [state_of(presence) for presence in presences]
         awaited = [p for p, state in zip(presences, states, strict=True) if state in _AWAITED]
-        if awaited and is_marked(own):  # else it is a copy, and the file in it another one's
+        if awaited and is_marked(own):  # else it is a copy, and its presence files are not its own
             check_private(folder)
             _ask(own, awaited)
         recordings, problems = _read(folder)
@@ -153,17 +156,17 @@ def gather(folder: Path) -> Evidence:
 
 
 def _outcome_of(world: RecordedWorld, outcome: Outcome | None) -> Outcome | None:
-    """That of this world's job, and not of one before that had the same id."""
+    """The outcome, unless it is that of an earlier job with the same id."""
     is_of_it = outcome is not None and outcome.epoch_s >= world.written_epoch_ns / 1e9 - 1
     return outcome if is_of_it else None
 
 
 def _ask(folder: OwnFolder, awaited: Sequence[Presence]) -> None:
-    """Until all these ranks have written, have ended, or do not answer."""
+    """Ask these ranks for recordings and wait until they have answered or ended."""
     nonce = f"{os.getpid()}-{time.time_ns():x}"
     request_recordings(folder, awaited, nonce)
     left = list(awaited)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _ANSWER_S
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         left = [p for p in left if p.path.exists() and not _has_answered(p, nonce)]
@@ -186,7 +189,7 @@ def _read(folder: Path) -> tuple[list[Recording], list[str]]:
                 problems.append(f"{path}: does not say which ranks its world had")
                 continue
             recordings.append(recording)
-        except FileNotFoundError:  # a new one took its place
+        except FileNotFoundError:  # it has been replaced
             continue
         except (OSError, RecordingError) as error:
             problems.append(str(error))
@@ -196,13 +199,13 @@ def _read(folder: Path) -> tuple[list[Recording], list[str]]:
 def _with_the_living_last(
     worlds: Sequence[RecordedWorld], living: Sequence[Presence]
 ) -> list[RecordedWorld]:
-    """What runs is what is asked about, even where something else was written later."""
+    """A running world is examined, even if another one was written later."""
     names = {tuple(presence.world.get("ranks", ())) for presence in living}
     return sorted(worlds, key=lambda world: world.names in names)
 
 
 def _states(world: RecordedWorld, presences: Sequence[Presence]) -> dict[int, RankState]:
-    """Of the world's ranks, as it is now."""
+    """The current states of the world's ranks."""
     return {
         presence.rank: state_of(presence)
         for presence in presences

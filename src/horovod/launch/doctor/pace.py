@@ -1,29 +1,35 @@
-"""Findings about speed: which rank is slow, what steps spend their time on."""
+"""Findings about speed: slow ranks, and what steps spend their time on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
 
-from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.words import capital, duration_text, named_ranks
+from horovod.launch.doctor.findings import Finding, Severity, capital, duration_text, named_ranks
 from horovod.trace.analysis.accounts import Account
-from horovod.trace.analysis.peers import SlowPeer, find_slow_peers, peer_waits
-from horovod.trace.analysis.slow_ranks import Imbalance, RankPace, find_imbalance
+from horovod.trace.analysis.slow_ranks import (
+    Imbalance,
+    RankPace,
+    SlowPeer,
+    find_imbalance,
+    find_slow_peers,
+    peer_waits,
+)
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.worlds import RecordedWorld
 
 __all__ = ["find_pace"]
 
-_SLOW_SHARE = 0.15  # of a step: less is no finding
-_LEAST_NS = 5e5  # nor is less than this
-_SLOWEST_SHARE = 0.7  # of all steps: less is no rank's own fault
+# Smaller values are no findings.
+_SLOW_SHARE = 0.15  # of a step
+_LEAST_NS = 5e5
+_SLOWEST_SHARE = 0.7  # of all steps, in which a slow rank is the slowest
 _TRANSPORT_SHARE = 0.3
 _WAIT_SHARE = 0.05  # for one rank, in the middle of collectives
 
 
 def find_pace(world: RecordedWorld, steps: Steps, accounts: Sequence[Account]) -> list[Finding]:
-    """What makes steps longer than they could be."""
+    """Findings about what makes steps longer than necessary."""
     findings = []
     imbalance = find_imbalance(accounts)
     if imbalance is not None:
@@ -43,7 +49,7 @@ def find_pace(world: RecordedWorld, steps: Steps, accounts: Sequence[Account]) -
 
 
 def _slow_ranks(imbalance: Imbalance, steps: Steps) -> list[RankPace]:
-    """Those that others wait for in most of the steps, if they are few."""
+    """The ranks that others wait for in most steps, if they are a minority."""
     limit_ns = max(_LEAST_NS, _SLOW_SHARE * imbalance.step_ns)
     slow = [pace for pace in imbalance.ranks if pace.extra_ns > limit_ns]
     is_steady = sum(pace.slowest_share for pace in slow) >= _SLOWEST_SHARE

@@ -1,8 +1,14 @@
-"""An examination for people, as a table and sentences, and for programs, as JSON."""
+"""``horovodrun --doctor``: examines a job, and prints the result as text or JSON."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import sys
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
@@ -11,12 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from horovod.launch.doctor.examination import Examination, RankRow
-from horovod.launch.doctor.findings import Finding, Severity
-from horovod.launch.doctor.jobs import Evidence
-from horovod.launch.doctor.words import duration_text, printable
+from horovod.launch.doctor.examination import Examination, RankRow, examine
+from horovod.launch.doctor.findings import Finding, Severity, duration_text, printable
+from horovod.launch.doctor.jobs import Evidence, NothingFoundError, find_job, gather
 
-__all__ = ["as_json", "as_text"]
+__all__ = ["as_json", "as_text", "run_doctor"]
 
 _WIDTH = 100
 _MOST_ROWS = 16
@@ -25,6 +30,31 @@ _MARKS = {
     Severity.ADVICE: ("ADVICE", "yellow"),
     Severity.NOTE: ("NOTE", "dim"),
 }
+
+
+def run_doctor(job: str, environ: Mapping[str, str], *, is_json: bool) -> int:
+    """Examine ``job`` (see ``find_job``), print the result, and return the exit status.
+
+    That is 0 without a problem, 1 with one, 2 without recordings, 141 if standard output is closed.
+    Blocks for half a second if the job runs, and for 5 s if ranks do not answer.
+    """
+    try:
+        evidence = gather(find_job(job, environ))
+    except (NothingFoundError, OSError) as error:
+        print(f"horovodrun: --doctor: {printable(str(error))}", file=sys.stderr)
+        return 2
+    examination = examine(evidence.worlds, evidence.states, evidence.outcome)
+    if is_json:
+        text = json.dumps(as_json(evidence, examination), indent=2)
+    else:
+        text = as_text(evidence, examination, has_colour=sys.stdout.isatty())
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes standard output once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return 0 if examination.is_healthy else 1
 
 
 def as_json(evidence: Evidence, examination: Examination) -> dict[str, Any]:
@@ -39,7 +69,10 @@ def as_json(evidence: Evidence, examination: Examination) -> dict[str, Any]:
         "size": world.size,
         "steps": 0 if examination.steps is None else examination.steps.count,
         "ranks": [_row_json(row) for row in examination.rows],
-        "findings": [_finding_json(finding) for finding in examination.findings],
+        "findings": [
+            {**asdict(finding), "severity": finding.severity.value}
+            for finding in examination.findings
+        ],
         "unreadable": list(evidence.problems),
     }
 
@@ -55,20 +88,8 @@ def _row_json(row: RankRow) -> dict[str, Any]:
     return {**described, "step": {f"{name}_seconds": value for name, value in figures.items()}}
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "severity": finding.severity.value,
-        "code": finding.code,
-        "text": finding.text,
-        "advice": finding.advice,
-        "ranks": list(finding.ranks),
-        "lines": list(finding.lines),
-        "evidence": dict(finding.evidence),
-    }
-
-
 def as_text(evidence: Evidence, examination: Examination, *, has_colour: bool) -> str:
-    """What job it is, what is wrong and what to do, and the figures of each rank."""
+    """The job, the findings and the figures of each rank."""
     file = StringIO()
     console = Console(
         file=file,
@@ -137,12 +158,12 @@ def _table(examination: Examination) -> Table:
 
 
 def _shown(text: str, style: str = "") -> Text:
-    """Anything of it may come from a file."""
+    """Text that may come from a file, made safe for a terminal."""
     return Text(printable(text), style=style)
 
 
 def _chosen(rows: tuple[RankRow, ...]) -> list[RankRow]:
-    """All, or of very many the ones that compute the longest or are not like the others."""
+    """All rows, or of many the ranks in an unusual state and those that compute the longest."""
     if len(rows) <= _MOST_ROWS:
         return list(rows)
     usual = max({row.state for row in rows}, key=[row.state for row in rows].count)

@@ -1,4 +1,4 @@
-"""Jobs whose workers come and go: which hosts there are, who is in the world, and what to do next.
+"""Jobs whose workers come and go: which hosts there are, which workers form the world.
 
-``policy`` decides and touches nothing; ``job`` does what it says.
+``policy`` decides and touches nothing; ``driver`` carries its decisions out.
 """

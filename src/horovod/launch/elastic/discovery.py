@@ -1,4 +1,4 @@
-"""Which hosts a discovery finds: its answers as text, and what holds while it has none. Pure."""
+"""The hosts that a discovery finds: its answers as text, and what holds while it has none. Pure."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Trouble(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one try of the discovery comes to.
+    """The result of one call of the discovery.
 
     ``hosts`` is a good answer. ``log`` is a line for the user, empty unless something changed.
-    ``error``: there has never been an answer, so the job cannot begin, or there will be none any
-    more, which ``is_final``.
+    ``error``: there has never been an answer, so the job cannot begin, or, if it ``is_final``,
+    there will be none any more.
     """
 
     hosts: Mapping[str, int] | None = None
@@ -70,7 +70,7 @@ class Finding:
 
 
 class Discovery:
-    """The last good answer of ``source``, and its troubles; each is told once, and its end."""
+    """The last good answer of ``source``. Each trouble, and its end, is reported once."""
 
     def __init__(self, source: str, slots_per_host: int | None) -> None:
         self.hosts: Mapping[str, int] | None = None

@@ -1,8 +1,8 @@
-"""One elastic run of a command: carries out what the director decides, and tells it what happens.
+"""One elastic run of a command: carries out what the policy decides, and tells it what happens.
 
-The stage's loop is the only one: the discovery script, output, signals, other hosts and what
-workers say through the store all wake it. Whatever happens becomes an event; events are handed to
-the director one by one, and its actions done, before the loop sleeps again.
+There is one loop (``JobLoop``): the discovery script, output, signals, other hosts and the workers'
+messages in the store all wake it. Whatever happens becomes an event. Events are handed to the
+policy one by one, and its actions carried out, before the loop sleeps again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from functools import partial
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.launch.elastic.answers import Answers
 from horovod.launch.elastic.discovery import Finding
-from horovod.launch.elastic.embedded_hosts import EmbeddedAgentHosts
-from horovod.launch.elastic.host_sources import DiscoveryScript, FixedHosts, HostSource
-from horovod.launch.elastic.mailbox import Mailbox
+from horovod.launch.elastic.host_sources import (
+    DiscoveryScript,
+    EmbeddedAgentHosts,
+    FixedHosts,
+    HostSource,
+)
 from horovod.launch.elastic.memory import Memory, Record, new_record
-from horovod.launch.elastic.messages import DriverMessages, open_store
+from horovod.launch.elastic.messages import DriverMessages, Mailbox, open_store
 from horovod.launch.elastic.policy.actions import (
     Abandon,
     Action,
@@ -36,12 +39,10 @@ from horovod.launch.elastic.policy.actions import (
 )
 from horovod.launch.elastic.worker_groups import WorkerGroups
 from horovod.launch.embedded.agent_news import AgentUpdates
-from horovod.launch.jobs.job_id import parting_words, with_job_id
-from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, open_job_loop
-from horovod.launch.jobs.report import new_report, say_last
+from horovod.launch.jobs.job_loop import JobLoop, open_job_loop
+from horovod.launch.jobs.report import with_job_id
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
-from horovod.launch.workers.logs import Logs
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 from horovod.rendezvous.identity.elastic_messages import RankAssignment, Ready
@@ -54,15 +55,13 @@ _LAST_WORDS_S = 2.0  # from an error that ends the job to the end of the worker 
 
 
 def run_elastic_job(
-    plan: JobPlan, environ: Mapping[str, str], news: AgentUpdates | None = None
+    plan: JobPlan, environ: Mapping[str, str], updates: AgentUpdates | None = None
 ) -> JobOutcome:
-    """Run ``plan`` until its workers have finished, or cannot go on; say how it went.
+    """Run ``plan`` until its workers have finished, or cannot go on.
 
-    ``news`` tell the guests of a plan that has them.
-
-    Status and signals as for ``run_job``; nobody reads standard input. Main thread only. The answer
-    files of ``plan.call`` get the results of as many ranks, or the first of them what the worker
-    told whose failure ended the job.
+    ``updates`` tell the embedded agents of a plan that has them. Status and signals as for
+    ``run_job``; nothing reads standard input. Main thread only. The answer files of ``plan.call``
+    get the results of as many ranks, or the first of them the failure that ended the job.
 
     Raises:
         OSError: the output directory cannot be made or written. Nothing was started then.
@@ -70,9 +69,9 @@ def run_elastic_job(
     open_standard_files()
     plan = with_job_id(plan, environ)
     with closing(Memory(plan, environ)) as memory:
-        outcome = _run(plan, environ, memory, memory.recalled or new_record(plan), news)
+        outcome = _run(plan, environ, memory, memory.recalled or new_record(plan), updates)
         if outcome is None:  # nothing is left of the job that was to be taken over
-            outcome = _run(plan, environ, memory, new_record(plan), news)
+            outcome = _run(plan, environ, memory, new_record(plan), updates)
         assert outcome is not None
         memory.remove()
         return outcome
@@ -83,58 +82,45 @@ def _run(
     environ: Mapping[str, str],
     memory: Memory,
     record: Record,
-    news: AgentUpdates | None,
+    updates: AgentUpdates | None,
 ) -> JobOutcome | None:
-    """How the job went; None if it was to be taken over and is not there any more."""
-    is_return = record is memory.recalled
+    """The job's outcome; None if it was to be taken over and is not there any more."""
     assert plan.elastic is not None
     numbers = range(plan.elastic.limits.np)
-    report = new_report(plan)
-    options = OutputOptions(
-        plan.is_verbose,
-        plan.is_timestamped,
-        plan.is_silent,
-        tells_outcome=plan.call is None,
-        note=None if report is None else report.note,
-        parting_words=parting_words(plan, environ),
-    )
+    is_return = record is memory.recalled
     with (
-        closing(Logs(plan.output_directory, numbers, is_continued=is_return)) as logs,
-        open_job_loop(logs, options) as loop,
+        open_job_loop(plan, environ, numbers, is_continued=is_return) as loop,
         closing(Mailbox()) as mailbox,
         open_store(record, report=loop.wakeups.note, on_set=mailbox.put) as server,
         closing(
-            _ElasticDriver(plan, environ, loop, logs, mailbox, server, memory, record, news)
-        ) as job,
+            _ElasticDriver(plan, environ, loop, mailbox, server, memory, record, updates)
+        ) as driver,
     ):
-        job.start()
-        outcome = loop.run(job)
-        if job.is_void:
+        driver.start()
+        outcome = loop.run(driver)
+        if driver.is_void:
             return None
-        if report is not None:
-            report.write(server.found(REPORT_KEYS), outcome, say_last)
-        return job.delivered(outcome)
+        loop.write_report(server.found(REPORT_KEYS), outcome)
+        return driver.delivered(outcome)
 
 
 class _ElasticDriver:
-    """See ``Play``."""
+    """See ``JobHandler``."""
 
     def __init__(
         self,
         plan: JobPlan,
         environ: Mapping[str, str],
         loop: JobLoop,
-        logs: Logs,
         mailbox: Mailbox,
         server: StoreServer,
         memory: Memory,
         record: Record,
-        news: AgentUpdates | None,
+        updates: AgentUpdates | None,
     ) -> None:
         assert plan.elastic is not None
         self._plan, self._elastic = plan, plan.elastic
         self._loop = loop
-        self._logs = logs
         self._mailbox = mailbox
         self._memory = memory
         self._record = record
@@ -142,15 +128,14 @@ class _ElasticDriver:
         self._server = server
         self._messages = DriverMessages(server, record)
         self._answers = Answers(plan.call, plan.least_results) if plan.call else None
-        agents = EmbeddedAgentHosts(news, loop.selector, self._found) if news else None
+        agents = EmbeddedAgentHosts(updates, loop.selector, self._found) if updates else None
         self._source = agents or self._host_source(environ)
         self._groups = WorkerGroups(
             plan,
             environ,
             loop,
             server,
-            record.secret,
-            record.run,
+            record,
             listener=self,
             failed=self._host_failed,
             files=self._answers,
@@ -160,8 +145,8 @@ class _ElasticDriver:
         self.is_void = False  # there is nothing to take over
         self._events: deque[Callable[[], list[Action]]] = deque()
         self._fatal: dict[int, tuple[float, Callable[[], list[Action]]]] = {}  # and when it counts
-        self._told: set[str] = set()
-        self._actions: dict[type, Callable[..., None]] = {
+        self._said_once: set[str] = set()
+        self._handlers: dict[type, Callable[..., None]] = {
             Start: self._start,
             End: self._end,
             Abandon: self._messages.abandon,
@@ -173,7 +158,7 @@ class _ElasticDriver:
         self._source_pid: int | None = None
 
     def start(self) -> None:
-        """Look for hosts, or for the workers that another driver has left; all else follows."""
+        """Look for hosts, or for the workers that another driver has left."""
         self._loop.selector.register(self._mailbox, selectors.EVENT_READ, self._read_mailbox)
         if self._is_taking_over:
             self._take_over()
@@ -185,7 +170,7 @@ class _ElasticDriver:
         self.turn()
 
     def _take_over(self) -> None:
-        """Nothing is decided before a worker is found; what was decided before is done again."""
+        """Repeat the pending decisions; no event reaches the policy before a worker is found."""
         pending, self._record.pending = self._record.pending, []
         begun = {action.worker for action in pending if isinstance(action, Start)}
         workers = {n: name for n, name in self._policy.workers.items() if n not in begun}
@@ -194,16 +179,16 @@ class _ElasticDriver:
         self._messages.restore()
         self._groups.take_over(workers)
         for action in pending:
-            self._actions[type(action)](action)
+            self._handlers[type(action)](action)
 
     def delivered(self, outcome: JobOutcome) -> JobOutcome:
-        """``outcome``, after the caller of a function has got what belongs to it."""
+        """``outcome``, after the caller of a function has got its results or the failure."""
         if self._answers is not None:
             self._answers.deliver(outcome)
         return outcome
 
     def close(self) -> None:
-        """Look for no more hosts; nobody asks for answers any more."""
+        """Look for no more hosts, and drop the answers."""
         self._source.close()
         if self._answers is not None:
             self._answers.close()
@@ -216,7 +201,7 @@ class _ElasticDriver:
         selector = self._loop.selector
         return DiscoveryScript(plan.script, plan.slots_per_host, selector, self._found, environ)
 
-    # What happens; see stage.Play.
+    # What happens; see ``JobHandler``.
 
     @property
     def deadline(self) -> float | None:
@@ -232,10 +217,10 @@ class _ElasticDriver:
         self._groups.tick(now)
         if self._is_taking_over and not self._has_taken_over():
             return
-        self._look_at_fatal(now)
+        self._note_due_fatal(now)
         if (at := self._policy.deadline) is not None and now >= at:
             self._note(partial(self._policy.tick, now))
-        self._carry_out_all()
+        self._carry_out()
 
     def _has_taken_over(self) -> bool:
         if self._groups.has_found:
@@ -271,7 +256,7 @@ class _ElasticDriver:
             self._note(partial(self._policy.hosts_found, time.monotonic(), hosts))
 
     def ended(self, workers: Sequence[Worker]) -> None:
-        self._read_mailbox()  # what they had said comes first
+        self._read_mailbox()  # their messages come first
         for worker in workers:
             self._exited(worker.number, worker.exit_code or 0)
             self._loop.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
@@ -281,7 +266,7 @@ class _ElasticDriver:
         self._loop.say_verbose(f"started {worker.name}")
 
     def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
-        if not self._messages.has_heard:  # nobody has got as far as init: nothing is known to work
+        if not self._messages.has_heard:  # no worker has reached init: nothing is known to work
             self._loop.end(JobOutcome(trouble.status, f"horovodrun: {trouble.text}\n"))
             return
         self._loop.say(trouble.text)
@@ -293,7 +278,9 @@ class _ElasticDriver:
         self._loop.say_verbose(f"{group.hostname} has answered")
         if group.dropped_lines:
             lines = f"{group.dropped_lines} lines of output"
-            self._loop.say(f"{group.hostname}: {lines} were dropped while nobody took them")
+            self._loop.say(
+                f"{group.hostname}: {lines} were dropped while no launcher was connected"
+            )
         for number in self._groups.connected(group):
             self._exited(number, -signal.SIGKILL)
         for worker in group.workers.values():
@@ -316,7 +303,7 @@ class _ElasticDriver:
         self._note(partial(self._policy.host_lost, time.monotonic(), hostname, reason))
 
     def _give_up(self, number: int) -> None:
-        """Nobody will hear of this worker any more."""
+        """No more events of this worker will come."""
         self._messages.forget(number)
         self._take_answer(number, -signal.SIGKILL)
 
@@ -331,21 +318,21 @@ class _ElasticDriver:
         self._note(partial(exited, now, number, exit_code, is_complete=is_complete))
 
     def _take_answer(self, number: int, exit_code: int) -> bool:
-        """Whether a worker that has ended has left what it was started for."""
+        """Whether a worker that has ended has left its result."""
         return self._answers is None or self._answers.note_end(number, exit_code)
 
     def _read_mailbox(self) -> None:
         for worker, word, count, value in self._mailbox.take():
             if word == "ready":
-                self._hear_ready(worker, count, value)
+                self._read_ready(worker, count, value)
             elif word == "done":
                 self._note(partial(self._policy.worker_done, time.monotonic(), worker))
             elif word == "fatal":
                 self._note_fatal(worker, printable(value.decode(errors="replace")))
 
-    def _hear_ready(self, worker: int, count: int, value: bytes) -> None:
+    def _read_ready(self, worker: int, count: int, value: bytes) -> None:
         try:
-            ready = Ready.decoded(value)
+            ready = Ready.from_bytes(value)
         except BadMessageError as error:
             self._note_fatal(worker, str(error.of(f"worker {worker}")))
         else:
@@ -360,10 +347,10 @@ class _ElasticDriver:
     def _note_fatal(self, worker: int, text: str) -> None:
         now = time.monotonic()
         event = partial(self._policy.worker_fatal, now, worker, text)
-        # Whoever waits for an answer is told all of it.
+        # A caller that waits for an answer gets the worker's own error.
         self._fatal[worker] = (now + (_LAST_WORDS_S if self._answers else 0.0), event)
 
-    def _look_at_fatal(self, now: float) -> None:
+    def _note_due_fatal(self, now: float) -> None:
         for worker, (due, event) in list(self._fatal.items()):
             if now >= due:
                 del self._fatal[worker]
@@ -374,23 +361,23 @@ class _ElasticDriver:
 
     # What is done.
 
-    def _carry_out_all(self) -> None:
+    def _carry_out(self) -> None:
         while self._events and not self._loop.is_ending:
             self._record.pending = self._decisions()
             self._remember()
             for action in self._record.pending:
-                self._actions[type(action)](action)
+                self._handlers[type(action)](action)
         self._groups.keep(self._record.hostnames)
 
     def _decisions(self) -> list[Action]:
-        """On all that has happened so far."""
+        """The policy's actions for all events so far."""
         actions: list[Action] = []
         while self._events:
             actions += self._events.popleft()()
         return actions
 
     def _remember(self) -> None:
-        """Before anything is done, so that nothing is done that another driver does not know."""
+        """Write the record before the actions, so that another driver knows all that was done."""
         self._record.stores = self._server.addresses
         try:
             self._memory.keep(self._record)
@@ -398,19 +385,19 @@ class _ElasticDriver:
             self._say_once(f"this job cannot be taken over from here on: {error}")
 
     def _say_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._said_once:
+            self._said_once.add(text)
             self._loop.say(text)
 
     def _start(self, action: Start) -> None:
         self._add_log(action.worker)
         if self._answers is not None:
-            self._answers.note_place(0, action.worker, action.rank_info)
+            self._answers.note_position(0, action.worker, action.rank_info)
         self._groups.start(action.worker, action.rank_info)
 
     def _add_log(self, number: int) -> None:
         try:
-            self._logs.add(number)
+            self._loop.logs.add(number)
         except OSError as error:
             self._loop.say(f"the output of worker {number} is not kept: {error}")
 
@@ -430,7 +417,7 @@ class _ElasticDriver:
     def _set_rank(self, world: int, number: int, assignment: RankAssignment) -> None:
         slot = self._groups.set_rank(number, assignment)
         if self._answers is not None and slot is not None and not assignment.is_provisional:
-            self._answers.note_place(world, number, slot)
+            self._answers.note_position(world, number, slot)
 
     def _finish(self, action: Finish) -> None:
         outcome = action.outcome

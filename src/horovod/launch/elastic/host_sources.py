@@ -1,6 +1,6 @@
-"""The sources of hosts: a script that is run every second, or a list that never changes.
+"""Where the hosts of an elastic job come from: a script, a fixed list, or embedded agents.
 
-Both say what they find to ``report``, on the thread that calls them. The script's exit status comes
+A source tells ``report`` what it finds, on the thread that calls it. The script's exit status comes
 through ``note_exit``, since the launcher reaps all children itself.
 """
 
@@ -11,12 +11,14 @@ import os
 import selectors
 import signal
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from horovod.launch.elastic.discovery import Discovery, Finding, Trouble
-from horovod.launch.workers.processes import command_argv, describe_exit, signal_group
+from horovod.launch.embedded.agent_news import AgentUpdates
+from horovod.launch.model.host_plan import command_argv
+from horovod.launch.model.job_plan import EmbeddedAgentAddress
+from horovod.launch.workers.processes import describe_exit, signal_group
 
-__all__ = ["DiscoveryScript", "FixedHosts", "HostSource"]
+__all__ = ["DiscoveryScript", "EmbeddedAgentHosts", "FixedHosts", "HostSource"]
 
 _PERIOD_S = 1.0
 _LIMIT_S = 10.0
@@ -26,55 +28,76 @@ _MAX_OUTPUT_BYTES = 1024 * 1024
 Report = Callable[[Finding], None]
 
 
-class HostSource(Protocol):
-    """Where the hosts of a job come from."""
+class HostSource:
+    """The source of a job's hosts. ``pid`` is the child that runs now, for the launcher to reap.
 
-    @property
-    def pid(self) -> int | None:
-        """The child that runs now, for whoever reaps it."""
+    ``deadline`` is when ``tick`` is needed.
+    """
 
-    @property
-    def deadline(self) -> float | None:
-        """When ``tick`` is needed."""
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.pid: int | None = None
+        self.deadline: float | None = None
 
     def tick(self, now: float) -> None:
         """Do what is due; never blocks."""
 
     def note_exit(self, pid: int, status: int) -> bool:
         """Whether this child, which has been reaped, was the source's; negative: a signal."""
+        return False
 
     def close(self) -> None:
         """End what runs; a child of it is still to be reaped."""
 
 
-class FixedHosts:
-    """Hosts that are there all the time."""
-
-    pid = None
+class FixedHosts(HostSource):
+    """Hosts that never change."""
 
     def __init__(self, hosts: Mapping[str, int], report: Report) -> None:
+        super().__init__(report)
         self._hosts = dict(hosts)
-        self._report = report
-        self.deadline: float | None = 0.0
+        self.deadline = 0.0
 
     def tick(self, now: float) -> None:
-        """Say which, once."""
+        """Report the hosts once."""
         if self.deadline is not None:
             self.deadline = None
             self._report(Finding(self._hosts))
 
-    def note_exit(self, pid: int, status: int) -> bool:
-        """Never: there is no child."""
-        return False
+
+class EmbeddedAgentHosts(HostSource):
+    """Embedded agents as hosts. They come and go as the engine that placed them says.
+
+    ``addresses`` are those of all agents that have ever been there.
+    """
+
+    def __init__(
+        self, updates: AgentUpdates, selector: selectors.BaseSelector, report: Report
+    ) -> None:
+        super().__init__(report)
+        self.addresses: dict[str, EmbeddedAgentAddress] = {}
+        self._updates = updates
+        self._selector = selector
+        selector.register(updates, selectors.EVENT_READ, self._read)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """See ``HostSource``."""
+        self._selector.unregister(self._updates)
+
+    def _read(self) -> None:
+        self._updates.clear()
+        agents = self._updates.latest
+        if isinstance(agents, str):
+            self._report(Finding(error=agents, is_final=True))
+            return
+        self.addresses.update({name: agent.address for name, agent in agents.items()})
+        self._report(Finding({name: agent.slots for name, agent in agents.items()}))
 
 
-class DiscoveryScript:
+class DiscoveryScript(HostSource):
     """Runs ``command`` every second, never twice at a time, and for 10 s at most.
 
-    It is the leader of a process group of its own, reads nothing, and writes errors where the
+    The command leads a process group of its own, reads nothing, and writes errors where the
     launcher does. A command with spaces is run by ``/bin/sh``.
     """
 
@@ -86,17 +109,16 @@ class DiscoveryScript:
         report: Report,
         environ: Mapping[str, str],
     ) -> None:
-        self._words = command_argv((command,))
+        super().__init__(report)
+        self._argv = command_argv((command,))
         self._discovery = Discovery(f"the host discovery script {command}", slots_per_host)
         self._selector = selector
-        self._report = report
         self._environ = environ
-        self.pid: int | None = None
         self._fd: int | None = None
         self._output = bytearray()
         self._is_too_slow = False
         self._next_start = 0.0
-        self.deadline: float | None = 0.0
+        self.deadline = 0.0
 
     def tick(self, now: float) -> None:
         """Start the script or, if it still runs, end it."""
@@ -116,7 +138,9 @@ class DiscoveryScript:
         """See ``HostSource``."""
         if pid != self.pid:
             return False
-        self._read_all()
+        # A child that outlives the script may hold the pipe open, so only what is there is read.
+        while self._read_some() and len(self._output) <= _MAX_OUTPUT_BYTES:
+            pass
         self._close_pipe()
         self.pid = None
         self.deadline = self._next_start
@@ -142,7 +166,7 @@ class DiscoveryScript:
         except OSError as error:
             os.close(read_fd)
             self.deadline = self._next_start
-            text = f"{self._words[0]} cannot be run: {error.strerror}"
+            text = f"{self._argv[0]} cannot be run: {error.strerror}"
             self._report(self._discovery.failed(Trouble.FAILING, text))
             return
         finally:
@@ -153,8 +177,8 @@ class DiscoveryScript:
 
     def _spawn(self, write_fd: int) -> int:
         return os.posix_spawnp(
-            self._words[0],
-            self._words,
+            self._argv[0],
+            self._argv,
             self._environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -172,11 +196,6 @@ class DiscoveryScript:
             text = f"it printed more than {_MAX_OUTPUT_BYTES} bytes"
             return self._discovery.failed(Trouble.GARBAGE, text)
         return self._discovery.answered(self._output.decode(errors="backslashreplace"))
-
-    def _read_all(self) -> None:
-        """What is in the pipe now; a child that outlives the script may hold it open."""
-        while self._read_some() and len(self._output) <= _MAX_OUTPUT_BYTES:
-            pass
 
     def _read_some(self) -> bool:
         if self._fd is None:

@@ -1,15 +1,15 @@
-"""What the driver of a job with an id leaves for the one that comes after its crash.
+"""The record that the driver of a job with an id leaves for the driver that follows its crash.
 
-A file in the driver's folder: a line that says what it is, then the pickled ``Record``. It is read
-only if it is the user's alone and this version's own. Times in it are those of the machine's
-monotonic clock, so it means nothing after a reboot. Atomic for the crash of the driver, not of the
-machine.
+It is a file in the driver's folder: a line that says what it is, then the pickled ``Record``. It is
+read only if it is private to the user and this version's own. Times in it are those of the
+machine's monotonic clock, so it is invalid after a reboot. Writing it is atomic for a crash of the
+driver, not of the machine.
 
 The driver writes the record before it acts. The next driver loads it, listens at the same addresses
-and repeats what may not have been done. What the keepers report becomes ordinary events: a worker
-that is missing has exited, an unknown one is killed. No event reaches the director before one
-worker is found. If there is none, the job begins anew with another secret, port and *run*, so that
-no process of the old run can pass for a worker of the new one.
+and repeats what may not have been done. Reports of the detached agents become ordinary events: a
+missing worker has exited, an unknown one is killed. No event reaches the policy before one worker
+is found. If there is none, the job begins anew with another secret, port and *run*, so that no
+process of the old run can pass for a worker of the new one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class JobRefusedError(Exception):
 class Record:
     """What a driver knows that its workers and their hosts do not.
 
-    ``run`` tells one beginning of a job from another; ``pending`` are decisions that may not have
-    been carried out.
+    ``run`` identifies one beginning of a job; ``pending`` are decisions that may not have been
+    carried out.
     """
 
     run: str
@@ -68,11 +68,11 @@ class Record:
     policy: ElasticPolicy
     stores: list[tuple[str, int]] = field(default_factory=list)
     hostnames: set[str] = field(default_factory=set)  # as last found
-    asked: dict[int, int] = field(default_factory=dict)  # for how many seats, by worker
+    asked: dict[int, int] = field(default_factory=dict)  # the last question, by worker
     answers: dict[int, tuple[int, RankAssignment]] = field(
         default_factory=dict
     )  # to which of them, how
-    worlds: list[int] = field(default_factory=list)  # whose meeting may be in the store
+    worlds: list[int] = field(default_factory=list)  # whose keys may be in the store
     abandoned: Abandon | None = None
     updates: int = 0
     news: dict[int, Update] = field(default_factory=dict)  # of the current world
@@ -87,9 +87,9 @@ def new_record(plan: JobPlan) -> Record:
 
 
 class Memory:
-    """The folder of ``plan``'s job, this driver's alone; nothing is kept for one without an id.
+    """The folder of ``plan``'s job, for this driver alone; nothing is kept for a job without an id.
 
-    ``recalled`` is what the driver before has left; if that is of no use ``void`` says why.
+    ``recalled`` is the last driver's record; if that is of no use, ``void`` says why.
 
     Raises:
         JobRefusedError: another driver lives, the job was begun otherwise, or the folder is not
@@ -154,12 +154,12 @@ class Memory:
                 )
         try:
             self.recalled = pickle.loads(state)
-        except Exception as error:  # whatever a damaged file comes to
+        except Exception as error:  # unpickling a damaged file may raise anything
             raise JobRefusedError(f"{self._path} cannot be read: {error}; remove it") from None
 
 
 def heading_in(line: bytes) -> dict[str, str]:
-    """What a driver has written there about itself; nothing of what is damaged."""
+    """The first line of a driver's file; empty if it is damaged."""
     try:
         heading = json.loads(line)
     except (ValueError, RecursionError):

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from horovod.launch.elastic.policy.capacity import Capacity
-from horovod.launch.elastic.policy.failures import Ending
-from horovod.launch.elastic.policy.registry import Entry
+from horovod.launch.elastic.policy.workers import Ending, Entry
 from horovod.rendezvous.identity.elastic_messages import Ready, StateVersion
 
 __all__ = [
@@ -19,7 +18,7 @@ __all__ = [
     "newest_state",
     "older_state",
     "over_limit",
-    "pardoned",
+    "reinstated",
     "too_few",
     "waiting",
     "workers",
@@ -38,24 +37,20 @@ def duration(now: float, end: float) -> str:
 
 def hosts_now(capacity: Capacity, now: float) -> str:
     """All hosts found, with their slots and what of them is blacklisted."""
-    banned = capacity.banned_until(now)
+    ends = capacity.blacklisted_hosts(now)
     parts = []
     for name, count in capacity.hosts.items():
         part = f"{name}:{count}"
-        if name in banned:
-            part += f" (blacklisted {duration(now, banned[name])})"
-        else:
-            ends = [
-                end for slot_id, end in capacity.resting_until(now).items() if slot_id[0] == name
-            ]
-            if ends:
-                part += f" ({len(ends)} blacklisted {duration(now, max(ends))})"
+        if name in ends:
+            part += f" (blacklisted {duration(now, ends[name])})"
+        elif slots := capacity.blacklisted_slots(now, name):
+            part += f" ({len(slots)} blacklisted {duration(now, max(slots))})"
         parts.append(part)
     return ", ".join(parts) or "no hosts"
 
 
 def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
-    """The minimum was not there in time."""
+    """There were too few slots for too long."""
     return (
         f"horovodrun: timed out waiting for the minimum number of slots: {needed}; after "
         f"{waited_s:g} s {_there_are(living)} that can go on, and the discovery's last "
@@ -64,10 +59,10 @@ def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
 
 
 def lost_state(world: int, endings: Iterable[Ending], now: float, found: str) -> str:
-    """Nobody is left who could give the state to the others."""
+    """No worker is left that could give the state to the others."""
     lines = "".join(f"  {_ending(ending, now)}\n" for ending in endings)
     return (
-        f"horovodrun: nobody is left who has the state: all workers of world {world} that had it "
+        f"horovodrun: no worker with the state is left: all workers of world {world} that had it "
         f"have ended; the discovery's last answer is {found}\n{lines}"
     )
 
@@ -86,9 +81,9 @@ def all_blacklisted(kept: Sequence[Entry], needed: int, found: str) -> str:
     return f"{text}\n"
 
 
-def pardoned(kept: Sequence[Entry]) -> str:
+def reinstated(kept: Sequence[Entry]) -> str:
     """Blacklisted hosts are used again."""
-    hosts = ", ".join(dict.fromkeys(entry.slot_id.hostname for entry in kept))
+    hosts = ", ".join(dict.fromkeys(entry.hostname for entry in kept))
     names = ", ".join(entry.name for entry in kept)
     return f"{hosts}: no longer blacklisted but for free slots, since {names} can go on there"
 
@@ -103,12 +98,12 @@ def older_state(first: Entry, name: str) -> str:
 
 
 def over_limit(limit: int) -> str:
-    """One world too many; tools look for the end of it."""
+    """One world too many; tools look for the end of the text."""
     return f"horovodrun: the number of resets during elastic job exceeded limit: {limit}\n"
 
 
 def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
-    """The same workers failed to meet again and again, and name nobody."""
+    """The same workers failed to connect again and again, and report no worker as lost."""
     reasons = "".join(f"  {entry.name}: {entry.ready.reason or 'no reason'}\n" for entry in members)
     return (
         f"horovodrun: {attempts} worlds in a row, the last of them world {world}, ended before "
@@ -117,7 +112,7 @@ def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
 
 
 def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
-    """Where the newest state is that the director has heard of."""
+    """Where the newest reported state is."""
     if not ready.state_version.has_state:
         return "No worker has reported a committed state.\n"
     had = "was" if not is_alive else "is"
@@ -144,5 +139,5 @@ def _there_are(count: int) -> str:
 
 
 def workers(count: int) -> str:
-    """So many of them."""
+    """``1 worker``, ``2 workers``."""
     return f"{count} worker" if count == 1 else f"{count} workers"

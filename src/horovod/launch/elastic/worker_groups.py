@@ -1,9 +1,9 @@
-"""The workers of an elastic job on whatever hosts: the crew of each is there when it is needed.
+"""The workers of an elastic job on all its hosts: a worker group for each, made when it is needed.
 
-A name of this machine needs nothing; another one is connected with by ssh, and what is to start
-there waits for that. In a job with an id every host, this machine included, has a keeper, which is
-connected with through a bridge and may have workers already. A crew goes when its host does. What
-the ends of workers and connections mean is decided elsewhere.
+Workers on this machine start at once. Another host is connected by ssh first, and its workers wait
+for that. In a job with an id every host, this machine included, has a detached agent, which is
+connected through a proxy and may have workers already. A group goes with its host. The driver
+decides what the ends of workers and connections mean.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ from dataclasses import dataclass, field
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import WorkerFiles
+from horovod.launch.elastic.memory import Record
 from horovod.launch.jobs.job_loop import JobLoop
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, remote_environment
+from horovod.launch.model.host_plan import (
+    HostPlan,
+    Rendezvous,
+    WorkerSpec,
+    host_plan,
+    remote_environment,
+)
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.addresses import is_own_address, resolve, store_addresses
 from horovod.launch.workers.machine import is_this_machine
-from horovod.launch.workers.processes import command_argv
 from horovod.launch.workers.python_command import python_command, remote_python_command
 from horovod.launch.workers.worker_group import Trouble, WorkerGroup
 from horovod.rendezvous.identity.elastic_messages import RankAssignment
@@ -30,14 +35,12 @@ from horovod.rendezvous.store.server import StoreServer
 
 __all__ = ["WorkerGroups"]
 
-_MOST_STORE_S = 10.0  # for an agent to find a way to the store
-
 
 @dataclass
 class _Connection:
-    """Another host, or any with a keeper.
+    """Another host, or any with a detached agent.
 
-    Once it has answered, what is ``waiting`` starts there and what is ``ending`` ends;
+    Once it has answered, the workers in ``waiting`` start there and those in ``ending`` are ended.
     ``is_again``: it has or had workers of this job.
     """
 
@@ -49,10 +52,10 @@ class _Connection:
 
 
 class WorkerGroups:
-    """``listener`` hears of everything; ``failed`` gets a host's name and why it cannot be used.
+    """``listener`` gets all events; ``failed`` gets a host's name and why it cannot be used.
 
-    ``files`` are those of the call of ``horovod.run``, if it is one. With ``agents``, which come to
-    be known while the job runs, all hosts are guests.
+    ``files`` are those of the call of ``horovod.run``, if it is one. With ``agents``, which are
+    found while the job runs, all hosts have embedded agents.
     """
 
     def __init__(
@@ -61,8 +64,7 @@ class WorkerGroups:
         environ: Mapping[str, str],
         loop: JobLoop,
         server: StoreServer,
-        secret: bytes,
-        run: str,
+        record: Record,
         *,
         listener: Listener,
         failed: Callable[[str, str], None],
@@ -74,13 +76,12 @@ class WorkerGroups:
         self._environ = environ
         self._loop = loop
         self._server = server
-        self._secret = secret
-        self._run = run
+        self._secret, self._run = record.secret, record.run
         self._listener = listener
         self._failed = failed
         self._files = files
         self._agents = agents
-        self.has_found = False  # a worker that was started before this driver
+        self.has_found = False  # a worker of an earlier driver
         self._here = None if plan.elastic.job_id else self._open_local_group()
         self._is_here: dict[str, bool] = {}
         self._connections: dict[str, _Connection] = {}
@@ -118,7 +119,7 @@ class WorkerGroups:
         """Start a worker, at once or when its host has answered."""
         extra = {**self._plan.extra_environment, **_elastic(number)}
         if self._elastic.job_id:
-            extra["_HOROVOD_PATIENCE"] = f"{self._patience_s:g}"
+            extra["_HOROVOD_RECONNECT_TIMEOUT"] = f"{self._reconnect_timeout_s:g}"
         place = WorkerSpec(number, rank_info, extra)
         if self._here is not None and self._on_this_machine(rank_info.hostname):
             self._groups[number] = self._here
@@ -132,7 +133,7 @@ class WorkerGroups:
             connection.waiting[number] = place
 
     def end(self, number: int, *, is_urgent: bool) -> bool:
-        """End a worker; false if there is none: it waits for its host, or has gone."""
+        """End a worker; false if there is no process: it waits for its host, or has ended."""
         group = self._groups.get(number)
         if group is None:
             for connection in self._connections.values():
@@ -147,7 +148,7 @@ class WorkerGroups:
         return True
 
     def has(self, number: int) -> bool:
-        """Whether a worker was started, or will be, and nobody has forgotten it."""
+        """Whether a worker was started, or will be, and was not forgotten."""
         connections = self._connections.values()
         return number in self._groups or any(number in c.waiting for c in connections)
 
@@ -158,7 +159,7 @@ class WorkerGroups:
             group.forget(number)
 
     def set_rank(self, number: int, assignment: RankAssignment) -> RankInfo | None:
-        """What a worker prints goes on under the rank that it has now; its place, if it lives."""
+        """Set the rank that prefixes a worker's lines. Returns its position, if it lives."""
         group = self._groups.get(number)
         worker = None if group is None else group.workers.get(number)
         if worker is None:
@@ -167,7 +168,7 @@ class WorkerGroups:
         return worker.rank_info
 
     def keep(self, hostnames: Collection[str]) -> None:
-        """Part with other hosts than these, where nothing runs."""
+        """Disconnect other hosts than these, where no worker runs."""
         for hostname, connection in list(self._connections.items()):
             is_idle = connection.group.living == 0 and not connection.waiting
             is_idle = is_idle and (connection.group.is_connected or not connection.is_again)
@@ -180,7 +181,7 @@ class WorkerGroups:
         """A host has answered: start what waits for it.
 
         Returns:
-            The workers that it was expected to have and knows nothing of.
+            The workers that it was expected to have and does not have.
         """
         connection = self._connections.get(group.hostname)
         if connection is None or connection.group is not group:
@@ -196,11 +197,11 @@ class WorkerGroups:
         environment = self._environ
         if not self._on_this_machine(group.hostname):
             environment = remote_environment(environment)
-        group.prepare(self._host_plan(group.hostname, environment, stores))
+        group.prepare(self._plan_for(group.hostname, environment, stores))
         return self._compare(connection)
 
     def _compare(self, connection: _Connection) -> list[int]:
-        """What should be there with what is."""
+        """Compare the workers that should be on the host with those that are."""
         group, found = connection.group, set(connection.group.workers)
         known = {number for number, other in self._groups.items() if other is group}
         waiting, connection.waiting = connection.waiting, {}
@@ -218,10 +219,10 @@ class WorkerGroups:
         return sorted(known - found)
 
     def lost(self, group: RemoteWorkerGroup) -> list[int]:
-        """A connection has ended. A keeper still has its workers: it is connected with once more.
+        """A connection has ended. A detached agent keeps its workers: connect with it again.
 
         Returns:
-            The workers that nobody can say anything about any more.
+            The workers about which no more events will come.
         """
         numbers = [number for number, found in self._groups.items() if found is group]
         connection = self._connections.get(group.hostname)
@@ -239,7 +240,7 @@ class WorkerGroups:
         return numbers
 
     def _drop(self, hostname: str) -> None:
-        """A host, and its workers, are none of this job's any more."""
+        """Drop a host with its workers."""
         group = self._connections.pop(hostname).group
         for number in [number for number, found in self._groups.items() if found is group]:
             del self._groups[number]
@@ -261,14 +262,14 @@ class WorkerGroups:
     def _open_local_group(self) -> WorkerGroup:
         group = self._loop.local_group(self._listener)
         group.prepare(
-            self._host_plan("localhost", self._environ, self._server.addresses),
+            self._plan_for("localhost", self._environ, self._server.addresses),
             Rendezvous(*self._server.address, self._secret),
             descriptors=self._files.for_worker if self._files else lambda number: {},
         )
         return group
 
     def _connect(self, hostname: str, numbers: Sequence[int] = ()) -> _Connection:
-        """Connect with a host, whose keeper should have the workers of these ``numbers``."""
+        """Connect with a host, whose detached agent should have these workers."""
         way = self._command_for(hostname) if self._agents is None else self._agents[hostname]
         group = self._loop.remote_group(hostname, way, listener=self._listener, call=self._files)
         if numbers:
@@ -290,12 +291,18 @@ class WorkerGroups:
         )
 
     @property
-    def _patience_s(self) -> float:
+    def _reconnect_timeout_s(self) -> float:
         """How long workers wait for another driver."""
         return self._elastic.limits.elastic_timeout_s if self._elastic.job_id else 0.0
 
+    def _plan_for(
+        self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]
+    ) -> HostPlan:
+        timeout_s = self._reconnect_timeout_s
+        return host_plan(self._plan, hostname, environment, stores, self._secret, timeout_s)
+
     def _stores_for(self, group: RemoteWorkerGroup) -> Sequence[tuple[str, int]]:
-        """Where the host finds the job's store; what it needs for that is opened now."""
+        """The addresses at which the host finds the job's store; missing ones are opened now."""
         if self._on_this_machine(group.hostname):
             return self._server.addresses[:1]
         if self._agents is None:
@@ -308,21 +315,6 @@ class WorkerGroups:
         missing = [host for host in wanted if host not in there and is_own_address(host)]
         there.update(self._server.listen([(host, 0) for host in missing]))
         return [(host, there[host]) for host in wanted if host in there]
-
-    def _host_plan(
-        self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]
-    ) -> HostPlan:
-        return HostPlan(
-            hostname=hostname,
-            words=tuple(command_argv(self._plan.command)),
-            environment=environment,
-            stores=tuple(stores),
-            secret=self._secret,
-            store_timeout_s=min(_MOST_STORE_S, self._plan.others.start_timeout_s / 2),
-            interfaces=self._plan.interfaces,
-            patience_s=self._patience_s,
-            has_call=self._files is not None,
-        )
 
 
 def _elastic(number: int) -> dict[str, str]:

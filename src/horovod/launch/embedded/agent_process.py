@@ -1,7 +1,7 @@
-"""The child of an engine's process that is a launcher's agent there; see ``agent.py``.
+"""The child of an engine's process that is a launcher's agent there; see ``embedded_agent.py``.
 
-It listens with a socket that it inherits. Whoever connects has to prove that it knows the job's
-secret, strangers take nothing from it; the first who can is the launcher, and the only one.
+It listens with a socket that it inherits. A peer has to prove that it knows the job's secret;
+unauthenticated peers get no data. The first peer with a proof is the launcher, and the only one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from typing import NoReturn
 from horovod.launch.embedded.embedded_agent import EmbeddedAgentOrders
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.remote.agent import Agent, forget_signal_settings
-from horovod.launch.wire.handshake import REFUSAL, AgentHandshake, HandshakeError
+from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake, ProtocolError
+from horovod.launch.workers.processes import take_stdin
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.rendezvous.base.descriptors import accept_some, most_strangers
-from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
+from horovod.rendezvous.base.admission import (
+    UnauthenticatedPeers,
+    accept_some,
+    most_unauthenticated,
+)
 
 __all__ = ["main"]
 
@@ -32,8 +36,8 @@ _MOST_GREETING_BYTES = 256
 def main() -> NoReturn:
     """Serve the launcher that comes until it is done, or the engine's process has ended."""
     forget_signal_settings()
-    orders = EmbeddedAgentOrders.decoded(_first_line())
-    lifeline = _take_standard_input()
+    orders = EmbeddedAgentOrders.from_bytes(_first_line())
+    lifeline = take_stdin()  # workers must not read it
     os.set_inheritable(orders.listener_fd, False)
     with (
         socket.socket(fileno=orders.listener_fd) as listener,
@@ -45,7 +49,7 @@ def main() -> NoReturn:
 
 
 def _first_line() -> bytes:
-    """Of standard input, and not a byte more: its end comes to be waited for."""
+    """The first line of standard input, and no byte more: the loop waits for its end."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -53,15 +57,6 @@ def _first_line() -> bytes:
             sys.exit(1)
         line += byte
     return line
-
-
-def _take_standard_input() -> int:
-    """Move it out of the way of workers."""
-    lifeline = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return lifeline
 
 
 def _say(text: str) -> None:
@@ -81,9 +76,7 @@ class _EmbeddedAgentProcess:
         self._listener = listener
         self._lifeline = lifeline
         self._selector = selector
-        self._strangers: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(
-            most_strangers()
-        )
+        self._peers = UnauthenticatedPeers[socket.socket](most_unauthenticated())
         self._handshakes: dict[socket.socket, AgentHandshake] = {}
         self._handshake: AgentHandshake | None = None  # the launcher's
         self._has_failed = False
@@ -97,10 +90,10 @@ class _EmbeddedAgentProcess:
         )
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)
-        selector.register(lifeline, selectors.EVENT_READ, self._hear_lifeline)
+        selector.register(lifeline, selectors.EVENT_READ, self._read_lifeline)
 
     def run(self) -> int:
-        """Until nothing is left to do; the exit code."""
+        """Serve until nothing is left to do. Returns the exit code."""
         self._agent.wait_for_launcher(self._orders.patience_s)
         try:
             self._agent.run()
@@ -108,73 +101,73 @@ class _EmbeddedAgentProcess:
             self._agent.close()
         return 1 if self._has_failed or self._agent.has_given_up else 0
 
-    # Who comes.
+    # Peers.
 
     def _accept(self) -> None:
-        if self._handshake is not None:  # the launcher has come in this turn of the loop
+        if self._handshake is not None:  # the launcher has connected in this turn of the loop
             return
         try:
-            # So few at once that each of them has many turns to prove itself.
-            for stranger, address in accept_some(self._listener, self._strangers.most // _TURNS):
-                if self._strangers.is_full:
+            # Few at once, so that each of them has many turns of the loop to prove itself.
+            for peer, address in accept_some(self._listener, self._peers.most // _TURNS):
+                if self._peers.is_full:
                     self._make_room()
-                self._welcome(stranger, address[0])
+                self._add(peer, address[0])
         except OSError:
             self._make_room()
 
-    def _welcome(self, stranger: socket.socket, address: str) -> None:
-        stranger.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _add(self, peer: socket.socket, address: str) -> None:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         handshake = AgentHandshake(bytes.fromhex(self._orders.secret))
-        self._strangers.add(stranger, address)
-        self._handshakes[stranger] = handshake
-        self._selector.register(stranger, selectors.EVENT_READ, self._hearing(stranger))
-        self._send(stranger, handshake.opening)
+        self._peers.add(peer, address)
+        self._handshakes[peer] = handshake
+        self._selector.register(peer, selectors.EVENT_READ, self._reader_of(peer))
+        self._send(peer, handshake.opening)
 
     def _make_room(self) -> None:
-        """A launcher that was dropped unheard comes again."""
-        if (stranger := self._strangers.first_to_go()) is not None:
-            self._part(stranger)
+        """Drop a peer. A launcher that is dropped connects again."""
+        if (peer := self._peers.first_to_go()) is not None:
+            self._drop(peer)
 
-    def _hearing(self, stranger: socket.socket) -> Callable[[], None]:
-        return lambda: self._hear(stranger)
+    def _reader_of(self, peer: socket.socket) -> Callable[[], None]:
+        return lambda: self._read(peer)
 
-    def _hear(self, stranger: socket.socket) -> None:
-        handshake = self._handshakes.get(stranger)
-        if handshake is None:  # parted with in this turn of the loop
+    def _read(self, peer: socket.socket) -> None:
+        handshake = self._handshakes.get(peer)
+        if handshake is None:  # dropped in this turn of the loop
             return
         try:
-            data = stranger.recv(_MOST_GREETING_BYTES)
+            data = peer.recv(_MOST_GREETING_BYTES)
             answer = handshake.feed(data)
-        except HandshakeError:
-            self._send(stranger, REFUSAL)
+        except ProtocolError:
+            self._send(peer, PROTOCOL.refusal)
             data = b""
         except OSError:
             data = b""
         if not data:
-            self._part(stranger)
+            self._drop(peer)
             return
-        self._send(stranger, answer)
+        self._send(peer, answer)
         if handshake.is_over:
             self._handshake = handshake
-            self._let_in(stranger)
+            self._serve(peer)
 
-    def _send(self, stranger: socket.socket, data: bytes) -> None:
-        """So little always fits into an empty socket."""
+    def _send(self, peer: socket.socket, data: bytes) -> None:
+        """So few bytes always fit into an empty socket."""
         with contextlib.suppress(OSError):
-            stranger.sendall(data)
+            peer.sendall(data)
 
-    def _part(self, stranger: socket.socket) -> None:
-        self._strangers.remove(stranger)
-        del self._handshakes[stranger]
-        self._selector.unregister(stranger)
-        stranger.close()
+    def _drop(self, peer: socket.socket) -> None:
+        self._peers.remove(peer)
+        del self._handshakes[peer]
+        self._selector.unregister(peer)
+        peer.close()
 
-    def _let_in(self, launcher: socket.socket) -> None:
-        """From now on nobody else is."""
+    def _serve(self, launcher: socket.socket) -> None:
+        """Serve the launcher, and accept no other peer."""
         orders_fd, reports_fd = os.dup(launcher.fileno()), os.dup(launcher.fileno())
         launcher.setblocking(True)
-        for stranger in list(self._handshakes):
-            self._part(stranger)
+        for peer in list(self._handshakes):
+            self._drop(peer)
         self._selector.unregister(self._listener)
         self._listener.close()
         assert self._handshake is not None
@@ -182,10 +175,10 @@ class _EmbeddedAgentProcess:
 
     # What ends it.
 
-    def _hear_lifeline(self) -> None:
+    def _read_lifeline(self) -> None:
         if not os.read(self._lifeline, 1):
             self._selector.unregister(self._lifeline)
-            self._agent.leave("the process that has this guest has ended it")
+            self._agent.leave("the process that has this agent has ended it")
 
     def _note_exit(self, exit_code: int) -> None:
         if exit_code != 0 and not self._agent.is_ending:
@@ -198,7 +191,7 @@ class _EmbeddedAgentProcess:
         return replace(plan, secret=self._handshake.sealed(plan.secret))
 
     def _adapted(self, plan: HostPlan) -> HostPlan:
-        """Without a program of its own it is this Python; what is there already stays there."""
-        words = (plan.words[0] or sys.executable, *plan.words[1:])
+        """Without a program it is this Python. This process's variables stay."""
+        words = (plan.argv[0] or sys.executable, *plan.argv[1:])
         environment = {**os.environ, **plan.environment, **self._orders.environment}
-        return replace(plan, words=words, environment=environment)
+        return replace(plan, argv=words, environment=environment)

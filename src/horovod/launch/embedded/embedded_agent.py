@@ -1,9 +1,9 @@
-"""A guest: an agent that another engine runs where it has placed a process, such as Spark or Ray.
+"""An embedded agent: an agent that another engine, such as Spark or Ray, runs in its processes.
 
 Where ssh leads to other machines, the launcher starts agents by it. Where an engine has placed
-processes, each of them takes in a *guest*: a child that listens at one address, lets in the
-launcher that knows the job's secret, and is its agent (``guest_agent.py``). When the engine's
-process ends, for whatever reason, so do the guest and its workers.
+processes, each of them starts an *embedded agent*: a child that listens at one address, accepts the
+launcher that knows the job's secret, and is its agent (``agent_process.py``). When the engine's
+process ends, for whatever reason, the agent and its workers end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import IO
 
 from horovod.launch.workers.python_command import python_command
@@ -28,10 +27,10 @@ _END_S = 15.0  # two graces of the agent's, and its own end
 
 @dataclass(frozen=True)
 class EmbeddedAgentOrders:
-    """What the child is told on standard input, whose end is the order to end.
+    """What the child reads from standard input. The end of standard input ends it.
 
-    ``environment`` goes to its workers on top of what the launcher says. With
-    ``ends_with_failure`` it ends as soon as one of them has failed.
+    ``environment`` goes to its workers on top of the launcher's. With ``ends_with_failure`` it ends
+    as soon as a worker has failed.
     """
 
     listener_fd: int
@@ -40,22 +39,22 @@ class EmbeddedAgentOrders:
     ends_with_failure: bool
     patience_s: float
 
-    def encoded(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """One line."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
-    def decoded(cls, line: bytes) -> EmbeddedAgentOrders:
-        """What ``encoded`` has made."""
+    def from_bytes(cls, line: bytes) -> EmbeddedAgentOrders:
+        """The inverse of ``to_bytes``."""
         return cls(**json.loads(line))
 
 
 class EmbeddedAgent:
-    """Listens at ``host`` from construction on, ``address`` is where; to be used with ``with``.
+    """Listens at ``host``, on ``address``, from construction on; to be used with ``with``.
 
-    ``launcher`` is this node's way to the machine where the launcher is. Nobody needs to call
-    anything while the guest serves; ``wait`` says how it ended. If no launcher comes within
-    ``patience_s``, it ends. See ``EmbeddedAgentOrders`` for the rest.
+    ``launcher`` is the address of the launcher's machine, as this node reaches it. The agent serves
+    by itself; ``wait`` returns how it ended. If no launcher connects within ``patience_s``, it
+    ends. See ``EmbeddedAgentOrders`` for the rest.
 
     Raises:
         OSError: the address is not this machine's, or no process can be started.
@@ -74,7 +73,7 @@ class EmbeddedAgent:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as listener:
             self.address: tuple[str, int] = listener.getsockname()[:2]
-            # As sshd says where the launcher comes from.
+            # As sshd tells the launcher's address.
             environ = {**os.environ, "SSH_CONNECTION": f"{launcher} 0 {host} 0"}
             self._child, self._lifeline = _start(listener.fileno(), environ)
             orders = EmbeddedAgentOrders(
@@ -85,10 +84,10 @@ class EmbeddedAgent:
                 patience_s,
             )
             with contextlib.suppress(BrokenPipeError):
-                self._lifeline.write(orders.encoded())
+                self._lifeline.write(orders.to_bytes())
 
     def wait(self) -> int:
-        """Block until it has ended; 0 if that was in order, and no worker had failed."""
+        """Block until it has ended; 0 if the job ended it and no worker had failed."""
         return self._child.wait()
 
     def end(self) -> None:
@@ -98,12 +97,7 @@ class EmbeddedAgent:
     def __enter__(self) -> EmbeddedAgent:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end()
         try:
             self._child.wait(_END_S)
@@ -115,7 +109,7 @@ class EmbeddedAgent:
 def _start(
     listener_fd: int, environ: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    """The guest, which inherits the listening socket, and its standard input, unbuffered."""
+    """The child, which inherits the listening socket, and its standard input, unbuffered."""
     child = subprocess.Popen(
         python_command(sys.executable, "embedded.agent_process"),
         bufsize=0,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horovod.core.base.rank_info import RankInfo, rank_infos
-from horovod.launch.model.environment import Rendezvous, worker_environment
+from horovod.launch.model.host_plan import Rendezvous, worker_environment
 from horovod.launch.workers.addresses import store_addresses
 from horovod.rendezvous.store.server import StoreServer
 

@@ -1,5 +1,11 @@
-"""Experiment files (``riseml.yml``): read, planned as jobs of our launcher, and run on a machine.
+"""Experiment files (``riseml.yml``): reads them, plans them as jobs, and runs the jobs.
 
-``document`` and ``schema`` read a file, ``plan`` says what it comes to; all three are pure.
-``director`` runs the plan; each line is one job, in a process of its own.
+``document`` and ``schema`` read a file and ``plan`` makes jobs of it; all three are pure.
+``runner`` runs the plan; each line is one job with a launcher process of its own.
 """
+
+from pathlib import Path
+
+__all__ = ["SCHEMA"]
+
+SCHEMA = Path(__file__).with_name("riseml.schema.json")

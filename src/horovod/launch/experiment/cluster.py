@@ -1,7 +1,7 @@
-"""The experiments of a file as jobs of a cluster: one for each, with a pod for each worker. Pure.
+"""The experiments of a file as jobs of a cluster, with a pod for each worker. Pure.
 
-There ``OUTPUT_DIR`` is /output, as it was in RiseML's containers: a folder of the experiment's own,
-which its pods share if a volume is mounted there.
+``OUTPUT_DIR`` is /output there, as in RiseML's containers: a folder of the experiment, which its
+pods share if a volume is mounted there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GPU = "nvidia.com/gpu"
 
 
 def object_name(project: str) -> str | None:
-    """The project's name as far as Kubernetes can have it; None if nothing is left."""
+    """The project's name in the characters that Kubernetes allows; None if nothing is left."""
     name = re.sub(r"[^a-z0-9]+", "-", project.lower())
     return re.sub(r"^[^a-z]+|-+$", "", name)[:40].rstrip("-") or None
 
@@ -33,9 +33,9 @@ def cluster_objects(
     form: PodForm,
     kind: str,
     variables: Mapping[str, str],
-    words: tuple[str, ...],
+    options: tuple[str, ...],
 ) -> list[dict[str, Any]]:
-    """The objects of all experiments; ``variables`` and ``words`` are those of every job.
+    """The objects of all experiments; every job has these ``variables`` and ``options``.
 
     Raises:
         ValueError: Kubernetes would refuse a name.
@@ -52,14 +52,14 @@ def cluster_objects(
             process_count=file.demand.size,
             lines=tuple(replaced(line, values) for line in file.run),
             variables={**variables, **_variables(file, name, values)},
-            words=words,
+            options=options,
         )
         objects += objects_of(job, kind)
     return objects
 
 
 def cluster_notes(file: ExperimentFile, form: PodForm) -> list[str]:
-    """What of the file has no effect, or one that may surprise."""
+    """Notes on fields without an effect, and on effects that may surprise."""
     notes = [str(unused) for unused in file.unused if not unused.is_for_clusters]
     count = sum(1 for _ in grid(file.parameters))
     if count > file.concurrency:
@@ -76,14 +76,14 @@ def cluster_notes(file: ExperimentFile, form: PodForm) -> list[str]:
 
 
 def _variables(file: ExperimentFile, name: str, values: Mapping[str, str]) -> dict[str, str]:
-    # With GPUs the cluster says which ones a pod sees.
+    # The cluster decides which GPUs a pod sees.
     no_gpus = {} if file.gpus else {"CUDA_VISIBLE_DEVICES": ""}
     parameters = {parameter.variable: values[parameter.name] for parameter in file.parameters}
     return {**parameters, "EXPERIMENT_ID": name, "OUTPUT_DIR": OUTPUT, **no_gpus}
 
 
 def _resources(file: ExperimentFile, given: Mapping[str, str]) -> dict[str, str]:
-    """The file's, where the command line says nothing else; GPUs of another maker replace these."""
+    """``given`` and the file's other resources; given GPUs of any maker replace the file's."""
     resources = {}
     if file.cpus is not None:
         resources["cpu"] = file.cpus

@@ -1,33 +1,35 @@
-"""``horovodrun --experiment FILE``: from the file's name to an exit status."""
+"""``horovodrun --experiment FILE``: reads the file and runs, shows or prints its experiments."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.launch.experiment.cluster import cluster_notes, cluster_objects, object_name
-from horovod.launch.experiment.document import ExperimentError
-from horovod.launch.experiment.folders import free_number, make_folder, take_number
-from horovod.launch.experiment.machine_gpus import gpu_ids
-from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
+from horovod.launch.experiment.document import ExperimentError, resolved_copy
+from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions, Site, make_plan
 from horovod.launch.experiment.runner import run_plan
 from horovod.launch.experiment.schema import ExperimentFile, read_experiment
 from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
-from horovod.launch.kubernetes.command import words_in_pods
+from horovod.launch.kubernetes.command import pod_options
 from horovod.launch.kubernetes.manifest import render
 from horovod.launch.kubernetes.options import pod_form
 from horovod.launch.model.hosts import HostSlots
 from horovod.launch.workers.machine import recognise
 
-__all__ = ["print_file", "run_file"]
+__all__ = ["CONFIGURATION", "free_number", "gpu_ids", "print_file", "run_file", "take_number"]
 
 _OUTPUT = "output"
 _MOST_BYTES = 100_000  # are read within a second
-# As for a wrong command line: nothing was started.
-_REFUSED = 2
+_REFUSED = 2  # the exit status of a wrong command line, too
+# The copy of the file that each experiment leaves beside its output.
+CONFIGURATION = "riseml-configuration.yml"
+_NVIDIA_SMI_S = 30
 
 
 def run_file(
@@ -38,14 +40,14 @@ def run_file(
     is_dry_run: bool,
     environ: Mapping[str, str],
 ) -> int:
-    """Run the experiments of the file, or say what would run; the exit status.
+    """Run the experiments of the file, or show what would run; returns the exit status.
 
-    ``hosts``, if given, are where the workers go, and limit how many processes run at a time.
-    Output goes to ``output`` in the current folder, which is that of the commands, too.
+    The workers run on ``hosts``, whose slots limit how many processes run at a time; None is this
+    machine without a limit. Commands run in the current folder; output goes to ``output`` in it.
 
     Raises:
-        OSError: the file cannot be read, or a folder not be made.
-        ValueError: an interface that was named does not exist.
+        OSError: the file cannot be read, or a folder cannot be made.
+        ValueError: a named network interface does not exist.
     """
     text = _content(path)
     file = _read(path, text)
@@ -65,19 +67,18 @@ def run_file(
 
 
 def print_file(path: Path, given: argparse.Namespace, variables: Mapping[str, str]) -> int:
-    """Print the manifest of the file's experiments; the exit status.
+    """Print the manifest of the file's experiments; returns the exit status.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the options about pods are wrong.
+        ValueError: an option about pods is wrong.
     """
     file = _read(path, _content(path))
     if file is None:
         return _REFUSED
     form = pod_form(given, image=file.image, name=object_name(file.project))
     assert form is not None
-    words = words_in_pods(given)
-    objects = cluster_objects(file, form, given.kubernetes, variables, words)
+    objects = cluster_objects(file, form, given.kubernetes, variables, pod_options(given))
     for note in cluster_notes(file, form):
         _say(note)
     print(render(objects), end="")
@@ -93,7 +94,7 @@ def _content(path: Path) -> bytes:
 
 
 def _read(path: Path, text: bytes) -> ExperimentFile | None:
-    """The file; None when it is wrong, with every problem on standard error."""
+    """The file; None if it is wrong, after every problem was printed to standard error."""
     try:
         return read_experiment(text)
     except ExperimentError as error:
@@ -111,12 +112,12 @@ def _site(
     if hosts is None:
         return Site(directory, (SiteHost("localhost", None, gpus),))
     merged, addresses = recognise(hosts, [host.hostname for host in hosts])
-    places = (
-        # Nobody has asked another machine; one slot for each GPU is the custom.
+    site_hosts = (
+        # Another machine is not asked for its GPUs: it has as many as slots.
         SiteHost(name, slots, tuple(map(str, range(slots))) if name in addresses else gpus)
         for name, slots in ((host.hostname, host.slots) for host in merged)
     )
-    return Site(directory, tuple(places), addresses)
+    return Site(directory, tuple(site_hosts), addresses)
 
 
 def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mapping[str, str]) -> int:
@@ -125,9 +126,9 @@ def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mappin
             _say(note)
     count = _count(len(plan.experiments), "experiment")
     processes = _count(plan.file.demand.size, "process", "es")
-    _say(f"{plan.file.project}: {count}, {len(plan.places)} at a time, {processes} each")
+    _say(f"{plan.file.project}: {count}, {len(plan.shares)} at a time, {processes} each")
     sys.stderr.flush()
-    status, records = run_plan(plan, options, environ, lambda one: make_folder(one, text))
+    status, records = run_plan(plan, options, environ, lambda each: _make_folder(each, text))
     show_results(records, sys.stderr)
     return status
 
@@ -138,3 +139,69 @@ def _say(text: str) -> None:
 
 def _count(count: int, what: str, plural: str = "s") -> str:
     return f"{count} {what}{plural if count != 1 else ''}"
+
+
+# Folders of experiments: output/<project>/<number>[/<experiment>].
+
+
+def free_number(project: Path) -> int:
+    """The number of the project's next experiment, from 1. Makes no folder."""
+    if not project.is_dir():
+        return 1
+    names = (entry.name for entry in project.iterdir())
+    numbers = (int(n) for n in names if n.isascii() and n.isdecimal() and len(n) < 10)
+    return max(numbers, default=0) + 1
+
+
+def take_number(project: Path) -> int:
+    """Make the folder of the next free number; returns the number. Raises OSError."""
+    project.mkdir(parents=True, exist_ok=True)
+    while True:
+        number = free_number(project)
+        try:
+            (project / str(number)).mkdir()
+        except FileExistsError:  # another launcher has just made it
+            continue
+        return number
+
+
+def _make_folder(experiment: Experiment, text: bytes) -> None:
+    """Make the folder of an experiment, with its own copy of the file ``text``. Raises OSError.
+
+    The folder above it is new, so nothing is overwritten.
+    """
+    experiment.output_directory.mkdir(parents=True, exist_ok=True)
+    copy = resolved_copy(text, experiment.lines, experiment.values)
+    with (experiment.output_directory / CONFIGURATION).open("x", encoding="utf-8") as file:
+        file.write(copy)
+
+
+# GPUs of this machine.
+
+
+def gpu_ids(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs of this machine as in CUDA_VISIBLE_DEVICES: its value if it is set, else all."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return _usable(visible)
+    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
+    if program is None:
+        return ()
+    try:
+        listed = subprocess.run(
+            [program, "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):  # the driver does not answer
+        return ()
+    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return tuple(map(str, range(count)))
+
+
+def _usable(visible: str) -> tuple[str, ...]:
+    """CUDA reads the list up to the first entry that is not a device."""
+    usable: list[str] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        if not entry or entry.startswith("-") or entry in usable:
+            break
+        usable.append(entry)
+    return tuple(usable)

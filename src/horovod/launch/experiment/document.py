@@ -1,4 +1,4 @@
-"""A YAML file as fields with dotted paths, which note everything that is wrong with them.
+"""A YAML file as values for a schema, with the position and the written text of each.
 
 PyYAML composes the tree; nothing is constructed from it, so no tag of the file can do anything,
 and every value keeps the text it was written as: ``1e-6`` stays ``1e-6``. Pure.
@@ -6,14 +6,17 @@ and every value keeps the text it was written as: ``1e-6`` stays ``1e-6``. Pure.
 
 from __future__ import annotations
 
-import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
-__all__ = ["Document", "ExperimentError", "Field", "Problem", "resolved_copy"]
+__all__ = ["Document", "ExperimentError", "Path", "Problem", "listed", "resolved_copy"]
+
+Path = tuple[str | int, ...]  # the keys and indices that lead to a value
 
 _TAG = "tag:yaml.org,2002:"
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,8})")
@@ -21,12 +24,12 @@ _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
 _LONE_WORD = re.compile(r"\s*([A-Za-z_]+)\s*(?:#.*)?")
 _SHOWN = 40
 _MOST_SHOWN = 6
-_MOST_UNKNOWN = 20
+_QUOTABLE = ("int", "float", "bool")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with the field at ``path``; ``line`` is where it, or what lacks it, stands."""
+    """An error at ``path``; ``line`` is that of the value, or of the mapping that lacks it."""
 
     path: str
     line: int
@@ -37,213 +40,158 @@ class Problem:
         return f"{self.path}{where}: {self.text}" if self.path else f"{self.text}{where}"
 
 
+_TOO_DEEP = Problem("", 0, "nested too deeply for YAML to be read")
+
+
 class ExperimentError(ValueError):
-    """A file that cannot be run, with all that is wrong with it."""
+    """A file that cannot be run, with all its problems."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
 
 
-@dataclass
+class _Fields(dict[str, Any]):
+    """A mapping that may contain itself; only its type is shown."""
+
+    def __repr__(self) -> str:
+        return "a mapping"
+
+
+class _Items(list[Any]):
+    """A list that may contain itself; only its type is shown."""
+
+    def __repr__(self) -> str:
+        return "a list"
+
+
 class Document:
-    """A file's outermost field, and the problems that its fields have noted so far."""
+    """``values`` are the file's as a schema sees them; at most one problem is noted for a path.
 
-    problems: list[Problem] = field(default_factory=list)
+    Raises:
+        ExperimentError: the text is not YAML, or empty.
+    """
 
-    def read(self, text: bytes | str) -> Field:
-        """The outermost field of ``text``.
-
-        Raises:
-            ExperimentError: it is no YAML, or holds nothing.
-        """
-        node = _compose(text)
-        if node is None:
+    def __init__(self, text: bytes | str) -> None:
+        root = _compose(text)
+        if root is None:
             raise ExperimentError([Problem("", 0, "the file is empty; expected project and train")])
-        return Field("", node, self)
+        self._root = root
+        self._problems: dict[Path, Problem] = {}
+        self._known: dict[int, Any] = {}  # values by the id of their nodes, for aliases
+        try:
+            self.values = self._value(root, ())
+        except RecursionError:
+            raise ExperimentError([_TOO_DEEP]) from None
 
     def check(self) -> None:
-        """Raise what has been noted, in the order of the file."""
-        if self.problems:
-            raise ExperimentError(sorted(self.problems, key=lambda problem: problem.line))
+        """Raise all noted problems, in the order of the file."""
+        if self._problems:
+            problems = self._problems.values()
+            raise ExperimentError(sorted(problems, key=lambda problem: problem.line))
 
+    def say(self, path: Path, text: str, line: int | None = None) -> None:
+        """Note a problem with the value at ``path``."""
+        line = self.line(path) if line is None else line
+        self._problems.setdefault(path, Problem(path_text(path), line, text))
 
-@dataclass(frozen=True)
-class Field:
-    """One value of the file. What it is not, it notes as a problem and answers with None."""
+    def expected(self, path: Path, what: str, *, wants_text: bool = False) -> None:
+        """Note that ``what`` is expected at ``path`` instead of the value there."""
+        node = self.node(path)
+        kind = _kind(node)
+        unusable = _unusable(str(node.value)) if kind == "str" else ""
+        quotes = "; put it into quotes" if wants_text and kind in _QUOTABLE else ""
+        self.say(path, f"found {_found(node)}, expected {what}{unusable}{quotes}")
 
-    path: str
-    node: yaml.Node
-    document: Document = field(repr=False, compare=False)
+    def get(self, *path: str | int) -> Any:
+        """The value at ``path``; None if it is missing, or has a problem at or below it."""
+        has_problem = any(noted[: len(path)] == path for noted in self._problems)
+        return None if has_problem else self.raw(*path)
 
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.path.rpartition(".")[2]
+    def raw(self, *path: str | int) -> Any:
+        """The value at ``path``, which may have a problem; None if it is missing."""
+        value = self.values
+        for part in path:
+            if not isinstance(value, dict) or part not in value:
+                return None
+            value = value[part]
+        return value
 
-    @property
-    def line(self) -> int:
-        """Where the value begins, from 1."""
-        return int(self.node.start_mark.line) + 1
-
-    @property
-    def is_mapping(self) -> bool:
-        """Whether there are fields below this one."""
-        return isinstance(self.node, yaml.MappingNode)
-
-    @property
-    def is_list(self) -> bool:
-        """Whether there are items below this one."""
-        return isinstance(self.node, yaml.SequenceNode)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the fields below this one."""
-        pairs = self.node.value if isinstance(self.node, yaml.MappingNode) else ()
-        return tuple(str(key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode))
-
-    @property
-    def is_text(self) -> bool:
-        """Whether this is a string to YAML."""
-        return self._kind == "str"
-
-    @property
-    def written(self) -> str:
-        """A scalar as it was written."""
-        return str(self.node.value)
-
-    @property
-    def _kind(self) -> str:
-        if not isinstance(self.node, yaml.ScalarNode):
-            return ""
-        return str(self.node.tag).removeprefix(_TAG)
-
-    def say(self, text: str) -> None:
-        """Note a problem with this field."""
-        self.document.problems.append(Problem(self.path, self.line, text))
-
-    def expected(self, what: str) -> None:
-        """Note that this is not ``what`` should be here."""
-        self.say(f"found {self._found()}, expected {what}")
-
-    def section(
-        self,
-        known: Sequence[str],
-        required: Mapping[str, str] | None = None,
-        hints: Mapping[str, str] | None = None,
-    ) -> dict[str, Field]:
-        """The fields of a mapping that may have these names and must have the required ones.
-
-        ``required`` says of each what is expected there, ``hints`` what an unknown name asks for.
-        """
-        colon = f"; write {self.written}:" if self.is_text and self.written in known else ""
-        fields = self.entries(f"a mapping with {_names(known)}{colon}")
-        if fields is None:
-            return {}
-        unknown = [fields.pop(name) for name in [*fields] if name not in known]
-        for entry in unknown[:_MOST_UNKNOWN]:
-            hint = (hints or {}).get(entry.name) or _unknown(entry.name, known)
-            entry.say(f"unknown field; {hint}")
-        if len(unknown) > _MOST_UNKNOWN:
-            self.say(f"has {len(unknown) - _MOST_UNKNOWN} more unknown fields")
-        for name, what in (required or {}).items():
-            if name not in fields:
-                path = _below(self.path, name)
-                problem = Problem(path, self.line, f"found nothing, expected {what}")
-                self.document.problems.append(problem)
-        return fields
-
-    def entries(self, what: str) -> dict[str, Field] | None:
-        """All fields of a mapping, by name."""
-        if not isinstance(self.node, yaml.MappingNode):
-            self.expected(what)
-            return None
-        fields: dict[str, Field] = {}
-        for key, value in self.node.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-            entry = Field(_below(self.path, name), value, self.document)
-            if name in fields:
-                first = fields[name].line
-                entry.say(f"given twice (first in line {first}); expected once")
+    def node(self, path: Path) -> yaml.Node:
+        """The node of the value at ``path``."""
+        node = self._root
+        for part in path:
+            if isinstance(part, int):
+                node = node.value[part]
             else:
-                fields[name] = entry
-        return fields
+                node = next(value for key, value in node.value if _name(key) == part)
+        return node
 
-    def items(self) -> list[Field]:
-        """The items of a list."""
-        return [
-            Field(f"{self.path}[{index}]", node, self.document)
-            for index, node in enumerate(self.node.value)
-        ]
+    def line(self, path: Path) -> int:
+        """The line where the value at ``path`` begins, from 1."""
+        return int(self.node(path).start_mark.line) + 1
 
-    def string(self, what: str) -> str | None:
-        """A string that can be a word of a command or the value of a variable."""
-        if not self.is_text:
-            quotes = "; put it into quotes" if self._kind in ("int", "float", "bool") else ""
-            self.expected(f"{what}{quotes}")
-            return None
-        return self._checked(what)
+    def written(self, path: Path) -> str:
+        """A scalar as it was written."""
+        return str(self.node(path).value)
 
-    def scalar(self, what: str) -> str | None:
-        """Any single value but null, as it was written."""
-        if self._kind not in ("str", "int", "float", "bool", "timestamp"):
-            self.expected(what)
-            return None
-        return self._checked(what)
+    def _value(self, node: yaml.Node, path: Path) -> Any:
+        """The value of a node; None for text that no command can hold and for unknown tags.
 
-    def whole_number(self, minimum: int, what: str = "a whole number") -> int | None:
-        """An integer in plain digits, at least ``minimum``."""
-        text = self.written
-        if self._kind != "int" or not _WHOLE.fullmatch(text) or int(text) < minimum:
-            self.expected(f"{what}, {minimum} or more")
-            return None
-        return int(text)
+        Numbers in other than plain digits, and times, are -inf, so no schema takes them for an
+        amount or a count; ``written`` has their text.
+        """
+        if id(node) in self._known:
+            return self._known[id(node)]
+        if isinstance(node, yaml.MappingNode):
+            fields = self._known[id(node)] = _Fields()
+            self._fill(fields, node, path)
+            return fields
+        if isinstance(node, yaml.SequenceNode):
+            items = self._known[id(node)] = _Items()
+            items += (self._value(item, (*path, n)) for n, item in enumerate(node.value))
+            return items
+        kind, text = _kind(node), str(node.value)
+        if kind == "bool":
+            return text.lower() in ("true", "yes", "on")
+        if kind == "str":
+            return None if _unusable(text) else text
+        if kind == "int" and _WHOLE.fullmatch(text):
+            return int(text)
+        if kind in ("int", "float", "timestamp"):
+            return float(text) if _DECIMAL.fullmatch(text) else -math.inf
+        return None
 
-    def amount(self, what: str) -> str | None:
-        """A number above 0 in plain digits, as it was written."""
-        text = self.written
-        is_amount = self._kind in ("int", "float") and bool(_DECIMAL.fullmatch(text))
-        if not is_amount or float(text) <= 0:
-            self.expected(what)
-            return None
-        return text
+    def _fill(self, fields: _Fields, node: yaml.MappingNode, path: Path) -> None:
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = _name(key), int(value.start_mark.line) + 1
+            if name not in fields:
+                lines[name] = line
+                fields[name] = self._value(value, (*path, name))
+            elif path[:1] != ("deploy",):  # which is not checked
+                first = f"given twice (first in line {lines[name]}); expected once"
+                self.say((*path, name), first, line)
 
-    def boolean(self) -> bool | None:
-        """True or false; ``'true'`` in quotes occurs in real files."""
-        text = self.written.lower() if self._kind in ("bool", "str") else ""
-        if text not in ("true", "false", "yes", "no", "on", "off"):
-            self.expected("true or false")
-            return None
-        return text in ("true", "yes", "on")
 
-    def _checked(self, what: str) -> str | None:
-        try:
-            encoded = self.written.encode()
-        except UnicodeEncodeError:
-            self.expected(f"{what} without half characters")
-            return None
-        if b"\0" in encoded:
-            self.expected(f"{what} without NUL characters")
-            return None
-        return self.written
+def path_text(path: Path) -> str:
+    """``train.run[1]``."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")
 
-    def _found(self) -> str:
-        if self.is_mapping:
-            return f"a mapping with {_names(self.names)}" if self.names else "an empty mapping"
-        if self.is_list:
-            return f"a list of {len(self.node.value)}" if self.node.value else "an empty list"
-        text = self.written if len(self.written) <= _SHOWN else f"{self.written[:_SHOWN]}..."
-        if self._kind == "null":
-            return "nothing"
-        if self._kind == "str":
-            return f"the text {text!r}"
-        return f"{text}, a boolean to YAML" if self._kind == "bool" else text
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, shortened."""
+    shown = [str(name)[:_SHOWN] for name in names]
+    if len(shown) > 2 * _MOST_SHOWN:
+        shown = [*shown[:_MOST_SHOWN], "..."]
+    return ", ".join(shown)
 
 
 def resolved_copy(text: bytes | str, lines: Sequence[str], values: Mapping[str, str]) -> str:
     """The file of an experiment for these lines and parameter values alone; ``text`` is valid.
 
-    Run again, it gives the same commands and variables.
+    It gives the same commands and variables when it is run.
     """
     root = _compose(text)
     assert isinstance(root, yaml.MappingNode)
@@ -268,6 +216,38 @@ def _scalar(text: str) -> yaml.Node:
     return yaml.ScalarNode(f"{_TAG}str", text)
 
 
+def _found(node: yaml.Node) -> str:
+    if isinstance(node, yaml.MappingNode):
+        names = [_name(key) for key, _ in node.value]
+        return f"a mapping with {listed(names)}" if names else "an empty mapping"
+    if isinstance(node, yaml.SequenceNode):
+        return f"a list of {len(node.value)}" if node.value else "an empty list"
+    text = node.value if len(node.value) <= _SHOWN else f"{node.value[:_SHOWN]}..."
+    texts = {
+        "null": "nothing",
+        "str": f"the text {text!r}",
+        "bool": f"{text}, a boolean to YAML",
+    }
+    return texts.get(_kind(node), text)
+
+
+def _kind(node: yaml.Node) -> str:
+    """YAML's type of a scalar; empty for a mapping or a list."""
+    return str(node.tag).removeprefix(_TAG) if isinstance(node, yaml.ScalarNode) else ""
+
+
+def _name(key: yaml.Node) -> str:
+    return str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+
+
+def _unusable(text: str) -> str:
+    """What ``text`` must be without to be in a command or variable; empty if it can be."""
+    try:
+        return " without NUL characters" if b"\0" in text.encode() else ""
+    except UnicodeEncodeError:
+        return " without half characters"
+
+
 def _compose(text: bytes | str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
@@ -280,30 +260,13 @@ def _compose(text: bytes | str) -> yaml.Node | None:
         text = str(error).replace("\n", " ")
         raise ExperimentError([Problem("", 0, f"no YAML: {text}")]) from None
     except RecursionError:
-        raise ExperimentError([Problem("", 0, "nested too deeply for YAML to be read")]) from None
+        raise ExperimentError([_TOO_DEEP]) from None
 
 
 def _without_colon(text: bytes | str, line: int) -> str:
-    """Which word at ``line`` or before it may lack a colon; empty if none stands there alone."""
+    """A hint at a word alone in ``line`` or before it, which may lack a colon; or nothing."""
     lines = (text.decode(errors="replace") if isinstance(text, bytes) else text).splitlines()
     for number in range(min(line, len(lines)), max(line - 3, 0), -1):
         if word := _LONE_WORD.fullmatch(lines[number - 1]):
             return f"; line {number} may lack a colon: write {word[1]}:"
     return ""
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    meant = f" (did you mean {close[0]}?)" if close else ""
-    return f"expected {_names(known)}{meant}"
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = [str(name)[:_SHOWN] for name in names]
-    if len(shown) > 2 * _MOST_SHOWN:
-        shown = [*shown[:_MOST_SHOWN], "..."]
-    return ", ".join(shown)

@@ -1,34 +1,33 @@
-"""Hyperparameters: the values of each, the grid of all, and where they are put in. Pure.
+"""Hyperparameters: the values of each, their grid, and ``{{name}}`` in commands. Pure.
 
-A value is the text it was written as, since ``{{name}}`` is replaced textually and the environment
-holds text.
+A value is the text it was written as, since it goes into commands and environment variables.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.experiment.document import Field
-from horovod.launch.model.environment import Rendezvous, worker_environment
+from horovod.launch.experiment.document import Document, Path
+from horovod.launch.model.host_plan import Rendezvous, worker_environment
 
 __all__ = ["MOST_EXPERIMENTS", "Parameter", "grid", "placeholders", "read_parameters", "replaced"]
 
-# A grid beyond this is a slip of the keyboard; nobody reads such a table.
+# A larger grid is a typing error.
 MOST_EXPERIMENTS = 10_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,2})?")
 _LARGEST = Decimal(10**12)
-_DECIMAL_PLACES = 12  # with the digits before the point still exact in Decimal's 28
-_CHOICES = "a list of values, or range: {min, max, step}"
+_DECIMAL_PLACES = 12  # exact in Decimal's 28 digits, with those before the point
 _NUMERIC = "a number of at most 12 digits before and after the point"
-# What the launcher gives to every worker must not be overwritten by a parameter.
+# Variables that the launcher sets for every worker; no parameter may replace them.
 _TAKEN = {
     *worker_environment({}, RankInfo(), Rendezvous("", 0, b"")),
     *("OUTPUT_DIR", "EXPERIMENT_ID", "CUDA_VISIBLE_DEVICES", "PATH", "LD_LIBRARY_PATH"),
@@ -37,7 +36,7 @@ _TAKEN = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """A name with the values that it takes in turn."""
+    """A name and its values."""
 
     name: str
     values: tuple[str, ...]
@@ -48,27 +47,26 @@ class Parameter:
         return self.name.upper().replace("-", "_")
 
 
-def read_parameters(field: Field) -> tuple[Parameter, ...]:
-    """The parameters of ``train.parameters``."""
-    what = "a mapping from names to lists of values, with at least one name"
-    entries = field.entries(what)
-    if entries is not None and not entries:
-        field.expected(what)
+def read_parameters(document: Document, path: Path) -> tuple[Parameter, ...]:
+    """The parameters in the mapping at ``path``, whose problems are noted."""
+    names = document.raw(*path)
     parameters: dict[str, Parameter] = {}
-    for name, entry in (entries or {}).items():
-        parameter = Parameter(name, _values(entry))
+    for name in names if isinstance(names, dict) else ():
+        parameter = Parameter(name, _values(document, (*path, name)))
         if not _NAME.fullmatch(name):
-            entry.say("expected a name of letters, digits, - and _ that begins with a letter")
+            text = "expected a name of letters, digits, - and _ that begins with a letter"
         elif parameter.variable in _TAKEN:
-            entry.say(f"would replace the variable {parameter.variable}; expected another name")
+            text = f"would replace the variable {parameter.variable}; expected another name"
         elif parameter.variable in parameters:
             other = parameters[parameter.variable].name
-            entry.say(f"is {parameter.variable} in the environment, as {other} is; rename one")
+            text = f"is {parameter.variable} in the environment, as {other} is; rename one"
         else:
             parameters[parameter.variable] = parameter
-    count = _product(len(parameter.values) for parameter in parameters.values())
+            continue
+        document.say((*path, name), text)
+    count = math.prod(len(parameter.values) or 1 for parameter in parameters.values())
     if count > MOST_EXPERIMENTS:
-        field.say(f"found {count} combinations, expected at most {MOST_EXPERIMENTS}")
+        document.say(path, f"found {count} combinations, expected at most {MOST_EXPERIMENTS}")
     return tuple(parameters.values())
 
 
@@ -89,48 +87,38 @@ def replaced(line: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: values[match[1]], line)
 
 
-def _values(field: Field) -> tuple[str, ...]:
-    if field.is_mapping:
-        section = field.section(("range",), {"range": _CHOICES})
-        return _range(section["range"]) if "range" in section else ()
-    if not field.is_list or not field.items():
-        # Files from before RiseML 0.8 have single values.
-        alone = "" if field.is_list or not field.written else f"; a single one is [{field.written}]"
-        field.expected(f"{_CHOICES}{alone}")
-        return ()
-    texts = (item.scalar("a number or a text") for item in field.items())
-    return tuple(text for text in texts if text is not None)
+def _values(document: Document, path: Path) -> tuple[str, ...]:
+    """The values of the parameter at ``path``; none if they have a problem."""
+    found = document.get(*path)
+    if isinstance(found, list):
+        return tuple(document.written((*path, index)) for index in range(len(found)))
+    return () if found is None else _range(document, (*path, "range"))
 
 
-def _range(field: Field) -> tuple[str, ...]:
-    """From min to max, both included; decimals, so that 0.1 + 0.2 is 0.3."""
-    names = ("min", "max", "step")
-    section = field.section(names, dict.fromkeys(names, "a number"))
-    numbers = [_number(section[name]) for name in names if name in section]
-    if len(numbers) != len(names) or None in numbers:
+def _range(document: Document, path: Path) -> tuple[str, ...]:
+    """The values from min to max, both included; decimals, so that 0.1 + 0.2 is 0.3."""
+    numbers = [_number(document, (*path, name)) for name in ("min", "max", "step")]
+    if None in numbers:
         return ()
     low, high, step = (number for number in numbers if number is not None)
+    count = int((high - low) // step) + 1 if step > 0 else 0
     if step <= 0:
-        section["step"].expected("a number above 0")
-        return ()
-    if high < low:
-        section["max"].expected(f"a number of at least min, {low:f}")
-        return ()
-    count = int((high - low) // step) + 1
-    if count > MOST_EXPERIMENTS:
-        field.say(f"found {count} values, expected at most {MOST_EXPERIMENTS}")
-        return ()
-    return tuple(f"{low + step * index:f}" for index in range(count))
+        document.expected((*path, "step"), "a number above 0")
+    elif high < low:
+        document.expected((*path, "max"), f"a number of at least min, {low:f}")
+    elif count > MOST_EXPERIMENTS:
+        document.say(path, f"found {count} values, expected at most {MOST_EXPERIMENTS}")
+    else:
+        return tuple(f"{low + step * index:f}" for index in range(count))
+    return ()
 
 
-def _number(field: Field) -> Decimal | None:
-    # YAML 1.1 takes 1e-6 for a text, so the text decides and not YAML's kind.
-    text = field.scalar(_NUMERIC)
-    if text is None:
-        return None
+def _number(document: Document, path: Path) -> Decimal | None:
+    # YAML 1.1 takes 1e-6 for a text, so the text decides and not YAML's type.
+    text = document.written(path)
     number = Decimal(text) if _NUMBER.fullmatch(text) and len(text) <= 40 else None
     if number is None or abs(number) >= _LARGEST or _places(number) > _DECIMAL_PLACES:
-        field.expected(_NUMERIC)
+        document.expected(path, _NUMERIC)
         return None
     return number
 
@@ -138,10 +126,3 @@ def _number(field: Field) -> Decimal | None:
 def _places(number: Decimal) -> int:
     exponent = number.as_tuple().exponent
     return -exponent if isinstance(exponent, int) else 0
-
-
-def _product(counts: Iterator[int]) -> int:
-    product = 1
-    for count in counts:
-        product *= max(count, 1)
-    return product

@@ -1,6 +1,6 @@
-"""What a file comes to on some hosts: experiments, their lines as jobs, what each process sees.
+"""The plan of a file for some hosts: its experiments, and their lines as jobs. Pure.
 
-An experiment that runs holds a *place*: a share of the hosts' slots and GPUs. Pure.
+A running experiment holds a *share* of the hosts' slots and GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Experiment", "ExperimentPlan", "JobOptions", "Site", "make_plan"]
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What the command line says about every job."""
+    """The options of the command line for every job."""
 
     extra_environment: Mapping[str, str] = field(default_factory=dict)
     is_verbose: bool = False
@@ -30,9 +30,9 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a file is run. ``directory`` is the folder of the project's output.
+    """Where a file is run; ``directory`` is the folder of the project's output.
 
-    ``addresses`` are those of the hosts that are other machines.
+    ``addresses`` has the hosts that are other machines.
     """
 
     directory: Path
@@ -42,9 +42,9 @@ class Site:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: the only one of its file, or one combination of its parameters.
+    """One experiment: the only one of its file, or one combination of parameters.
 
-    ``name`` is its number, ``3``, or that of its set and its own, ``3.1``.
+    ``name`` is its number, ``3``, or the number of its set and its own, ``3.1``.
     """
 
     name: str
@@ -56,43 +56,42 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """All experiments of a file; ``places`` of them run at a time, at most."""
+    """All experiments of a file; as many run at a time as there are ``shares``."""
 
     file: ExperimentFile
     site: Site
     experiments: tuple[Experiment, ...]
-    places: tuple[Share, ...]
+    shares: tuple[Share, ...]
 
     @property
     def problem(self) -> str:
-        """Why no experiment can run here; empty if they can."""
-        return "" if self.places else why_none(self.file.demand, self.site.hosts)
+        """Why no experiment can run here; empty if one can."""
+        return "" if self.shares else why_none(self.file.demand, self.site.hosts)
 
     @property
     def limit(self) -> str:
-        """Why fewer experiments run at a time than train.concurrency says; empty if they do not."""
+        """Why fewer experiments run at a time than train.concurrency; empty if as many run."""
         wanted = min(self.file.concurrency, len(self.experiments))
-        if len(self.places) in (0, wanted):
+        if len(self.shares) in (0, wanted):
             return ""
-        enough = f"slots and GPUs suffice for {len(self.places)}"
-        return f"train.concurrency: {wanted} wanted; {enough}"
+        return f"train.concurrency: {wanted} wanted; slots and GPUs suffice for {len(self.shares)}"
 
-    def job(self, experiment: Experiment, line: int, place: int, options: JobOptions) -> JobPlan:
-        """The job that runs line number ``line``, from 0, at ``place``."""
+    def job(self, experiment: Experiment, line: int, share: int, options: JobOptions) -> JobPlan:
+        """The job that runs line number ``line``, from 0, on that share."""
         directory = options.output_directory
         if directory is not None:
             directory = directory / experiment.name / f"line.{line + 1}"
-        share = self.places[place]
+        held = self.shares[share]
         return JobPlan(
             command=("/bin/sh", "-c", experiment.lines[line]),
-            slots=share.slots,
+            slots=held.slots,
             extra_environment={
                 **options.extra_environment,
                 **experiment.variables,
                 "EXPERIMENT_ID": experiment.name,
                 "OUTPUT_DIR": str(experiment.output_directory),
             },
-            rank_environment=tuple({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in share.gpus),
+            rank_environment=tuple({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in held.gpus),
             is_verbose=options.is_verbose,
             output_directory=directory,
             is_timestamped=options.is_timestamped,
@@ -101,14 +100,14 @@ class ExperimentPlan:
                 addresses={
                     name: addresses
                     for name, addresses in self.site.addresses.items()
-                    if name in share.hosts
+                    if name in held.hosts
                 },
             ),
         )
 
 
 def make_plan(file: ExperimentFile, site: Site, number: int) -> ExperimentPlan:
-    """The plan for ``file`` as experiment or set number ``number`` of its project."""
+    """The plan of ``file`` as experiment or set number ``number`` of its project."""
     is_set, directory = bool(file.parameters), site.directory / str(number)
     experiments = tuple(
         Experiment(

@@ -1,37 +1,43 @@
-"""Runs the experiments of a plan: so many at a time, line after line, until all have ended.
+"""Runs the experiments of a plan, several at a time, line after line, until all have ended.
 
-Every line is a job with a launcher of its own (``line_job.py``), which leaves a barrier between
-lines by construction. This process starts them, passes on what they print and hears of their ends,
-in one selector on the main thread. A failed experiment leaves the others running; a signal ends
-all: launchers get SIGTERM, and do with their workers what they always do.
+Every line is a job with a launcher process of its own, so a barrier is between lines. This process
+starts the launchers and forwards their output, in one selector on the main thread. A failed
+experiment leaves the others running; a signal ends all: each launcher gets SIGTERM and ends its
+workers.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from horovod.launch.experiment.line_job import LineJob
+from horovod.launch.calls.call import memory_file
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions
-from horovod.launch.jobs.fixed import GRACE_S, JobOutcome
-from horovod.launch.workers.output import consoles
+from horovod.launch.jobs.fixed import GRACE_S, JobOutcome, JobPlan
+from horovod.launch.run.supervision import read_outcome, send_assignment
+from horovod.launch.run.supervisor import Assignment
+from horovod.launch.workers.output import Console, Output, consoles
 from horovod.launch.workers.processes import describe_exit, open_standard_files
+from horovod.launch.workers.python_command import python_command
 from horovod.launch.workers.wakeups import Wakeups
 
 __all__ = ["Record", "State", "run_plan"]
 
-# A launcher gives its workers two times GRACE_S; one that takes longer hangs itself.
-_PATIENCE_S = 3 * GRACE_S
+# A launcher gives its workers two times GRACE_S; one that takes longer has hung.
+_END_S = 3 * GRACE_S
 _SHOWN_LENGTH = 100
 
 
 class State(Enum):
-    """Where an experiment is; the names are RiseML's."""
+    """The state of an experiment; the names are RiseML's."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -42,25 +48,25 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Record:
-    """What has become of an experiment so far; times are those of the monotonic clock."""
+    """An experiment and its state; times are those of the monotonic clock."""
 
     experiment: Experiment
     state: State = State.PENDING
     line: int = 0
-    place: int = 0
+    share: int = 0
     started_s: float = 0.0
     ended_s: float = 0.0
     reason: str = ""
 
     @property
     def title(self) -> str:
-        """The name with the parameters' values."""
+        """The name and the values of the parameters."""
         values = (f"{name}={value}" for name, value in self.experiment.values.items())
         return " ".join((self.experiment.name, *values))
 
     @property
     def line_title(self) -> str:
-        """Number and beginning of the line that runs."""
+        """The number and the beginning of the running line."""
         text = " ".join(self.experiment.lines[self.line].split())
         shown = text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
         return f"line {self.line + 1} of {len(self.experiment.lines)}: {shown}"
@@ -72,20 +78,89 @@ def run_plan(
     environ: Mapping[str, str],
     prepare: Callable[[Experiment], None],
 ) -> tuple[int, list[Record]]:
-    """Run all experiments of ``plan``, after ``prepare``; exit status and what became of each.
+    """Run all experiments of ``plan``, each after ``prepare``; returns exit status and records.
 
-    0 if all have finished, 1 if one has not, 128 + signal after a signal. Blocks until the last
-    one has ended; none of their processes is left then. Main thread only: it takes over the
-    signals while it runs.
+    The status is 0 if all have finished, 1 if one has not, 128 + signal after a signal. Blocks
+    until the last one has ended; then none of their processes is left. Main thread only, whose
+    signals it takes over meanwhile.
     """
     open_standard_files()
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
-        director = _ExperimentRunner(plan, options, environ, prepare, selector, wakeups)
+        runner = _ExperimentRunner(plan, options, environ, prepare, selector, wakeups)
         try:
-            status = director.run()
+            status = runner.run()
         finally:
-            director.kill_all()
-    return status, director.records
+            runner.kill_all()
+    return status, runner.records
+
+
+class _LineJob:
+    """A running job of one line: its launcher, with all processes of the job.
+
+    Its output goes to ``consoles`` with ``prefix`` in front of each line.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        environ: Mapping[str, str],
+        selector: selectors.BaseSelector,
+        prefix: str,
+        consoles: tuple[Console, Console],
+    ) -> None:
+        """Start it without waiting. Raises OSError if no process can be started."""
+        self._report = memory_file()
+        self.output = Output(selector)
+        readers: list[int] = []
+        writers: list[int] = []
+        try:
+            for _ in consoles:
+                reader, writer = os.pipe()
+                readers.append(reader)
+                writers.append(writer)
+            assignment = Assignment(plan, None, self._report.fileno())
+            self._process = subprocess.Popen(
+                python_command(sys.executable, "run.supervisor"),
+                stdin=subprocess.PIPE,
+                stdout=writers[0],
+                stderr=writers[1],
+                bufsize=0,
+                env=environ,
+                pass_fds=assignment.descriptors,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._report.close()
+            for fd in readers:
+                os.close(fd)
+            raise
+        finally:
+            for fd in writers:
+                os.close(fd)
+        for fd, console in zip(readers, consoles, strict=True):
+            self.output.add(fd, prefix, console)
+        send_assignment(self._process, assignment)
+
+    def has_ended(self) -> bool:
+        """Whether all its processes have ended; then ``finish`` has the outcome."""
+        return self._process.poll() is not None
+
+    def end(self) -> None:
+        """Ask the launcher to end the job; a second call kills its processes."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill the launcher; its watchdog ends the processes."""
+        self._process.kill()
+        self._process.wait()
+
+    def finish(self) -> JobOutcome:
+        """Forward the rest of the output and return the outcome; only after the job has ended."""
+        self.output.drain()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with self._report:
+            return read_outcome(self._report, self._process.wait())
 
 
 class _ExperimentRunner:
@@ -107,14 +182,14 @@ class _ExperimentRunner:
         self._consoles = consoles(selector)
         self.records = [Record(experiment) for experiment in plan.experiments]
         self._waiting = deque(self.records)
-        self._places = list(range(len(plan.places)))
-        self._running: dict[Record, LineJob] = {}
-        self._status = 0  # 128 + signal once one has ended it all
+        self._free = list(range(len(plan.shares)))
+        self._running: dict[Record, _LineJob] = {}
+        self._status = 0  # 128 + the signal that has ended all
         self._deadline: float | None = None
         selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
 
     def run(self) -> int:
-        """Until all have ended; the exit status."""
+        """Run until all have ended; returns the exit status."""
         self._start_waiting()
         while self._running:
             for key, _ in self._selector.select(self._seconds_to_deadline()):
@@ -124,7 +199,7 @@ class _ExperimentRunner:
             if not self._status and any(console.is_broken for console in self._consoles):
                 self._end(signal.SIGPIPE)
             if self._deadline is not None and time.monotonic() >= self._deadline:
-                self._say("launchers that do not end get SIGKILL")
+                self._say("sending SIGKILL to the launchers that have not ended")
                 self._deadline = None
                 self.kill_all()
         self._wakeups.restore()
@@ -134,7 +209,7 @@ class _ExperimentRunner:
         return self._status or (0 if has_finished else 1)
 
     def kill_all(self) -> None:
-        """Whatever happened: launchers that are left end, and their watchdogs end the workers."""
+        """Kill the launchers that are left; their watchdogs end the workers."""
         for job in self._running.values():
             job.kill()
 
@@ -142,9 +217,9 @@ class _ExperimentRunner:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _start_waiting(self) -> None:
-        while self._waiting and self._places:
+        while self._waiting and self._free:
             record = self._waiting.popleft()
-            record.place = self._places.pop(0)
+            record.share = self._free.pop(0)
             record.started_s = time.monotonic()
             record.state = State.RUNNING
             self._say(f"{record.title} --> Running ({self._progress()})")
@@ -158,9 +233,9 @@ class _ExperimentRunner:
     def _start_line(self, record: Record) -> None:
         name = record.experiment.name
         self._say(f"{name} {record.line_title}")
-        plan = self._plan.job(record.experiment, record.line, record.place, self._options)
+        plan = self._plan.job(record.experiment, record.line, record.share, self._options)
         try:
-            self._running[record] = LineJob(
+            self._running[record] = _LineJob(
                 plan, self._environ, self._selector, f"[{name}]", self._consoles
             )
         except OSError as error:
@@ -192,12 +267,12 @@ class _ExperimentRunner:
     def _note_end(self, record: Record, state: State, reason: str) -> None:
         record.state, record.reason = state, reason
         record.ended_s = time.monotonic()
-        self._places.append(record.place)
+        self._free.append(record.share)
         detail = f": {reason}" if reason else ""
         self._say(f"{record.title} --> {state.value}{detail} ({self._progress()})")
 
     def _end(self, signum: int) -> None:
-        """End all; a second signal kills the processes that take their time."""
+        """End all; a second signal makes the launchers kill their workers."""
         if not self._status:
             self._status = 128 + signum
             name = signal.Signals(signum).name
@@ -206,7 +281,7 @@ class _ExperimentRunner:
             for record in self._waiting:
                 record.state, record.reason = State.KILLED, "before its first line"
             self._waiting.clear()
-        self._deadline = time.monotonic() + _PATIENCE_S
+        self._deadline = time.monotonic() + _END_S
         for job in self._running.values():
             job.end()
 

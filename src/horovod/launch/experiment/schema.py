@@ -1,16 +1,25 @@
-"""What an experiment file may hold, and what of it decides about a run here. Pure.
+"""Reads an experiment file: checks it against its JSON schema, and between fields. Pure.
 
-Three kinds of fields: those that mean something on any machine are read; those that tell the
-platform how to build and schedule are checked, kept as ``unused`` and named to the user; all
-others are refused.
+``riseml.schema.json`` is also for editors, and holds the texts of errors. jsonschema and not
+pydantic checks it: it finds all errors with their paths before anything is converted, so the
+position and the written text of each value are kept. There are three kinds of fields: those that
+mean something on any machine are read; those that tell the platform how to build and schedule are
+checked and kept as ``unused``; all others are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import functools
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from horovod.launch.experiment.document import Document, Field
+from jsonschema import Draft202012Validator, ValidationError, validators
+
+from horovod.launch.experiment import SCHEMA
+from horovod.launch.experiment.document import Document, Path, listed, path_text
 from horovod.launch.experiment.parameters import Parameter, placeholders, read_parameters
 from horovod.launch.experiment.shares import Demand
 
@@ -18,38 +27,15 @@ __all__ = ["ExperimentFile", "Unused", "Workers", "read_experiment"]
 
 _MOST_PROCESSES = 99_999
 _LONGEST_NAME = 200  # bytes; a file system's limit is 255
-
+_MOST_UNKNOWN = 20
+_UNUSED = "x-unused"  # the schema's keyword for fields without an effect
 # Each has a section of its own name in train, with the same fields.
 _FRAMEWORKS = ("tensorflow", "keras", "pytorch", "mxnet", "jax")
-_FRAMEWORK = f"{', '.join(_FRAMEWORKS[:-1])} or {_FRAMEWORKS[-1]}"
-_TRAIN = ("framework", "tensorflow", "image", "install", "resources", "run")
-_SETS = ("parameters", "concurrency")
-_RUN = "a command, or a list of commands"
-_RESOURCES = "a mapping with cpus, mem, gpus"
-_WORKERS = "a number of workers, or a mapping with count and processes"
-_TOP_HINTS = {
-    **dict.fromkeys(
-        ("image", "service", "parameters", "name"),
-        "files from before RiseML 0.8 have another format; write project, and train with resources "
-        "and run, where {{name}} is a parameter's value",
-    ),
-    **dict.fromkeys((*_TRAIN[3:], *_SETS, *_FRAMEWORKS), "it belongs below train"),
-}
-_TRAIN_HINTS = {
-    **dict.fromkeys(
-        ("horovod", "workers", "distributed"),
-        "the workers of a Horovod experiment are train.tensorflow.horovod.workers, or those of the "
-        "section of another framework",
-    ),
-    **dict.fromkeys(("cpus", "mem", "gpus"), "it belongs into train.resources"),
-    "torch": "the section is named pytorch",
-}
-_WORKERS_HINTS = {"resources": "expected count, processes; resources are train.resources, for all"}
 
 
 @dataclass(frozen=True)
 class Workers:
-    """``train.tensorflow.horovod.workers``; ``processes`` of each is None where not given."""
+    """``train.tensorflow.horovod.workers``; ``processes`` of each worker is None if not given."""
 
     count: int
     processes: int | None = None
@@ -57,9 +43,9 @@ class Workers:
 
 @dataclass(frozen=True)
 class Unused:
-    """A field that is right and has no effect on machines as they are, and why.
+    """A correct field without an effect on a machine, and why.
 
-    ``is_for_clusters``: it has one where pods are made for the experiment.
+    ``is_for_clusters``: it has an effect in a cluster.
     """
 
     path: str
@@ -73,9 +59,9 @@ class Unused:
 
 @dataclass(frozen=True)
 class ExperimentFile:
-    """A file as far as it decides about a run. ``workers`` is None without a horovod section.
+    """The contents of a file. ``workers`` is None without a horovod section.
 
-    ``image``, and ``cpus`` and ``megabytes`` of each worker, as written, decide in clusters only.
+    ``image``, and ``cpus`` and ``megabytes`` of each worker as written, are for clusters only.
     """
 
     project: str
@@ -91,12 +77,12 @@ class ExperimentFile:
 
     @property
     def worker_count(self) -> int:
-        """How many workers there are; one without Horovod."""
+        """The number of workers; one without Horovod."""
         return self.workers.count if self.workers else 1
 
     @property
     def processes_per_worker(self) -> int:
-        """As given, else one per GPU, else one; one without Horovod."""
+        """The given number, else one per GPU, else one; one without Horovod."""
         if self.workers is None:
             return 1
         return self.workers.processes or max(self.gpus, 1)
@@ -113,186 +99,153 @@ def read_experiment(text: bytes | str) -> ExperimentFile:
     Raises:
         ExperimentError: with every field that is wrong, unknown or missing, by its path.
     """
-    document = Document()
-    root = document.read(text)
-    required = {"project": "a name", "train": "a mapping, the experiment"}
-    top = root.section(("project", "train", "deploy"), required, _TOP_HINTS)
-    project = _project(top["project"]) if "project" in top else ""
-    reader = _Train(top.get("deploy"))
-    experiment = reader.read(top["train"], project) if "train" in top else None
-    document.check()
-    assert experiment is not None
-    return experiment
-
-
-class _Train:
-    """Reads ``train``; collects on the way what has no effect here."""
-
-    def __init__(self, deploy: Field | None) -> None:
-        self._unused: list[Unused] = []
-        if deploy is not None:
-            self._leave(deploy, "has no effect: nothing here serves models; start a server of them")
-
-    def read(self, field: Field, project: str) -> ExperimentFile:
-        required = {"resources": _RESOURCES, "run": _RUN}
-        train = field.section((*_TRAIN, *_FRAMEWORKS[1:], *_SETS), required, _TRAIN_HINTS)
-        resources = (
-            train["resources"].section(("cpus", "mem", "gpus")) if "resources" in train else {}
-        )
-        gpus = resources["gpus"].whole_number(0) if "gpus" in resources else 0
-        workers = self._framework(field, train, gpus)
-        self._install(train.get("install"))
-        parameters = read_parameters(train["parameters"]) if "parameters" in train else ()
-        concurrency = train["concurrency"].whole_number(1) if "concurrency" in train else 1
-        names = train["parameters"].names if "parameters" in train else ()
-        return ExperimentFile(
-            project=project,
-            run=_run(train["run"], names) if "run" in train else (),
-            workers=workers,
-            gpus=gpus or 0,
-            parameters=parameters,
-            concurrency=concurrency or 1,
-            image=self._image(train.get("image")),
-            cpus=self._amount(resources.get("cpus"), "a number of CPUs"),
-            megabytes=self._amount(resources.get("mem"), "a number of megabytes"),
-            unused=tuple(sorted(self._unused, key=lambda unused: unused.line)),
-        )
-
-    def _leave(self, field: Field, why: str, *, is_for_clusters: bool = False) -> None:
-        self._unused.append(Unused(field.path, field.line, why, is_for_clusters))
-
-    def _framework(self, field: Field, train: dict[str, Field], gpus: int | None) -> Workers | None:
-        framework = train.get("framework")
-        name = framework.written if framework is not None and framework.is_text else ""
-        if framework is not None and name not in _FRAMEWORKS:
-            framework.expected(f"{_FRAMEWORK}, or no such field: run may start any program")
-        elif name and name not in train:
-            field.say(f"found framework: {name} alone, expected a section {name}, too")
-        workers = None
-        for section in (train[known] for known in _FRAMEWORKS if known in train):
-            own = self._section(section, gpus)
-            if section.name == name:
-                workers = own
-            elif framework is None or name in _FRAMEWORKS:
-                where = f"framework: {section.name}"
-                section.say(f"is read only with {where}; expected that in train, too")
-        return workers
-
-    def _section(self, field: Field, gpus: int | None) -> Workers | None:
-        names = ("version", "tensorboard", "distributed", "horovod")
-        section = field.section(names, hints={"workers": _spelling(field.path)})
-        if "version" in section and section["version"].scalar("a version") is not None:
-            self._leave(section["version"], "has no effect: commands find what is installed here")
-        if "tensorboard" in section and section["tensorboard"].boolean():
-            why = "has no effect: start 'tensorboard --logdir output' beside the experiment"
-            self._leave(section["tensorboard"], why)
-        if "distributed" in section:
-            _refuse_distributed(section["distributed"], _spelling(field.path))
-        return _horovod(section["horovod"], gpus) if "horovod" in section else None
-
-    def _amount(self, field: Field | None, what: str) -> str | None:
-        amount = None if field is None else field.amount(f"{what} above 0")
-        if field is not None and amount is not None:
-            why = "has no effect: nothing is reserved on a machine"
-            self._leave(field, why, is_for_clusters=True)
-        return amount
-
-    def _image(self, field: Field | None) -> str | None:
-        if field is None:
-            return None
-        what = "the name of an image"
-        if field.is_mapping:
-            required = {} if "install" in field.names else {"name": what}
-            section = field.section(("name", "install"), required)
-            image = section["name"].string(what) if "name" in section else None
-            self._install(section.get("install"))
+    document = Document(text)
+    unused: list[Unused] = []
+    for error in _validator().iter_errors(document.values):
+        if str(error.validator).startswith(_UNUSED):
+            path, for_clusters = tuple(error.absolute_path), error.validator != _UNUSED
+            why = f"has no effect: {error.message}"
+            unused.append(Unused(path_text(path), document.line(path), why, for_clusters))
         else:
-            image = field.string(f"{what}, or a mapping with name")
-        if image is not None:
-            why = "has no effect: commands run on a machine as it is"
-            self._leave(field, why, is_for_clusters=True)
-        return image
+            _note(document, error)
+    _check_project(document)
+    workers = _workers(document)
+    parameters = read_parameters(document, ("train", "parameters"))
+    _check_placeholders(document)
+    document.check()
+    train = document.get("train")
+    resources, image, run = train["resources"], train.get("image"), train["run"]
+    return ExperimentFile(
+        project=document.get("project"),
+        run=tuple(run) if isinstance(run, list) else (run,),
+        workers=workers,
+        gpus=resources.get("gpus", 0),
+        parameters=parameters,
+        concurrency=train.get("concurrency", 1),
+        image=image.get("name") if isinstance(image, dict) else image,
+        cpus=_written(document, "train", "resources", "cpus"),
+        megabytes=_written(document, "train", "resources", "mem"),
+        unused=tuple(sorted(unused, key=lambda each: each.line)),
+    )
 
-    def _install(self, field: Field | None) -> None:
-        if field is None:
-            return
-        if not field.is_list:
-            field.expected("a list of commands")
-            return
-        commands = [item.string("a command") for item in field.items()]
-        if None not in commands:
-            self._leave(field, "has no effect: install what it names before you start")
+
+# Errors of the schema.
 
 
-def _project(field: Field) -> str:
-    """The project's name, which becomes the name of a folder."""
-    name = field.string("a name")
+@functools.cache
+def _validator() -> Any:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    # To JSON schema 1.0 is an integer.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
+    keywords = dict.fromkeys((_UNUSED, f"{_UNUSED}-on-machines"), _says_why)
+    return validators.extend(Draft202012Validator, keywords, type_checker=types)(schema)
+
+
+def _says_why(validator: Any, why: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """The field is there; that is not an error, but has to be reported with its path."""
+    yield ValidationError(why)
+
+
+def _note(document: Document, error: ValidationError) -> None:
+    path, schema = tuple(error.absolute_path), error.schema
+    properties = schema.get("properties", {})
+    if error.validator == "additionalProperties":
+        unknown = [name for name in error.instance if name not in properties]
+        for name in unknown[:_MOST_UNKNOWN]:
+            hint = schema.get("x-hints", {}).get(name) or _unknown(name, list(properties))
+            hint = hint.replace("{parent}", path_text(path))
+            document.say((*path, name), f"unknown field; {hint}")
+        if len(unknown) > _MOST_UNKNOWN:
+            document.say(path, f"has {len(unknown) - _MOST_UNKNOWN} more unknown fields")
+    elif error.validator == "required":
+        for name in error.validator_value:
+            if name not in error.instance:
+                what = schema.get("x-required", {}).get(name) or properties[name]["x-expected"]
+                text = f"found nothing, expected {what}"
+                document.say((*path, name), text, document.line(path))
+    else:
+        is_text = schema.get("type") == "string"
+        document.expected(path, _expected(document, path, error), wants_text=is_text)
+
+
+def _expected(document: Document, path: Path, error: ValidationError) -> str:
+    schema, instance = error.schema, error.instance
+    if error.validator == "type" and "properties" in schema:
+        names = list(schema["properties"])
+        colon = f"; write {instance}:" if isinstance(instance, str) and instance in names else ""
+        return f"a mapping with {listed(names)}{colon}"
+    is_nested = isinstance(instance, (dict, list))
+    what: str = schema.get("x-nested" if is_nested else "x-expected") or schema["x-expected"]
+    what = what.replace("{parent}", path_text(path[:-1]))
+    return what if is_nested else what.replace("{written}", document.written(path))
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"expected {listed(known)}{f' (did you mean {close[0]}?)' if close else ''}"
+
+
+# What depends on several fields, or on more than a schema can say.
+
+
+def _check_project(document: Document) -> None:
+    """The project's name becomes the name of a folder."""
+    name = document.get("project")
     if name is None:
-        return ""
+        return
     is_short = 0 < len(name.encode()) <= _LONGEST_NAME
     if not is_short or not name.isprintable() or "/" in name or name[0] in ". " or name[-1] == " ":
-        field.expected("a name for a folder: no / in it, no . or blank in front, not too long")
-    return name
+        what = "a name for a folder: no / in it, no . or blank in front, not too long"
+        document.expected(("project",), what)
 
 
-def _run(field: Field, names: Sequence[str]) -> tuple[str, ...]:
-    items = field.items() if field.is_list else [field]
-    if not items:
-        field.expected(_RUN)
-    lines = (_line(item, names) for item in items)
-    return tuple(line for line in lines if line is not None)
+def _check_placeholders(document: Document) -> None:
+    run, parameters = document.raw("train", "run"), document.raw("train", "parameters")
+    names = list(parameters) if isinstance(parameters, dict) else []
+    for index, line in enumerate(run if isinstance(run, list) else [run]):
+        for name in placeholders(line) if isinstance(line, str) else ():
+            if name not in names:
+                known = f"one of {', '.join(names)}" if names else "it in train.parameters"
+                path: Path = ("train", "run", index) if isinstance(run, list) else ("train", "run")
+                document.say(path, f"found {{{{{name}}}}}, expected {known}")
 
 
-def _line(field: Field, names: Sequence[str]) -> str | None:
-    if field.is_mapping or field.is_list:
-        # What YAML makes of "- echo a: b" and of "- {{command}}".
-        field.expected("a command; put one that holds ': ' or begins with { or [ into quotes")
+def _workers(document: Document) -> Workers | None:
+    """The workers of the section that ``framework`` names."""
+    train = document.raw("train")
+    if not isinstance(train, dict):
         return None
-    line = field.string("a command")
-    if line is not None and not line.strip():
-        field.expected("a command")
-    for name in placeholders(line or ""):
-        if name not in names:
-            known = f"one of {', '.join(names)}" if names else "it in train.parameters"
-            field.say(f"found {{{{{name}}}}}, expected {known}")
-    return line
+    framework = document.get("train", "framework")
+    if framework is not None and framework not in train:
+        text = f"found framework: {framework} alone, expected a section {framework}, too"
+        document.say(("train",), text)
+    chosen = None
+    for name in (name for name in _FRAMEWORKS if name in train):
+        workers = _section_workers(document, ("train", name, "horovod", "workers"))
+        if name == framework:
+            chosen = workers
+        elif framework is not None or "framework" not in train:
+            text = f"is read only with framework: {name}; expected that in train, too"
+            document.say(("train", name), text)
+    return chosen
 
 
-def _spelling(section: str) -> str:
-    return f"the workers of a Horovod experiment are {section}.horovod.workers"
-
-
-def _refuse_distributed(field: Field, spelling: str) -> None:
-    if {"horovod", "type"} & {*field.names}:
-        # Two spellings of one day in February 2018.
-        field.expected(f"no such field: {spelling}")
-    elif field.is_mapping or field.boolean():
-        field.expected(f"false, since there is no parameter-server training here; {spelling}")
-
-
-def _horovod(field: Field, gpus: int | None) -> Workers | None:
-    """The workers; ``gpus`` of each, None if that is wrong itself."""
-    section = field.section(("workers",), {"workers": _WORKERS})
-    if "workers" not in section:
+def _section_workers(document: Document, path: Path) -> Workers | None:
+    found = document.get(*path)
+    if found is None:
         return None
-    workers = _workers(section["workers"], gpus)
-    if workers is not None and gpus is not None:
-        total = workers.count * (workers.processes or max(gpus, 1))
-        if total > _MOST_PROCESSES:
-            most = f"expected at most {_MOST_PROCESSES}"
-            section["workers"].say(f"found {total} processes in all, {most}")
+    is_mapping = isinstance(found, dict)
+    workers = Workers(found["count"], found.get("processes")) if is_mapping else Workers(found)
+    gpus = document.get("train", "resources", "gpus") or 0
+    if gpus and workers.processes and workers.processes > gpus:
+        most = f"at most {gpus}, one for each of train.resources.gpus, or gpus: 0"
+        document.expected((*path, "processes"), most)
+    total = workers.count * (workers.processes or max(gpus, 1))
+    if total > _MOST_PROCESSES:
+        text = f"found {total} processes in all, expected at most {_MOST_PROCESSES}"
+        document.say(path, text)
     return workers
 
 
-def _workers(field: Field, gpus: int | None) -> Workers | None:
-    if not field.is_mapping:
-        count = field.whole_number(1, "a number of workers")
-        return None if count is None else Workers(count)
-    required = {"count": "the number of workers"}
-    numbers = field.section(("count", "processes"), required, _WORKERS_HINTS)
-    count = numbers["count"].whole_number(1) if "count" in numbers else None
-    processes = numbers["processes"].whole_number(1) if "processes" in numbers else None
-    if processes and gpus and processes > gpus:
-        most = f"at most {gpus}, one for each of train.resources.gpus, or gpus: 0"
-        numbers["processes"].expected(most)
-    return None if count is None else Workers(count, processes)
+def _written(document: Document, *path: str) -> str | None:
+    return None if document.get(*path) is None else document.written(path)

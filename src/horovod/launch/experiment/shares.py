@@ -1,7 +1,7 @@
-"""Which slots and GPUs of the hosts one experiment has to itself while it runs. Pure.
+"""The slots and GPUs of the hosts that each running experiment has to itself. Pure.
 
-The processes of a worker are on one host, in a row; an experiment's workers fill the hosts in their
-order. So a rank's worker is known from its local rank, and the worker's GPUs from that.
+The processes of a worker are on one host and have adjacent ranks; workers fill the hosts in their
+order. So the local rank determines the worker, and the worker its GPUs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["Demand", "Share", "SiteHost", "shares_of", "why_none"]
 
 @dataclass(frozen=True)
 class SiteHost:
-    """A host. ``slots`` is how many processes it may run, None for any number.
+    """A host that may run ``slots`` processes, or any number for None.
 
-    ``gpu_ids`` are its GPUs, as CUDA_VISIBLE_DEVICES names them.
+    ``gpu_ids`` are its GPUs as in CUDA_VISIBLE_DEVICES.
     """
 
     hostname: str
@@ -29,7 +29,7 @@ class SiteHost:
 
 @dataclass(frozen=True)
 class Demand:
-    """What an experiment needs: so many workers with processes and GPUs each."""
+    """What an experiment needs: workers, and the processes and GPUs of each worker."""
 
     workers: int
     processes: int
@@ -37,20 +37,20 @@ class Demand:
 
     @property
     def size(self) -> int:
-        """Processes in all."""
+        """The number of processes."""
         return self.workers * self.processes
 
 
 @dataclass(frozen=True)
 class Share:
-    """The slots of an experiment, and by rank the GPUs that a process sees."""
+    """The slots of an experiment, and by rank the GPUs that each process sees."""
 
     slots: tuple[RankInfo, ...]
     gpus: tuple[tuple[str, ...], ...]
 
     @property
     def hosts(self) -> dict[str, int]:
-        """How many processes there are on each host."""
+        """The number of processes on each host."""
         return {slot.hostname: slot.local_size for slot in self.slots}
 
 
@@ -69,14 +69,12 @@ def why_none(demand: Demand, hosts: Sequence[SiteHost]) -> str:
     """Why there is no share at all."""
     needed, found = demand.workers * demand.gpus, sum(len(host.gpu_ids) for host in hosts)
     if needed > found:
-        who = (
-            f"{demand.workers} workers with {demand.gpus} each need"
-            if demand.workers > 1
-            else "it needs"
-        )
+        need = "it needs"
+        if demand.workers > 1:
+            need = f"{demand.workers} workers with {demand.gpus} each need"
         have = "this machine has" if len(hosts) == 1 else "the hosts have"
         return (
-            f"train.resources.gpus: {who} {needed}, and {have} {found} "
+            f"train.resources.gpus: {need} {needed}, and {have} {found} "
             "(as CUDA_VISIBLE_DEVICES says, else nvidia-smi -L; on another machine, its slots)"
         )
     have = ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
@@ -89,7 +87,7 @@ def why_none(demand: Demand, hosts: Sequence[SiteHost]) -> str:
 
 
 def _workers_on(hosts: Sequence[SiteHost], demand: Demand) -> list[int]:
-    """How many workers each host takes; empty if they have no room for all."""
+    """The number of workers on each host; empty if the hosts have no room for all."""
     left, taken = demand.workers, []
     for host in hosts:
         room = left
@@ -118,11 +116,11 @@ def _without(host: SiteHost, workers: int, demand: Demand) -> SiteHost:
 
 
 def _visible(demand: Demand, gpus: tuple[str, ...], local_rank: int) -> tuple[str, ...]:
-    """The GPUs that a process sees, in the order in which it numbers them.
+    """The GPUs that a process sees, in the order of its device numbers.
 
-    A process that has several GPUs to itself drives them all and sees no others. Elsewhere each
-    picks one by its local rank, which counts over all workers on its host: so they see ``gpus``,
-    those of all of them, and number them such that this one is its own worker's.
+    The only process of a worker with several GPUs drives them all and sees no others. Otherwise a
+    process picks a GPU by its local rank, which counts over all workers on its host: it sees the
+    ``gpus`` of all of them, in an order that gives it one of its own worker's.
     """
     worker = local_rank // demand.processes
     if demand.processes == 1 < demand.gpus:

@@ -1,4 +1,4 @@
-"""Plans and results as tables for people."""
+"""Plans and results as tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from horovod.launch.experiment.shares import Share
 
 __all__ = ["show_plan", "show_results"]
 
-# What is not read on a terminal is not wrapped for one.
+# The width where standard output is not a terminal.
 _FILE_WIDTH = 1000
 
 
 def show_plan(plan: ExperimentPlan, stream: TextIO) -> None:
-    """What running ``plan`` would do."""
+    """Show what running ``plan`` would do."""
     console = _console(stream)
     console.print(_facts(plan))
     names = [parameter.name for parameter in plan.file.parameters]
@@ -39,7 +39,7 @@ def show_plan(plan: ExperimentPlan, stream: TextIO) -> None:
 
 
 def show_results(records: Sequence[Record], stream: TextIO) -> None:
-    """What has become of all experiments, and how long each took."""
+    """Show the state of all experiments, and how long each took."""
     names = list(records[0].experiment.values) if records else []
     table = _table("Experiment", *names, "State", "Time", "Reason", "OUTPUT_DIR")
     for record in records:
@@ -58,16 +58,16 @@ def _facts(plan: ExperimentPlan) -> Table:
     workers, processes = file.worker_count, file.processes_per_worker
     what = "workers x processes" if file.workers else "without train.tensorflow.horovod"
     _add(facts, "project", file.project)
-    _add(facts, "experiments", f"{len(plan.experiments)}, {len(plan.places)} at a time")
+    _add(facts, "experiments", f"{len(plan.experiments)}, {len(plan.shares)} at a time")
     _add(facts, "processes", f"{workers} x {processes} = {file.demand.size} each ({what})")
     _add(facts, "GPUs", f"{workers} x {file.gpus} = {workers * file.gpus} each (workers x gpus)")
-    _add(facts, "hosts", "\n".join(dict.fromkeys(map(_hosts, plan.places))))
+    _add(facts, "hosts", "\n".join(dict.fromkeys(map(_hosts, plan.shares))))
     return facts
 
 
-def _hosts(place: Share) -> str:
+def _hosts(share: Share) -> str:
     """Each host with the processes there, in the order of ranks."""
-    return ", ".join(f"{hostname}:{count}" for hostname, count in place.hosts.items())
+    return ", ".join(f"{hostname}:{count}" for hostname, count in share.hosts.items())
 
 
 def _table(*names: str) -> Table:
@@ -78,7 +78,7 @@ def _table(*names: str) -> Table:
 
 
 def _add(table: Table, *cells: str) -> None:
-    # As Text, so that brackets in a command are no markup.
+    # As Text, so that brackets in a command are not markup.
     table.add_row(*map(Text, cells))
 
 
@@ -93,7 +93,7 @@ def _console(stream: TextIO) -> Console:
 
 
 def _shown(path: Path) -> str:
-    """As short as it can be written from here."""
+    """The path relative to the current folder, if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

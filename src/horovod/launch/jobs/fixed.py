@@ -1,6 +1,6 @@
 """One run of a command on a fixed number of slots: start all, wait for all, end the rest.
 
-The loop and the ending are those of every job (``loop.py``); the store serves the workers on a
+The loop and the ending are those of every job (``job_loop.py``). The store serves the workers on a
 second thread. The first worker that fails ends the job, and so does the loss of a host.
 """
 
@@ -11,19 +11,22 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from textwrap import indent
 
-from horovod.launch.jobs.job_id import parting_words, with_job_id
-from horovod.launch.jobs.job_loop import JobLoop, OutputOptions, counted, open_job_loop
-from horovod.launch.jobs.outcomes import host_loss, worker_failure
-from horovod.launch.jobs.report import new_report, say_last
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, remote_environment
-from horovod.launch.model.job_plan import JobOutcome, JobPlan
+from horovod.launch.jobs.job_loop import JobLoop, counted, open_job_loop
+from horovod.launch.jobs.report import with_job_id
+from horovod.launch.model.host_plan import (
+    HostPlan,
+    Rendezvous,
+    WorkerSpec,
+    host_plan,
+    remote_environment,
+)
+from horovod.launch.model.job_plan import JobOutcome, JobPlan, failure_text
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
-from horovod.launch.remote.remote_hosts import RemoteHosts
+from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.workers.addresses import store_addresses
-from horovod.launch.workers.logs import Logs
-from horovod.launch.workers.processes import command_argv, describe_exit, open_standard_files
+from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.python_command import remote_python_command
 from horovod.launch.workers.worker_group import GRACE_S, Trouble, Worker, WorkerGroup
 from horovod.rendezvous.base.authentication import SECRET_BYTES
@@ -32,13 +35,11 @@ from horovod.rendezvous.store.server import StoreServer
 
 __all__ = ["GRACE_S", "JobOutcome", "JobPlan", "run_job"]
 
-_MOST_STORE_S = 10.0  # for an agent to find a way to the store
-
 
 def run_job(
     plan: JobPlan, environ: Mapping[str, str], rendezvous: Rendezvous | None = None
 ) -> JobOutcome:
-    """Start the workers, wait for all of them, end the rest when one fails; say how it went.
+    """Start the workers, wait for all of them, end the rest when one fails.
 
     Status: 0 if every worker exited with 0; 1 after a failure; 126 or 127 if the command cannot be
     run or found; 128 + signal after a signal. Workers' output goes to this process's standard
@@ -54,29 +55,18 @@ def run_job(
     open_standard_files()
     if rendezvous is None:
         plan = with_job_id(plan, environ)
-    report = new_report(plan)
-    options = OutputOptions(
-        plan.is_verbose,
-        plan.is_timestamped,
-        plan.is_silent,
-        tells_outcome=plan.call is None,
-        note=None if report is None else report.note,
-        parting_words=parting_words(plan, environ),
-    )
     with (
-        closing(Logs(plan.output_directory, [slot.rank for slot in plan.slots])) as logs,
-        open_job_loop(logs, options) as loop,
-        closing(_Job(plan, environ, rendezvous, loop)) as job,
+        open_job_loop(plan, environ, [slot.rank for slot in plan.slots]) as loop,
+        closing(_FixedJob(plan, environ, rendezvous, loop)) as job,
     ):
         job.start()
         outcome = loop.run(job)
-        if report is not None:
-            report.write(job.told(), outcome, say_last)
+        loop.write_report(job.told(), outcome)
         return outcome
 
 
-class _Job:
-    """See ``Play``."""
+class _FixedJob:
+    """See ``JobHandler``."""
 
     def __init__(
         self,
@@ -87,7 +77,6 @@ class _Job:
     ) -> None:
         self._plan = plan
         self._environ = environ
-        self._words = command_argv(plan.command)
         self._rendezvous = rendezvous
         self._secret = rendezvous.secret if rendezvous else os.urandom(SECRET_BYTES)
         self._loop = loop
@@ -101,12 +90,12 @@ class _Job:
 
     def start(self) -> None:
         """Start all workers, or the connections to other hosts, whose workers follow."""
-        say = self._loop.say_verbose
-        say(f"starting {counted(len(self._plan.slots))}: {shlex.join(self._words)}")
-        if not self._remote_hosts.groups:
+        say, groups = self._loop.say_verbose, self._remote_hosts.groups
+        say(f"starting {counted(len(self._plan.slots))}: {shlex.join(self._plan.command)}")
+        if not groups:
             self._begin()
             return
-        names = " ".join(group.hostname for group in self._remote_hosts.groups)
+        names = " ".join(group.hostname for group in groups)
         if self._plan.others.agents:
             say(f"connecting with {names}")
         else:
@@ -116,11 +105,11 @@ class _Job:
         self._remote_hosts.connect(self._environ)
 
     def told(self) -> dict[str, bytes]:
-        """What processes have told for the report."""
+        """The numbers that processes have sent for the report."""
         return {} if self._server is None else self._server.found(REPORT_KEYS)
 
     def close(self) -> None:
-        """Nobody needs the store any more."""
+        """End the store."""
         if self._server is not None:
             self._server.close()
 
@@ -138,19 +127,19 @@ class _Job:
 
     def _begin(self) -> None:
         """All hosts are there: start the workers."""
-        stores = self._stores()
+        plan, secret, stores = self._plan, self._secret, self._stores()
         environment = remote_environment(self._environ)
         for group in self._remote_hosts.groups:
-            group.prepare(self._host_plan(group.hostname, environment, stores))
+            group.prepare(host_plan(plan, group.hostname, environment, stores, secret))
             self._start_workers(group, group.hostname)
-        for hostname in self._plan.slots_by_host:
+        for hostname in plan.slots_by_host:
             if not self._is_other(hostname):
-                self._begin_here(self._host_plan(hostname, self._environ, stores))
+                self._begin_here(host_plan(plan, hostname, self._environ, stores, secret))
 
-    def _stores(self) -> tuple[tuple[str, int], ...]:
-        """Where the job's store is, from here on."""
+    def _stores(self) -> list[tuple[str, int]]:
+        """The addresses of the job's store, which serves from here on."""
         if self._rendezvous is not None:
-            return ((self._rendezvous.address, self._rendezvous.port),)
+            return [(self._rendezvous.address, self._rendezvous.port)]
         others = self._plan.others
         seen = self._remote_hosts.seen_addresses()
         addresses = store_addresses(others.addresses, seen, others.interfaces)
@@ -159,7 +148,7 @@ class _Job:
             addresses=[(address, 0) for address in addresses],
             report=self._loop.wakeups.note,
         )
-        stores = tuple(self._server.addresses)
+        stores = self._server.addresses
         self._server.start()
         self._loop.say_verbose("Launched horovod server.")
         return stores
@@ -177,33 +166,18 @@ class _Job:
     def _start_workers(self, group: WorkerGroup, hostname: str) -> None:
         for slot in self._plan.slots_by_host[hostname]:
             if not self._loop.is_ending:
-                group.start_worker(
-                    WorkerSpec(slot.rank, slot, self._plan.environment_of(slot.rank))
-                )
+                extra = self._plan.environment_of(slot.rank)
+                group.start_worker(WorkerSpec(slot.rank, slot, extra))
 
-    def _host_plan(
-        self, hostname: str, environment: Mapping[str, str], stores: tuple[tuple[str, int], ...]
-    ) -> HostPlan:
-        plan = self._plan
-        return HostPlan(
-            hostname=hostname,
-            words=tuple(self._words),
-            environment=environment,
-            stores=stores,
-            secret=self._secret,
-            store_timeout_s=min(_MOST_STORE_S, plan.others.start_timeout_s / 2),
-            interfaces=plan.interfaces,
-            has_call=plan.call is not None,
-        )
-
-    # What happens meanwhile; see stage.Play.
+    # What happens meanwhile; see ``JobHandler``.
 
     @property
     def deadline(self) -> float | None:
         return self._remote_hosts.deadline
 
     def turn(self) -> None:
-        if (deadline := self._remote_hosts.deadline) is not None and time.monotonic() >= deadline:
+        deadline = self._remote_hosts.deadline
+        if deadline is not None and time.monotonic() >= deadline:
             self._loop.end(JobOutcome(1, self._remote_hosts.delays()))
 
     def connected(self, group: RemoteWorkerGroup) -> None:
@@ -231,10 +205,10 @@ class _Job:
             return
         text = f"{group.hostname}: {group.problem}"
         self._loop.say(f"{text}; ending {counted(self._loop.living)}")
-        self._loop.end(host_loss(group))
+        self._loop.end(_host_loss(group))
 
     def _go_on(self) -> None:
-        """Once all hosts have answered."""
+        """Begin once all hosts have answered."""
         if self._loop.is_ending or not self._remote_hosts.has_answered:
             return
         if failures := self._remote_hosts.failures():
@@ -253,12 +227,12 @@ class _Job:
             self._loop.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
         failed = [worker for worker in ended if self._has_failed(worker)]
         if failed:
-            # Seen at one moment, the one that a signal ended is the likelier cause.
+            # Of several seen at one moment, a worker that a signal ended is the likelier cause.
             first = min(failed, key=lambda worker: (worker.exit_code or 0) > 0)
             living = self._loop.living
             others = f"; ending {counted(living)}" if living else ""
             self._loop.say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
-            self._loop.end(worker_failure(first))
+            self._loop.end(_worker_failure(first))
         elif self._successes() == len(self._plan.slots):
             self._loop.end(JobOutcome(0))
 
@@ -269,3 +243,19 @@ class _Job:
     def _successes(self) -> int:
         workers = [worker for group in self._groups for worker in group.workers.values()]
         return sum(1 for worker in workers if worker.exit_code == 0)
+
+
+def _worker_failure(first: Worker) -> JobOutcome:
+    """The outcome when a worker failed."""
+    exit_code = first.exit_code or 0
+    cause = f"{first.name}, which {describe_exit(exit_code)}:"
+    text = failure_text(cause, first.rank_info.rank, exit_code)
+    return JobOutcome(1, text, first.rank_info, first.pid, exit_code, worker=first.number)
+
+
+def _host_loss(group: RemoteWorkerGroup) -> JobOutcome:
+    """The outcome when a host was lost with all its workers."""
+    lines, exit_code = indent(group.last_lines, "  | "), group.child.exit_code
+    cause = f"the connection to {group.hostname} ({ranks_of(group)}), which ended: {group.problem}"
+    text = failure_text("\n".join(filter(None, (cause, lines))), group.ranks[0], exit_code)
+    return JobOutcome(1, text, has_lost_host=True)

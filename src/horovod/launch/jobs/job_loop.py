@@ -1,9 +1,9 @@
-"""What every job has, whether its size is fixed or not: a loop, crews, consoles and an ending.
+"""What every job has, of fixed size or elastic: a loop, worker groups, consoles and an ending.
 
 One thread waits in one selector for output, signals, other hosts and the console. Whatever ends the
 job (all done, a failure, a signal, a console that is gone), the same steps follow: SIGTERM to what
-is left, SIGKILL after five seconds, output to the last byte. What a worker's end or a host's loss
-means is decided by the job, a ``JobHandler``.
+is left, SIGKILL after five seconds, output to the last byte. A ``JobHandler`` decides what the end
+of a worker or the loss of a host means.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobOutcome
+from horovod.launch.jobs.report import new_report, outcome_writer, say_last
+from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.logs import Logs
 from horovod.launch.workers.output import Output, Sink, consoles
-from horovod.launch.workers.processes import adopt_orphans, reaped, signal_group
+from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, signal_group
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import GRACE_S, LocalWorkerGroup, Worker, WorkerGroup
 from horovod.rendezvous.base.descriptors import Reserve, raised_limit
 
 if TYPE_CHECKING:
     from horovod.launch.calls.call import WorkerFiles
 
-__all__ = ["JobHandler", "JobLoop", "OutputOptions", "counted", "open_job_loop"]
+__all__ = ["JobHandler", "JobLoop", "counted", "open_job_loop"]
 
-_PATIENCE_S = 2.0  # with an ssh that has nothing left to do
+_CLOSE_S = 2.0  # for an ssh that has nothing left to do
+# Before the workers are ended: a survivor writes down what a killed rank did last, and its error.
+_LAST_WORDS_S = 0.1
 
 
 class JobHandler(Listener, Protocol):
-    """A job as its stage needs it; all is called in the loop."""
+    """A job as its loop needs it; the loop calls all of this."""
 
     @property
     def deadline(self) -> float | None:
@@ -46,38 +48,28 @@ class JobHandler(Listener, Protocol):
         """Do what is due; called in every turn of the loop until the job ends."""
 
 
-# Before the others are ended: a survivor writes down what a killed rank did last, and its error.
-_LAST_WORDS_S = 0.1
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """How a job speaks. ``tells_outcome``: its last lines say why it failed; ``is_silent``: there
-    is nothing to read but what workers write.
-
-    ``note`` hears of all that is said, and would be if it were verbose.
-    ``parting_words``, asked for when all has ended, go before them if there are any.
-    """
-
-    is_verbose: bool = False
-    is_timestamped: bool = False
-    is_silent: bool = False
-    tells_outcome: bool = True
-    note: Callable[[str], None] | None = None
-    parting_words: Callable[[JobOutcome], str] = lambda outcome: ""
-
-
 @contextmanager
-def open_job_loop(logs: Logs, options: OutputOptions) -> Iterator[JobLoop]:
-    """A stage that leaves nothing behind. It takes over the signals; main thread only.
+def open_job_loop(
+    plan: JobPlan,
+    environ: Mapping[str, str],
+    numbers: Sequence[int] = (),
+    *,
+    is_continued: bool = False,
+) -> Iterator[JobLoop]:
+    """A loop that leaves nothing behind. It takes over the signals; main thread only.
 
-    Meanwhile this process, but no worker of it, may have as many descriptors as the system allows.
+    ``numbers`` are the workers whose output files are created now, or continued. Meanwhile this
+    process, but none of its workers, may have as many descriptors as the system allows.
+
+    Raises:
+        OSError: the output directory cannot be made or written. Nothing was started then.
     """
     with (
+        closing(Logs(plan.output_directory, numbers, is_continued=is_continued)) as logs,
         raised_limit() as file_limit,
         Wakeups() as wakeups,
         selectors.DefaultSelector() as selector,
-        closing(JobLoop(selector, wakeups, logs, options, file_limit)) as loop,
+        closing(JobLoop(plan, environ, selector, wakeups, logs, file_limit)) as loop,
     ):
         yield loop
 
@@ -97,25 +89,28 @@ class _Ending:
 
 
 class JobLoop:
-    """Crews and the loop that serves them. Keys of ``selector`` carry what to call."""
+    """Worker groups and the loop that serves them. Keys of ``selector`` carry what to call."""
 
     def __init__(
         self,
+        plan: JobPlan,
+        environ: Mapping[str, str],
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
         logs: Logs,
-        options: OutputOptions,
         file_limit: int | None = None,
     ) -> None:
         self.selector = selector
         self.wakeups = wakeups
+        self.logs = logs
+        self.watchdog = Watchdog()
+        self._plan = plan
+        self._report = new_report(plan)
+        self._write_outcome = outcome_writer(plan, environ)
         self._file_limit = file_limit
         self._reserve = Reserve()
-        self.watchdog = Watchdog()
         self._stdout, self._stderr = consoles(selector)
-        self._output = Output(selector, is_timestamped=options.is_timestamped)
-        self._logs = logs
-        self._options = options
+        self._output = Output(selector, is_timestamped=plan.is_timestamped)
         self._here: LocalWorkerGroup | None = None
         self._others: list[RemoteWorkerGroup] = []
         self._children: dict[int, Callable[[int], None]] = {}
@@ -123,10 +118,10 @@ class JobLoop:
         self._ending: _Ending | None = None
         selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
 
-    # Who is on it.
+    # The worker groups.
 
     def local_group(self, listener: Listener) -> LocalWorkerGroup:
-        """The crew of this machine; to be asked for once."""
+        """The group of this machine; to be asked for once."""
         self._here = LocalWorkerGroup(
             self._output,
             self.watchdog,
@@ -145,9 +140,9 @@ class JobLoop:
         listener: Listener,
         call: WorkerFiles | None = None,
     ) -> RemoteWorkerGroup:
-        """A crew on another host, at any time; it is not connected yet. For ``way`` see there.
+        """A group on another host, at any time; not connected yet. ``way``: see there.
 
-        It leaves by itself once it ``is_closed``: after a loss, or ``dismiss``.
+        The loop drops it once it ``is_closed``, after a loss or ``dismiss``.
         """
         group = RemoteWorkerGroup(
             hostname,
@@ -163,56 +158,55 @@ class JobLoop:
         return group
 
     def adopt(self, pid: int, on_exit: Callable[[int], None]) -> None:
-        """Look after a child of the job's own that leads a process group.
+        """Look after a child of the job that leads a process group. It never outlives the job.
 
-        ``on_exit`` gets its exit code, negative for a signal. It never outlives the job.
+        ``on_exit`` gets its exit code, negative for a signal.
         """
         self._children[pid] = on_exit
         self.watchdog.add(pid)
 
     @property
     def living(self) -> int:
-        """How many workers have not ended, as far as can be known."""
+        """How many workers have not ended, as far as is known."""
         return sum(group.living for group in self.groups)
 
     @property
     def groups(self) -> tuple[WorkerGroup, ...]:
-        """Those that are not closed."""
+        """The groups that are not closed."""
         return (*((self._here,) if self._here else ()), *self._others)
 
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
-        out_log, err_log = self._logs.of(worker.number)
+        out_log, err_log = self.logs.of(worker.number)
+        lines = self._output.lines
         return (
-            self._output.lines(
-                lambda: f"[{worker.rank_info.rank}]<stdout>:", self._stdout, out_log
-            ),
-            self._output.lines(
-                lambda: f"[{worker.rank_info.rank}]<stderr>:", self._stderr, err_log
-            ),
+            lines(lambda: f"[{worker.rank_info.rank}]<stdout>:", self._stdout, out_log),
+            lines(lambda: f"[{worker.rank_info.rank}]<stderr>:", self._stderr, err_log),
         )
 
     def _other_children(self) -> list[int]:
-        ssh = [group.child.pid for group in self._others if group.words and group.child.is_running]
+        ssh = [
+            group.child.pid for group in self._others if group.command and group.child.is_running
+        ]
         return [*ssh, *self._children]
 
-    # What is said.
+    # Lines for the user.
 
     def say(self, text: str) -> None:
-        """One line for the user, on standard error."""
+        """Print a line on standard error."""
         self._note(text)
-        if not self._options.is_silent:
+        if not self._plan.is_silent:
             self._stderr.write(f"horovodrun: {text}\n".encode(errors="surrogateescape"))
 
     def say_verbose(self, text: str) -> None:
-        """One line for those who asked for more."""
-        if self._options.is_verbose:
+        """Print a line if the user has asked for more."""
+        if self._plan.is_verbose:
             self.say(text)
         else:
             self._note(text)
 
     def _note(self, text: str) -> None:
-        if self._options.note is not None:
-            self._options.note(text)
+        if self._report is not None:
+            self._report.note(text)
 
     def _say_if(self, text: str) -> None:
         if text:
@@ -221,7 +215,7 @@ class JobLoop:
     # The loop.
 
     def run(self, handler: JobHandler) -> JobOutcome:
-        """Serve ``handler`` until somebody has called ``end`` and all has ended; how it went."""
+        """Serve ``handler`` until ``end`` was called and all processes have ended."""
         self._handler = handler
         adopt_orphans()
         while self._ending is None or not all(group.is_gone for group in self.groups):
@@ -229,12 +223,17 @@ class JobLoop:
                 key.data()
             self._balance()
             if self._ending is None:
-                self._look_for_an_end(handler)
+                self._take_turn(handler)
             elif time.monotonic() >= self._ending.deadline:
                 if self._ending.is_killing:
                     break
                 self._kill("did not end within 5 s of SIGTERM")
         return self._finish(self._ending)
+
+    def write_report(self, told: Mapping[str, bytes], outcome: JobOutcome) -> None:
+        """Write the file of ``--report``, if there is to be one; ``told``: see ``JobReport``."""
+        if self._report is not None:
+            self._report.write(told, outcome, say_last)
 
     def _seconds_to_deadline(self, handler: JobHandler) -> float | None:
         own = handler.deadline if self._ending is None else self._ending.deadline
@@ -246,9 +245,9 @@ class JobLoop:
         for group in self.groups:
             group.balance()
         self._others = [group for group in self._others if not group.is_closed]
-        self._say_if(self._logs.news())
+        self._say_if(self.logs.news())
 
-    def _look_for_an_end(self, handler: JobHandler) -> None:
+    def _take_turn(self, handler: JobHandler) -> None:
         if self._stdout.is_broken or self._stderr.is_broken:
             text = "horovodrun: nobody reads the output any more\n"
             self.end(JobOutcome(128 + signal.SIGPIPE, text))
@@ -299,7 +298,7 @@ class JobLoop:
         return self._ending is not None
 
     def end(self, outcome: JobOutcome) -> None:
-        """End the job; what is left of it after a success may live on outside its groups.
+        """End the job. After a success, processes outside the workers' groups may live on.
 
         A second call changes nothing.
         """
@@ -314,11 +313,13 @@ class JobLoop:
         for group in self.groups:
             group.end(reaches_strays=outcome.status != 0)
 
+    def _late(self) -> str:
+        return ", ".join(name for group in self.groups for name in group.late())
+
     def _kill(self, reason: str) -> None:
         assert self._ending is not None
-        late = [name for group in self.groups for name in group.late()]
-        if late:
-            self.say(f"killing {', '.join(late)}, or children of it, which {reason}")
+        if late := self._late():
+            self.say(f"killing {late}, or children of it, which {reason}")
         self._ending.is_killing = True
         self._ending.deadline = time.monotonic() + GRACE_S
         for group in self.groups:
@@ -328,20 +329,19 @@ class JobLoop:
         # Signals act as usual again: only the console can still take long.
         self.wakeups.restore()
         self._output.drain()
-        stuck = [name for group in self.groups for name in group.late()]
-        if stuck:
-            self.say(f"these do not end although they got SIGKILL: {', '.join(stuck)}")
-        self._say_if(self._logs.news())
-        self._say_if(self._logs.summary())
-        self._say_if(self._options.parting_words(ending.outcome))
-        if self._options.tells_outcome:
+        if late := self._late():
+            self.say(f"these do not end although they got SIGKILL: {late}")
+        self._say_if(self.logs.news())
+        self._say_if(self.logs.summary())
+        self._say_if(self._write_outcome(ending.outcome))
+        if self._plan.call is None:  # the caller of a function raises the outcome as an error
             self._stderr.write(ending.outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()
         self._stderr.flush()
         return ending.outcome
 
     def close(self) -> None:
-        """Whatever happened: leave nothing behind. Quick after a complete ``run``."""
+        """Leave nothing behind, whatever happened. Quick after a complete ``run``."""
         self._reserve.release()
         if self._here is not None:
             self._here.kill_groups()
@@ -351,7 +351,7 @@ class JobLoop:
                 os.waitpid(pid, 0)
         for group in self._others:
             group.child.hang_up()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _CLOSE_S
         for group in self._others:
             group.child.close(deadline)
         self.watchdog.close()

@@ -1,29 +1,41 @@
-"""The file of ``--report``: what the launcher knows of a job, and its end, when it is written.
+"""What a job leaves: the file of ``--report``, its id, and its outcome beside its recordings.
 
-Whether the file can be written is found out before the job begins; it appears whole, at the end.
+The launcher checks before the job begins that the report can be written. The file appears whole, at
+the end. Recordings of a job lie under its id, by which ``horovodrun --doctor`` finds them. Every
+worker has the id in ``HOROVOD_JOB_ID``. It comes from ``--job-id``, from the environment, or from
+the clock and chance.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from horovod.core.base.own_files import follow, replacing
+from horovod.core.base.own_files import OwnFolder, follow, replacing
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
-from horovod.trace.folders import JOB_ID
+from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
+from horovod.trace.outcome import write_outcome
 
-if TYPE_CHECKING:
-    pass
+__all__ = [
+    "REPORT_ENVIRONMENT",
+    "JobReport",
+    "check_report",
+    "new_job_id",
+    "new_report",
+    "outcome_writer",
+    "say_last",
+    "with_job_id",
+]
 
-__all__ = ["REPORT_ENVIRONMENT", "JobReport", "check_report", "new_report", "say_last"]
-
-# For the workers: a launcher collects what they tell.
+# Workers with these variables send their numbers to the launcher.
 REPORT_ENVIRONMENT = {"_HOROVOD_REPORT": "1"}
 _MOST_SAID = 200
 
@@ -51,13 +63,13 @@ def check_report(path: Path) -> Path:
 
 
 def say_last(text: str) -> None:
-    """One line on standard error, when the job's own consoles have been closed."""
+    """Print a line on standard error, after the job's own consoles have been closed."""
     with suppress(OSError):
         print(f"horovodrun: {text}", file=sys.stderr, flush=True)
 
 
 class JobReport:
-    """Begins with the job. ``note`` is for what is said meanwhile, shown to the user or not."""
+    """The report of a job that begins now. ``note`` takes lines, shown to the user or not."""
 
     def __init__(self, path: Path, command: Sequence[str], job_id: str = "") -> None:
         self._path = path
@@ -67,7 +79,7 @@ class JobReport:
         self._said: list[tuple[float, str]] = []
 
     def note(self, text: str) -> None:
-        """Something has happened; the first and the last lines are kept."""
+        """Keep a line; of many the first and the last ones are kept."""
         if self._said and text.startswith(self._said[-1][1]):
             self._said.pop()  # the same in more words
         self._said.append((time.time(), text))
@@ -77,7 +89,7 @@ class JobReport:
     def write(
         self, told: Mapping[str, bytes], outcome: JobOutcome, say: Callable[[str], None]
     ) -> None:
-        """Write it. ``told`` is what processes have told; ``say`` hears of what does not work."""
+        """Write it. ``told`` has the numbers of processes; ``say`` gets lines about problems."""
         # Here, because only reports need them.
         from horovod.trace.report.facts import Job
         from horovod.trace.report.merge import collected
@@ -107,3 +119,54 @@ def new_report(plan: JobPlan) -> JobReport | None:
     if plan.report is None:
         return None
     return JobReport(plan.report, plan.command, plan.extra_environment.get(JOB_ID, ""))
+
+
+_RECORDER_DIR = "HOROVOD_RECORDER_DIR"
+
+
+def new_job_id(now_s: float | None = None) -> str:
+    """An id that no other job has: the time, so that users recognise it, and four random digits."""
+    return f"{time.strftime('%m%d-%H%M%S', time.localtime(now_s))}-{os.urandom(2).hex()}"
+
+
+def with_job_id(plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
+    """``plan`` with the id that all its workers get."""
+    if plan.elastic is not None and plan.elastic.job_id:
+        job_id = plan.elastic.job_id
+    elif JOB_ID in plan.extra_environment:
+        return plan
+    else:
+        # A launcher that is itself a worker has the id of its own job.
+        is_worker = "HOROVOD_RANK" in environ
+        job_id = "" if is_worker else environ.get(JOB_ID, "")
+    environment = {**plan.extra_environment, JOB_ID: job_id or new_job_id()}
+    return replace(plan, extra_environment=environment)
+
+
+def outcome_writer(plan: JobPlan, environ: Mapping[str, str]) -> Callable[[JobOutcome], str]:
+    """A function that writes a job's outcome beside its recordings, and returns a line to print.
+
+    After a failure the line says how to read the recordings. Without recordings on this machine
+    nothing is written, and the line is empty.
+    """
+    variables = {**environ, **plan.extra_environment}
+    base = folder_of(variables.get(_RECORDER_DIR, ""))
+    if not base or JOB_ID not in plan.extra_environment:
+        return lambda outcome: ""
+    return partial(_write_outcome, variables[JOB_ID], Path(base), time.time())
+
+
+def _write_outcome(job_id: str, base: Path, began_s: float, outcome: JobOutcome) -> str:
+    try:
+        with OwnFolder(base / job_name({JOB_ID: job_id}, 0)) as folder:
+            if not is_marked(folder) or not _has_recordings_since(began_s - 1, folder):
+                return ""
+            write_outcome(folder, outcome.status, outcome.text)
+    except OSError:  # the outcome is a convenience
+        return ""
+    return f"what every rank did last: horovodrun --doctor {job_id}" if outcome.status else ""
+
+
+def _has_recordings_since(epoch_s: float, folder: OwnFolder) -> bool:
+    files = (folder.own_file(name) for name in folder.names() if name.endswith(".hvdrec"))
+    return any(file is not None and file.st_mtime >= epoch_s for file in files)

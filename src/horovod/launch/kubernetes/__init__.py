@@ -1,6 +1,5 @@
-"""Jobs in Kubernetes: manifests, which ``horovodrun`` prints, and what runs in their pods.
+"""Jobs in Kubernetes: manifests, which ``horovodrun`` prints, and the launcher in their pods.
 
-``options.py`` reads the command line, ``manifest.py`` and ``mpijob.py`` write the objects. In each
-pod of an Indexed Job ``pod.py`` is what ``horovodrun`` is on one machine; ``meeting.py`` makes the
-pods one job.
+``options`` reads the command line; ``command`` and ``manifest`` write the objects. ``pod`` is the
+launcher in each pod of an Indexed Job, and ``pod_rendezvous`` connects the pods to one job.
 """

@@ -1,7 +1,7 @@
-"""The objects of an Indexed Job: a Secret, a headless Service, the Job. Pure, but for the secret.
+"""The objects of an Indexed Job: a Secret, a headless Service, the Job. Pure except for the secret.
 
-Pod i of job NAME is reachable as NAME-i.NAME, so pods need no API of the cluster to find pod 0,
-which keeps the store.
+Pod i of job NAME is reachable as NAME-i.NAME, so pods find pod 0, which runs the store, without the
+cluster's API.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "verbatim",
 ]
 
-# Where experiments write.
+# OUTPUT_DIR of experiments.
 OUTPUT = "/output"
 _SECRET_KEY = "secret"
 _STORE_PORT = 29371
@@ -39,9 +39,9 @@ _LIMITED = re.compile(r".*/|hugepages-")
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """What to run in pods: one command, or lines for a shell, each of which all processes run.
+    """What all processes run in pods: one command, or lines for a shell, one after the other.
 
-    ``words`` are the options of ``horovodrun`` that mean the same in a pod.
+    ``options`` of ``horovodrun`` are passed to the command in the pods.
     """
 
     form: PodForm
@@ -49,11 +49,11 @@ class ClusterJob:
     command: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    words: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     @property
     def pod_count(self) -> int:
-        """As many as hold all processes; the last one may have room for more."""
+        """The number of pods; the last one may have free slots."""
         return -(-self.process_count // self.form.slots)
 
 
@@ -67,7 +67,7 @@ def indexed_job(job: ClusterJob) -> list[dict[str, Any]]:
     check_name(name, f"-{job.pod_count - 1}")
     service = {
         "clusterIP": "None",
-        # The pods look for each other before any of them is ready.
+        # Pods resolve each other's names before they are ready.
         "publishNotReadyAddresses": True,
         "selector": labels(name),
         "ports": [{"name": "store", "port": _STORE_PORT}],
@@ -79,7 +79,7 @@ def indexed_job(job: ClusterJob) -> list[dict[str, Any]]:
         "completionMode": "Indexed",
         "completions": job.pod_count,
         "parallelism": job.pod_count,
-        # A rank that failed cannot come back alone, so the first failure ends the job.
+        # A failed rank cannot rejoin alone, so the first failure ends the job.
         "backoffLimit": 0,
         "template": {
             "metadata": {"labels": labels(name)},
@@ -99,7 +99,7 @@ def render(objects: Iterable[Mapping[str, Any]]) -> str:
 
 
 def labels(name: str) -> dict[str, str]:
-    """What all objects of a job have in common."""
+    """The labels of all objects of a job."""
     return {
         "app.kubernetes.io/name": "horovod",
         "app.kubernetes.io/instance": name,
@@ -108,8 +108,8 @@ def labels(name: str) -> dict[str, str]:
 
 
 def pod_spec(form: PodForm, containers: list[dict[str, Any]]) -> dict[str, Any]:
-    """A pod with these containers, which see the volumes."""
-    # Data loaders hand over their batches in shared memory; a container's 64 MB are soon full.
+    """A pod with these containers, each with all volumes mounted."""
+    # Data loaders pass batches in shared memory, of which a container has 64 MB by default.
     volumes: dict[str, dict[str, Any]] = {"shared-memory": {"emptyDir": {"medium": "Memory"}}}
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
     claims = list(dict.fromkeys(volume.claim for volume in form.volumes))
@@ -134,11 +134,11 @@ def pod_spec(form: PodForm, containers: list[dict[str, Any]]) -> dict[str, Any]:
 def container(
     job: ClusterJob, *, command: Iterable[str] = (), variables: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """The container of a pod that has the job's resources."""
+    """The container of a pod, with the job's resources."""
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     for name, amount in job.form.resources.items():
-        # Devices and huge pages have no more than their limit, which Kubernetes wants to be given.
+        # Kubernetes requires a limit for devices and huge pages.
         (limits if _LIMITED.match(name) else requests)[name] = amount
     resources = {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
     parts = {
@@ -162,7 +162,7 @@ def _pod_command(job: ClusterJob) -> list[str]:
     name = job.form.name
     words = ["python3", "-m", "horovod.launch.kubernetes.pod"]
     words += ["-np", str(job.process_count), "--slots-per-host", str(job.form.slots)]
-    words += ["--store", f"{name}-0.{name}:{_STORE_PORT}", *job.words]
+    words += ["--store", f"{name}-0.{name}:{_STORE_PORT}", *job.options]
     if job.command:
         return [*words, "--", *job.command]
     return [*words, *(f"--line={line}" for line in job.lines)]
@@ -185,20 +185,20 @@ def _object(version: str, kind: str, name: str, **rest: Any) -> dict[str, Any]:
 
 
 def verbatim(text: str) -> str:
-    """``text`` for a command or value, where Kubernetes replaces $(NAME) and reads $$ as one $."""
+    """``text`` with ``$`` escaped, since Kubernetes replaces $(NAME), and $$ by $."""
     return re.sub(r"\$(?=[$(])", "$$", text)
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML that all its versions read alike, without references."""
+    """Writes YAML without aliases that all versions of YAML read alike."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write what occurs twice twice."""
+        """Write repeated values in full."""
         return True
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """What does not begin with a letter may be a number in another version: 1e-6 is one in 1.2."""
+    """Quote what does not begin with a letter: 1e-6 is a text in YAML 1.1 and a number in 1.2."""
     is_plain = text[:1].isalpha() and text.lower() not in ("y", "n")
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else "'")
 

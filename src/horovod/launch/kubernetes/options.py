@@ -1,4 +1,4 @@
-"""The options of ``horovodrun --kubernetes``, and what they say about a pod. Pure."""
+"""The options of ``horovodrun --kubernetes``, and the pods they describe. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = ("job", "mpijob")
 _PREFIX = "kubernetes_"
 _OF_HOSTS = ("ssh_port", "ssh_identity_file", "network_interfaces", "network_interface")
 _DEFAULT_NAME = "horovod"
-# RFC 1035, which a Service's name has to follow.
+# The name of a Service must be a label of RFC 1035.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 63
 _RESOURCE = re.compile(
@@ -25,7 +25,7 @@ _VOLUME = re.compile(r"([a-z0-9][-a-z0-9.]*):(/[^:]*)")
 
 @dataclass(frozen=True)
 class Volume:
-    """A PersistentVolumeClaim and the folder where every pod sees it."""
+    """A PersistentVolumeClaim and the folder where it is mounted in every pod."""
 
     claim: str
     path: str
@@ -33,11 +33,11 @@ class Volume:
 
 @dataclass(frozen=True)
 class PodForm:
-    """What all pods of a job have in common.
+    """The pods of a job, which are all alike.
 
     ``resources`` are amounts by Kubernetes' names. ``secret`` names an existing Secret; without it
-    the manifest has a new one. ``output_folder`` is what of a volume the pods see at /output; with
-    it there is such a folder also without a volume.
+    the manifest has a new one. ``output_folder`` is the folder of a volume that is mounted at
+    /output; without a volume /output is an empty folder.
     """
 
     image: str
@@ -50,7 +50,7 @@ class PodForm:
 
 
 def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
-    """Give ``parser`` the options, under a heading of their own."""
+    """Add the options to ``parser``, under a heading of their own."""
     add = parser.add_argument_group("kubernetes").add_argument
     add(
         "--kubernetes",
@@ -96,12 +96,12 @@ def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
 def pod_form(
     given: argparse.Namespace, *, image: str | None = None, name: str | None = None
 ) -> PodForm | None:
-    """What the command line says about the pods; None without ``--kubernetes``.
+    """The pods that the command line describes; None without ``--kubernetes``.
 
-    ``image`` and ``name`` are used where the command line has none.
+    ``image`` and ``name`` are the defaults of their options.
 
     Raises:
-        ValueError: a value is wrong or missing, or contradicts another option.
+        ValueError: a value is wrong or missing, or options contradict each other.
     """
     if given.kubernetes is None:
         _refuse_lonely(given)
@@ -133,7 +133,7 @@ def pod_form(
 
 
 def check_name(name: str, longest_ending: str) -> None:
-    """Raises ValueError if Kubernetes would refuse ``name``, or it with that at its end."""
+    """Raise ValueError if Kubernetes would refuse ``name`` with ``longest_ending`` appended."""
     longest = _LONGEST_NAME - len(longest_ending)
     if not _NAME.fullmatch(name) or len(name) > longest:
         raise ValueError(

@@ -1,9 +1,8 @@
-"""What runs in each pod: ``python -m horovod.launch.kubernetes.pod``, written into manifests.
+"""The launcher in each pod: ``python -m horovod.launch.kubernetes.pod``, written into manifests.
 
-It takes the place of ``horovodrun``, which no single pod could be: every pod starts its own
-processes with the numbers that they have in the world of all pods. A pod ends with 0 if all
-processes of all pods have. The first to fail ends with the launcher's status for that, 1; the
-others end themselves with 143, so that ``kubectl get pods`` shows where to look.
+Every pod starts its own processes with their ranks in the world of all pods. A pod exits with 0 if
+all processes of all pods do. The pod that fails first exits with 1, and the others end themselves
+with 143, so ``kubectl get pods`` shows where to look.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ __all__ = ["main"]
 
 _INDEX = "JOB_COMPLETION_INDEX"
 _SECRET = "_HOROVOD_SECRET_KEY"
-# Nodes pull large images at their own pace.
+# Nodes may take minutes to pull a large image.
 _DEFAULT_TIMEOUT_S = 600.0
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run this pod's part of the job; the exit status. Raises SystemExit for wrong arguments."""
+    """Run this pod's part of the job; returns the exit status. SystemExit for wrong arguments."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if bool(given.command) == bool(given.line):
@@ -50,8 +49,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        with PodRendezvous(pod, timeout_s) as meeting:
-            return _run(_plans(given, pod), environ, meeting)
+        with PodRendezvous(pod, timeout_s) as rendezvous:
+            return _run(_plans(given, pod), environ, rendezvous)
     except (InitError, OSError) as error:
         print(f"horovodrun: pod {pod.index} of {count}: {error}", file=sys.stderr)
         return 1
@@ -59,16 +58,16 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return 130
 
 
-def _run(plans: Sequence[JobPlan], environ: Mapping[str, str], meeting: PodRendezvous) -> int:
+def _run(plans: Sequence[JobPlan], environ: Mapping[str, str], rendezvous: PodRendezvous) -> int:
     for number, plan in enumerate(plans):
-        outcome = run_job(plan, environ, meeting.rendezvous(number))
+        outcome = run_job(plan, environ, rendezvous.rendezvous_of(number))
         if outcome.status:
             worker = outcome.rank_info
             what = f"rank {worker.rank} {describe_exit(outcome.exit_code)}" if worker else ""
-            meeting.fail(what or f"ended with status {outcome.status}")
+            rendezvous.fail(what or f"ended with status {outcome.status}")
             return outcome.status
-        meeting.finish(number)
-    meeting.leave()
+        rendezvous.finish(number)
+    rendezvous.leave()
     return 0
 
 
@@ -90,7 +89,7 @@ def _plans(given: argparse.Namespace, pod: Pod) -> list[JobPlan]:
 
 
 def _slots(given: argparse.Namespace, pod: Pod) -> tuple[RankInfo, ...]:
-    """Those of this pod, among those of all."""
+    """The slots of this pod, among those of all pods."""
     hosts = [HostSlots(str(index), given.slots_per_host) for index in range(pod.count)]
     name = os.uname().nodename
     return tuple(
@@ -142,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _exit_on_signal(signum: int, frame: FrameType | None) -> NoReturn:
-    """The first process of a container has no default way to end."""
+    """The first process of a container has no default action for signals."""
     sys.exit(128 + signum)
 
 

@@ -1,8 +1,8 @@
-"""The pods of a job as one: who has come, who has failed, when all have finished a line.
+"""Connects the pods of a job: arrivals, failures, and a barrier after each line.
 
-Pod 0 keeps a store for the pods, and for each line a second one for its ranks, as a launcher does.
-Whoever fails says so in the pods' store; every pod waits there for such news on a thread of its
-own, and ends itself with SIGTERM when they come or when pod 0 is gone.
+Pod 0 runs a store for the pods, and for each line a second store for its ranks, as a launcher does.
+A pod that fails writes the reason into the pods' store. A thread of every pod waits for a failure
+there; then, or when pod 0 is gone, it ends its pod with SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import TracebackType
 
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.errors import InitError
-from horovod.launch.model.environment import Rendezvous
+from horovod.launch.model.host_plan import Rendezvous
 from horovod.rendezvous.base.authentication import prove
 from horovod.rendezvous.store.client import StoreClient, StoreUnreachableError
 from horovod.rendezvous.store.server import StoreServer
@@ -31,14 +31,14 @@ __all__ = ["Pod", "PodRendezvous"]
 _FAILURE = "failure"
 _RETRY_S = 0.5
 _GOODBYE_S = 10.0
-# How long a question may be out; it is asked again then.
-_PATIENCE_S = 3600.0
+# A request is repeated after this time.
+_REQUEST_S = 3600.0
 _SHOWN = 16
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod of ``count``. ``store`` is where pod 0 keeps the pods' store, as others know it."""
+    """One pod of ``count``. ``store`` is the name and port of the pods' store in pod 0."""
 
     index: int
     count: int
@@ -47,9 +47,9 @@ class Pod:
 
 
 class PodRendezvous:
-    """Within ``with``: all pods have come. ``timeout_s`` is how long they wait for each other.
+    """Connects the pods within ``with``; they wait ``timeout_s`` for each other.
 
-    Entering raises InitError if some do not come or do not know the secret.
+    Entering raises InitError if pods do not arrive, or do not have the secret.
     """
 
     def __init__(self, pod: Pod, timeout_s: float) -> None:
@@ -57,7 +57,7 @@ class PodRendezvous:
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._resources = ExitStack()
-        self._addresses: list[str] = []  # of this pod, if it is the one that others look for
+        self._addresses: list[str] = []  # of this pod, if it is pod 0
         self._is_over = False
 
     def __enter__(self) -> PodRendezvous:
@@ -85,8 +85,8 @@ class PodRendezvous:
         self._is_over = True
         self._resources.close()
 
-    def rendezvous(self, line: int) -> Rendezvous:
-        """Where the ranks of line number ``line`` meet, with a secret of its own."""
+    def rendezvous_of(self, line: int) -> Rendezvous:
+        """The rendezvous of the ranks of line number ``line``, with a secret of its own."""
         secret = prove(self._pod.secret, b"horovod line", str(line).encode())
         key = f"store/{line}"
         if self._pod.index == 0:
@@ -96,7 +96,7 @@ class PodRendezvous:
         return Rendezvous(*_address_in(_ask(self._client, key)), secret)
 
     def finish(self, line: int) -> None:
-        """Wait until all pods have finished the line. One that fails ends this process."""
+        """Wait until all pods have finished the line. If a pod fails, this process ends."""
         key = f"end/{line}"
         self._client.set(f"{key}/{self._pod.index}", b"")
         if self._pod.index == 0:
@@ -106,13 +106,13 @@ class PodRendezvous:
         _ask(self._client, key)
 
     def fail(self, reason: str) -> None:
-        """Tell the other pods that the job is over."""
+        """Tell the other pods that the job has failed."""
         self._is_over = True
         with contextlib.suppress(InitError):
             self._client.set(_FAILURE, f"pod {self._pod.index}: {reason}".encode())
 
     def leave(self) -> None:
-        """The job is done. Pod 0 stays until the others know."""
+        """The job has finished. Pod 0 waits until the others know."""
         self._is_over = True
         with contextlib.suppress(InitError, TimeoutError):
             if self._pod.index > 0:
@@ -130,7 +130,7 @@ class PodRendezvous:
             raise InitError(f"cannot listen at port {self._pod.store[1]}: {error}") from None
 
     def _own_addresses(self) -> list[str]:
-        """Only those that the others use are listened at; their name may still be on its way."""
+        """The addresses of pod 0's name, which DNS may not have yet; pod 0 listens only there."""
         name, port = self._pod.store
         while True:
             try:
@@ -193,11 +193,11 @@ class PodRendezvous:
 def _ask(client: StoreClient, key: str) -> bytes:
     while True:
         with contextlib.suppress(TimeoutError):
-            return client.get(key, _PATIENCE_S)
+            return client.get(key, _REQUEST_S)
 
 
 def _address_in(value: bytes) -> tuple[str, int]:
-    """Host and port of a store, as pod 0 says them; InitError for anything else."""
+    """The host and port of a store in pod 0's message; raises InitError."""
     host, _, port = value.decode(errors="replace").partition(" ")
     try:
         ipaddress.ip_address(host)

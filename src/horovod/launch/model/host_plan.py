@@ -1,40 +1,50 @@
-"""What one host has to run: the same for the launcher's own and for one that an agent looks after.
+"""What one host has to run, and the environment of its workers. Values and pure functions.
 
-The secret is part of what travels to an agent, through ssh's standard input.
+A plan is the same for the launcher's own host and for a host with an agent. It contains the job's
+secret, and travels to an agent through ssh's standard input.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from horovod.core.base.checked import BadMessageError, Fields, printable
 from horovod.core.base.rank_info import RankInfo, read_rank_info
-from horovod.launch.model.environment import is_passed_on
+from horovod.launch.model.hosts import node_of
+from horovod.launch.model.job_plan import JobPlan
+from horovod.rendezvous.identity.environment import LAUNCHER
 
 __all__ = [
     "HostPlan",
+    "Rendezvous",
     "WorkerSpec",
+    "command_argv",
     "fields_of",
-    "place_fields",
-    "place_of",
+    "host_plan",
+    "is_passed_on",
     "plan_of",
     "remote_environment",
+    "spec_fields",
+    "spec_of",
+    "worker_environment",
 ]
 
-# Of the ssh session that the launcher itself may run in.
+# Variables of the ssh session that the launcher itself may run in.
 _OF_A_SESSION = frozenset({"SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK"})
 
 _MOST_WORD = 2**21  # of a command line
+_MOST_STORE_S = 10.0  # in which an agent must find a way to the store
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One worker: its number, its place in the world, and variables that it has for itself.
+    """One worker: its number, its position, and variables that only it gets.
 
-    No two workers of a job ever have the same number; without elastic training it is the rank.
+    No two workers of a job ever have the same number. Without elastic training it is the rank.
     """
 
     number: int
@@ -44,28 +54,58 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class HostPlan:
-    """``words`` are what every worker of ``hostname`` runs, in ``environment`` with additions.
+    """Every worker of ``hostname`` runs ``argv`` in ``environment``, with additions of its own.
 
-    The first of ``stores``, addresses and ports, that can be reached from the host and knows
-    ``secret``, within ``store_timeout_s``, is the job's store. ``interfaces``: see
-    ``worker_environment``. Workers are kept for ``patience_s`` if the launcher goes without a word.
+    The job's store is the first of ``stores``, addresses and ports, that can be reached from the
+    host within ``store_timeout_s`` and knows ``secret``. ``interfaces``: see
+    ``worker_environment``. If the launcher disappears, the agent keeps the workers for
+    ``reconnect_timeout_s``.
     """
 
     hostname: str
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     environment: Mapping[str, str]
     stores: tuple[tuple[str, int], ...]
     secret: bytes = field(repr=False)
     store_timeout_s: float = 10.0
     interfaces: tuple[str, ...] | None = None
     has_call: bool = False
-    patience_s: float = 0.0
+    reconnect_timeout_s: float = 0.0
+
+
+def host_plan(
+    plan: JobPlan,
+    hostname: str,
+    environment: Mapping[str, str],
+    stores: Sequence[tuple[str, int]],
+    secret: bytes,
+    reconnect_timeout_s: float = 0.0,
+) -> HostPlan:
+    """What ``hostname`` has to run of a job."""
+    return HostPlan(
+        hostname=hostname,
+        argv=tuple(command_argv(plan.command)),
+        environment=environment,
+        stores=tuple(stores),
+        secret=secret,
+        store_timeout_s=min(_MOST_STORE_S, plan.others.start_timeout_s / 2),
+        interfaces=plan.interfaces,
+        has_call=plan.call is not None,
+        reconnect_timeout_s=reconnect_timeout_s,
+    )
+
+
+def command_argv(command: Sequence[str]) -> list[str]:
+    """What to execute: several words as they are, one word with spaces by ``/bin/sh``."""
+    if len(command) == 1 and any(character.isspace() for character in command[0]):
+        return ["/bin/sh", "-c", command[0]]
+    return list(command)
 
 
 def remote_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the launcher's environment workers on other hosts get, on top of what is there.
+    """The part of the launcher's environment that workers on other hosts get, on top of theirs.
 
-    Numbers of GPUs are those of one machine.
+    Variables that number one machine's GPUs are left out.
     """
     return {
         name: value
@@ -77,7 +117,7 @@ def remote_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def fields_of(plan: HostPlan) -> dict[str, Any]:
-    """``plan`` as JSON takes it."""
+    """``plan`` as JSON."""
     fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
     fields["environment"] = dict(plan.environment)
     fields["secret"] = base64.b64encode(plan.secret).decode()
@@ -85,7 +125,7 @@ def fields_of(plan: HostPlan) -> dict[str, Any]:
 
 
 def plan_of(fields: Fields) -> HostPlan:
-    """The plan that ``fields_of`` has made these from; BadMessageError for any others."""
+    """The inverse of ``fields_of``; BadMessageError for other fields."""
     try:
         secret = base64.b64decode(fields.text("secret", 1024), validate=True)
     except BadMessageError:
@@ -94,30 +134,79 @@ def plan_of(fields: Fields) -> HostPlan:
         raise fields.error("secret", "what cannot be decoded", f"base64 ({error})") from None
     plan = HostPlan(
         hostname=printable(fields.text("hostname", 255)),
-        words=fields.texts("words", _MOST_WORD),
+        argv=fields.texts("argv", _MOST_WORD),
         environment=fields.texts_by_name("environment"),
         stores=fields.addresses("stores"),
         secret=secret,
         store_timeout_s=fields.number("store_timeout_s"),
         interfaces=None if fields.is_null("interfaces") else fields.texts("interfaces", 255),
         has_call=fields.flag("has_call"),
-        patience_s=fields.number("patience_s"),
+        reconnect_timeout_s=fields.number("reconnect_timeout_s"),
     )
     fields.close()
     return plan
 
 
-def place_fields(place: WorkerSpec) -> dict[str, Any]:
-    """``place`` as JSON takes it."""
-    return {
-        "number": place.number,
-        "rank_info": asdict(place.rank_info),
-        "extra": dict(place.extra),
-    }
+def spec_fields(spec: WorkerSpec) -> dict[str, Any]:
+    """``spec`` as JSON."""
+    return asdict(spec)
 
 
-def place_of(fields: Fields) -> WorkerSpec:
-    """The place that ``place_fields`` has made these from; BadMessageError for any others."""
+def spec_of(fields: Fields) -> WorkerSpec:
+    """The inverse of ``spec_fields``; BadMessageError for other fields."""
     number = fields.integer("number", 0, 2**32 - 1)
     info = read_rank_info(fields.fields("rank_info"))
     return WorkerSpec(number, info, fields.texts_by_name("extra"))
+
+
+# Variables that a launcher has from its own job if it is itself a worker.
+_OF_A_WORKER = frozenset({LAUNCHER, "_HOROVOD_REPORT", "_HOROVOD_SECRET_KEY", "_HOROVOD_WORKER"})
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the job's store listens, and the job's secret, which no message ever shows."""
+
+    address: str
+    port: int
+    secret: bytes = field(repr=False)
+
+
+def worker_environment(
+    base: Mapping[str, str],
+    rank_info: RankInfo,
+    rendezvous: Rendezvous,
+    extra: Mapping[str, str] | None = None,
+    interfaces: Sequence[str] | None = None,
+) -> dict[str, str]:
+    """The variables of ``base`` that workers get, the worker's position, and ``extra``.
+
+    ``interfaces`` are those that the ranks may use to reach each other; empty for any of them.
+    None stands for a world on one host, which needs the loopback interface only.
+    """
+    environment = {name: base[name] for name in base if is_passed_on(name)}
+    if interfaces is None:
+        environment.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
+        environment["HOROVOD_GLOO_IFACE"] = _LOOPBACK
+    elif interfaces:
+        environment["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
+        environment["HOROVOD_GLOO_IFACE"] = ",".join(interfaces)
+    environment.update(
+        {f"HOROVOD_{name.upper()}": str(value) for name, value in vars(rank_info).items()},
+        HOROVOD_HOSTNAME=node_of(rank_info.hostname),
+        HOROVOD_GLOO_RENDEZVOUS_ADDR=rendezvous.address,
+        HOROVOD_GLOO_RENDEZVOUS_PORT=str(rendezvous.port),
+        HOROVOD_CONTROLLER="gloo",
+        PYTHONUNBUFFERED="1",
+        _HOROVOD_SECRET_KEY=base64.b64encode(rendezvous.secret).decode(),
+    )
+    environment[LAUNCHER] = "horovodrun"
+    environment.update(extra or {})
+    return environment
+
+
+def is_passed_on(name: str) -> bool:
+    """Whether workers get the launcher's variable ``name``."""
+    is_of_the_shell = name == "OLDPWD" or name.startswith("BASH_FUNC_")
+    return not is_of_the_shell and name not in _OF_A_WORKER

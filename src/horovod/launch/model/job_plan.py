@@ -20,6 +20,7 @@ __all__ = [
     "Limits",
     "OtherHosts",
     "check_hosts",
+    "failure_text",
 ]
 
 _MIN_COOLDOWN_S = 1.0
@@ -208,3 +209,19 @@ def check_hosts(hosts: Sequence[HostSlots], limits: Limits, example: str) -> Non
             "is not used again; name more hosts, or say after how many seconds a host may be used "
             f"again, for example with {example}"
         )
+
+
+_FAILED = (
+    "Horovod detected that one or more processes exited with non-zero status; the others have been "
+    "ended. The first was"
+)
+
+
+def failure_text(cause: str, rank: int, exit_code: int | None) -> str:
+    """The outcome of a job that failed; ``cause`` was the first failure.
+
+    The last lines have the form that tools look for. ``exit_code`` is None if the launcher ended
+    the worker.
+    """
+    code = "" if exit_code is None else f"Exit code: {exit_code}\n"
+    return f"{_FAILED} {cause}\nProcess name: {rank}\n{code}"

@@ -1,6 +1,6 @@
-"""Which pairs of hosts are measured when, and which of their links are slow. Pure functions.
+"""The schedule of a network check, and the verdict on its links. Pure functions.
 
-A *round* is a list of pairs that are measured at the same time; no host is in two of them.
+A *round* is a list of pairs that are measured at the same time; each host is in at most one pair.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ __all__ = ["Link", "Pair", "Verdict", "judge", "rounds_of"]
 
 Pair = tuple[int, int]
 
-# So many hosts at most get all their pairs measured, and one after another.
+# Up to this number of hosts all pairs are measured, one after the other.
 MOST_HOSTS_FOR_ALL = 8
-# Above that, each host is measured with so many others.
+# With more hosts, each host is measured with so many others.
 _ROUNDS = 7
 _SLOW = 2.0
-# A difference in latency that timing alone can make.
+# Differences of latency below this are noise.
 _NOISE_S = 500e-6
 
 
 @dataclass(frozen=True)
 class Link:
-    """What was found between two hosts: figures, or the ``problem`` that prevented them.
+    """The figures of a link between two hosts, or the ``problem`` that prevented them.
 
-    ``bandwidth`` counts bytes per second in each direction, both at a time.
+    ``bandwidth`` is in bytes per second in each direction, both at the same time.
     """
 
     pair: Pair
@@ -38,7 +38,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Slow links with the reason for each, links without figures, hosts slow on every link."""
+    """Slow links with reasons, links without figures, and hosts that are slow on every link."""
 
     slow: dict[Pair, str]
     unreachable: tuple[Link, ...]
@@ -46,12 +46,12 @@ class Verdict:
 
     @property
     def is_fine(self) -> bool:
-        """Whether every link that was to be measured works as the others do."""
+        """Whether no link is slow or unreachable."""
         return not self.slow and not self.unreachable
 
 
 def rounds_of(host_count: int) -> list[list[Pair]]:
-    """The rounds for so many hosts: every pair alone, or among many hosts some pairs at a time."""
+    """The rounds for this number of hosts: single pairs, or several pairs at a time."""
     rounds = _tournament(host_count)
     if host_count > MOST_HOSTS_FOR_ALL:
         return rounds[:_ROUNDS]
@@ -59,21 +59,21 @@ def rounds_of(host_count: int) -> list[list[Pair]]:
 
 
 def _tournament(count: int) -> list[list[Pair]]:
-    """Everybody meets everybody once: all stand in a circle, and all but the first move on."""
-    seats: list[int | None] = list(range(count))
+    """A round-robin tournament by the circle method: each pair is in one round."""
+    circle: list[int | None] = list(range(count))
     if count % 2:
-        seats.append(None)
-    half = len(seats) // 2
+        circle.append(None)
+    half = len(circle) // 2
     rounds = []
-    for _ in range(len(seats) - 1):
-        couples = zip(seats[:half], reversed(seats[half:]), strict=True)
+    for _ in range(len(circle) - 1):
+        couples = zip(circle[:half], reversed(circle[half:]), strict=True)
         rounds.append([(min(a, b), max(a, b)) for a, b in couples if a is not None is not b])
-        seats.insert(1, seats.pop())
+        circle.insert(1, circle.pop())
     return rounds
 
 
 def judge(links: Sequence[Link]) -> Verdict:
-    """What is wrong with these links, each compared with those of the same transport."""
+    """The verdict on these links; each is compared with those of the same transport."""
     slow: dict[Pair, str] = {}
     slow_hosts: set[int] = set()
     measured = [link for link in links if not link.problem]
@@ -81,7 +81,7 @@ def judge(links: Sequence[Link]) -> Verdict:
         alike = [link for link in measured if link.transport == transport]
         hosts = _slow_hosts(alike)
         slow_hosts |= hosts
-        # A slow host makes each of its links slow, which says nothing about the others.
+        # All links of a slow host are slow, so they do not count for the usual figures.
         usual = [link for link in alike if not hosts.intersection(link.pair)]
         for link in alike:
             if reason := _slowness(link, usual):
@@ -91,7 +91,7 @@ def judge(links: Sequence[Link]) -> Verdict:
 
 
 def _slow_hosts(links: Sequence[Link]) -> set[int]:
-    """Hosts that are fast with nobody, although others are."""
+    """Hosts without a fast link, although other hosts have one."""
     best: dict[int, float] = {}
     count: dict[int, int] = {}
     for link in links:

@@ -1,7 +1,7 @@
-"""What each rank of a network check does: blocking sums with one other rank at a time.
+"""The ranks of a network check: blocking allreduces with one other rank at a time.
 
-Every pair makes a world of its own, with ``init(comm=...)``, as training would on these two hosts;
-so a pair that cannot meet takes nothing from the others. Rounds are kept apart by the job's store.
+Each pair makes a world of its own with ``init(comm=...)``, as training on these two hosts would, so
+a pair that cannot connect does not disturb the others. The job's store separates the rounds.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from horovod.rendezvous.bootstrap import identify, launcher_store
 
 __all__ = ["measure_links"]
 
-# A pair that meets at all does so at once: both are ready.
-_MEETING_S = "10"
-# What a whole job has once.
+# Both ranks of a pair are ready, so they connect at once if they can.
+_CONNECT_S = "10"
+# Settings of the whole job.
 _NOT_FOR_PAIRS = ("HOROVOD_METRICS_PORT", "HOROVOD_TIMELINE", "HOROVOD_DEBUG_COLLECTIVES")
-# For the rounds of others, failures included.
-_PATIENCE_S = 180.0
+# For the rounds of other pairs, including failures.
+_ROUND_S = 180.0
 _LATENCY_CALLS = (10, 500)
 _LATENCY_S = 0.2
 _FIRST_BYTES, _MOST_BYTES = 64 * 1024, 64 * 1024 * 1024
-# A call that lasts so long shows the bandwidth and little else.
+# In a call of this length latency does not matter.
 _LONG_CALL_S = 0.05
 _BANDWIDTH_S = 0.4
 _BANDWIDTH_CALLS = (1, 9)
 
 
 def measure_links(rounds: Sequence[Sequence[Pair]]) -> list[Link]:
-    """The links that this rank has measured as the first of a pair; all ranks call it alike."""
-    os.environ.setdefault("HOROVOD_START_TIMEOUT", _MEETING_S)
+    """The links that this rank has measured as the first of a pair; all ranks call this."""
+    os.environ.setdefault("HOROVOD_START_TIMEOUT", _CONNECT_S)
     for name in _NOT_FOR_PAIRS:
         os.environ.pop(name, None)
     identity = identify(os.environ)
-    store = launcher_store(os.environ, _PATIENCE_S)
+    store = launcher_store(os.environ, _ROUND_S)
     links = []
     for number, pairs in enumerate(rounds):
         store.set(f"network/{number}/{identity.rank}", b"here")
         for rank in range(identity.size):
-            store.get(f"network/{number}/{rank}", _PATIENCE_S)
+            store.get(f"network/{number}/{rank}", _ROUND_S)
         for pair in pairs:
             if identity.rank in pair:
                 links.append(_measured(pair))
@@ -68,26 +68,26 @@ def _transport() -> str:
     name = data_plane_name()
     if name != "native":
         return name
-    # Names do not say it: two of them may be one machine, and containers of one are two hosts.
+    # Not by names: two names may be one machine, and two containers of a machine two hosts.
     leaders = hvd.allreduce(np.array([int(engine().leads_host)]), op=hvd.Sum, name="network.hosts")
     return "TCP" if leaders[0] == 2 else "shared memory"
 
 
 def _latency_s() -> float:
-    """Time of one blocking sum of 4 bytes."""
+    """The time of one blocking allreduce of 4 bytes."""
     number = np.zeros(1, np.float32)
 
     def call() -> None:
         hvd.allreduce_(number, op=hvd.Sum, name="network.latency")
 
-    for _ in range(5):  # the first ones make connections and names known
+    for _ in range(5):  # the first calls open connections and negotiate names
         call()
     count = _calls(_agreed(_duration_s(call)), _LATENCY_S, _LATENCY_CALLS)
     return median(_duration_s(call) for _ in range(count))
 
 
 def _bandwidth() -> float:
-    """Bytes per second that leave, and at the same time reach, each of the two."""
+    """The bytes per second that each rank sends, and receives at the same time."""
     size_bytes = _FIRST_BYTES
     while True:
         data = np.zeros(size_bytes // 4, np.float32)
@@ -111,7 +111,7 @@ def _duration_s(call: Callable[[], None]) -> float:
 
 
 def _agreed(duration_s: float) -> float:
-    """The longer one of both ranks, so that they decide alike."""
+    """The longer duration of both ranks, so that they decide alike."""
     return float(hvd.allreduce(np.array([duration_s]), op=hvd.Max, name="network.agreed")[0])
 
 

@@ -1,13 +1,12 @@
-"""The launcher's agent on another host: starts its workers, passes on what they write, ends them.
+"""The launcher's agent on another host: starts its workers, sends their output, ends them.
 
-Started through ssh without an argument of its own. The plan comes through standard input, as does
-every later order; all that it has to say leaves through standard output, in frames. When standard
-input ends, whatever the reason, all workers end and then the agent; but that of a ``agent`` holds
-them for a while, and greets the launcher that comes back. It imports little: a launcher waits for
-all its agents at once.
+ssh starts it without arguments. The plan and all later orders come through standard input; reports
+leave through standard output, in frames. When standard input ends, for whatever reason, all workers
+end and then the agent. A detached agent keeps the workers for a while and serves the launcher that
+comes back. An agent imports little, since a launcher waits for all its agents at once.
 
 The launcher acknowledges output. The agent stops reading its workers while much of a stream is not
-acknowledged yet, so a slow console makes the workers wait and never hides an exit.
+acknowledged. So a slow console makes the workers wait and never hides an exit.
 """
 
 from __future__ import annotations
@@ -22,17 +21,14 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from horovod.errors import InitError
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, place_of, plan_of
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, plan_of, spec_of
 from horovod.launch.remote.launcher_connection import LauncherConnection
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
-from horovod.launch.wire.records import Records
+from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
-from horovod.launch.workers.output import Output, Sink
-from horovod.launch.workers.output_buffer import OutputBuffer
-from horovod.launch.workers.processes import adopt_orphans, reaped
+from horovod.launch.workers.output import Output, OutputBuffer, Sink
+from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, take_stdin
 from horovod.launch.workers.wakeups import Wakeups
-from horovod.launch.workers.watchdog import Watchdog
 from horovod.launch.workers.worker_group import (
     GRACE_S,
     LocalWorkerGroup,
@@ -49,21 +45,22 @@ _BLOCKED = (
     "firewall? --network-interfaces names the interfaces to use"
 )
 _NO_ORDERS = (
-    "horovod's agent: standard input has ended before a plan came; whatever connects the hosts has "
-    "to pass it on"
+    "horovod's agent: standard input has ended before a plan came; the program that connects the "
+    "hosts must pass standard input on"
 )
 
 
 def main() -> NoReturn:
     """Serve the launcher at the other end of standard input and output until it is done."""
     forget_signal_settings()
-    orders_fd, reports_fd = _take_standard_files()
+    orders_fd, reports_fd = take_stdin(), os.dup(1)
+    os.dup2(2, 1)  # no code prints into the stream of frames
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
         agent = Agent(selector, wakeups, say=_say)
         try:
             try:
                 agent.attach(orders_fd, reports_fd)
-            except PermissionError:  # a file or /dev/null, which nobody can wait for
+            except PermissionError:  # a file or /dev/null, which a selector cannot wait for
                 sys.exit(_NO_ORDERS)
             agent.run()
         finally:
@@ -76,24 +73,14 @@ def _say(text: str) -> None:
 
 
 def forget_signal_settings() -> None:
-    """What starts an agent may ignore or block what ends it, and children inherit that."""
+    """Undo what an agent inherits from a parent that ignores or blocks the signals that end it."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, signal.SIG_DFL)
 
 
-def _take_standard_files() -> tuple[int, int]:
-    """Move them out of the way of what would read or print something."""
-    orders_fd, reports_fd = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return orders_fd, reports_fd
-
-
 class _FrameSink:
-    """One stream of one worker on its way to the launcher, which says what it has passed on."""
+    """One stream of one worker on its way to the launcher, which acknowledges it."""
 
     def __init__(self, agent: Agent, worker: int, stream: int) -> None:
         self._agent = agent
@@ -118,10 +105,12 @@ class _FrameSink:
 
 
 class Agent:
-    """``say`` takes a line for whoever looks after this host; ``farewell`` is called when nothing
-    is left to do here, before the launcher hears of it. ``unseal`` undoes what was done to the
-    launcher's plan for its journey, ``adapt`` makes of it what it means here. ``noted_exit`` gets
-    the exit code of each worker once the launcher is told.
+    """Serves one launcher at a time.
+
+    ``say`` takes a line for the log of this host. ``before_end`` is called when nothing is left to
+    do, before the launcher is told. ``unseal`` opens the plan that the launcher has sent, ``adapt``
+    adapts it to this host. ``noted_exit`` gets the exit code of each worker once the launcher is
+    told.
     """
 
     def __init__(
@@ -130,14 +119,14 @@ class Agent:
         wakeups: Wakeups,
         *,
         say: Callable[[str], None],
-        farewell: Callable[[], None] = lambda: None,
+        before_end: Callable[[], None] = lambda: None,
         unseal: Callable[[HostPlan], HostPlan] = lambda plan: plan,
         adapt: Callable[[HostPlan], HostPlan] | None = None,
         noted_exit: Callable[[int], None] = lambda exit_code: None,
     ) -> None:
-        self.unacknowledged = [0, 0]  # bytes of output that the launcher still has, by stream
+        self.unacknowledged = [0, 0]  # bytes of output by stream
         self._say = say
-        self._farewell = farewell
+        self._before_end = before_end
         self._unseal = unseal
         self._adapt = adapt or _in_this_environment
         self._noted_exit = noted_exit
@@ -154,11 +143,11 @@ class Agent:
         self._closed: set[tuple[int, int]] = set()  # streams of workers
         self._buffer = OutputBuffer()
         self._plan: HostPlan | None = None
-        self._is_prepared = False  # the crew, for the plan
+        self._is_prepared = False  # the group, for the plan
         self._call: ReceivedCall | None = None
         self._kill_at: float | None = None
         self._give_up_at = float("inf")
-        self._let_go_at: float | None = None  # unless a launcher comes
+        self._let_go_at: float | None = None  # unless a launcher connects
         self.is_ending = False
         self.has_given_up = False
         self._has_reported_end = False
@@ -166,15 +155,15 @@ class Agent:
 
     @property
     def has_launcher(self) -> bool:
-        """Whether a launcher is there, as far as can be known."""
+        """Whether a launcher is connected, as far as is known."""
         return self._connection.is_open
 
     def wait_for_launcher(self, timeout_s: float) -> None:
-        """The first one has so long to come."""
+        """The first launcher has ``timeout_s`` to connect."""
         self._let_go_at = time.monotonic() + timeout_s
 
     def attach(self, orders_fd: int, reports_fd: int, records: Records | None = None) -> None:
-        """A launcher is there, perhaps in place of another one: tell it what it may not know.
+        """A launcher has connected, perhaps in place of another: tell it what it may not know.
 
         ``records``: see ``LauncherConnection.open``.
 
@@ -187,7 +176,7 @@ class Agent:
         self._connection.send(encode_json(Kind.HELLO, self._handshake()))
         self.unacknowledged = [0, 0]
         for (worker, stream), data in self._buffer.take():
-            if worker in self._group.workers:  # of others the launcher knows nothing
+            if worker in self._group.workers:  # the launcher does not know others
                 self.send_output(worker, stream, data)
         self._forget_closed()
         for worker, stream in sorted(self._closed):
@@ -197,7 +186,7 @@ class Agent:
                 self._connection.send(encode(Kind.EXITED, known.exit_code, worker=known.number))
 
     def run(self) -> None:
-        """Until all workers have ended and the launcher knows, or has gone for good."""
+        """Serve until all workers have ended and the launcher knows, or has gone for good."""
         while not self._is_over():
             for key, _ in self._selector.select(self._seconds_to_deadline()):
                 key.data()
@@ -211,7 +200,7 @@ class Agent:
                 self._kill()
 
     def give_up(self, reason: str) -> None:
-        """End all workers, since there is no launcher for them."""
+        """End all workers, since they have no launcher."""
         self._let_go_at = None
         if not self.is_ending:
             self.has_given_up = True
@@ -219,12 +208,12 @@ class Agent:
             self._end(reaches_strays=True)
 
     def leave(self, reason: str) -> None:
-        """End all workers, since this host is to be left at once; the launcher loses it."""
+        """Disconnect and end all workers; for the launcher the host is lost."""
         self._connection.close()
         self.give_up(reason)
 
     def send_output(self, worker: int, stream: int, data: bytes) -> None:
-        """A worker has written ``data``."""
+        """Send what a worker has written, or keep it while there is no launcher."""
         if self._connection.is_open:
             self.unacknowledged[stream] += len(data)
             self._connection.send(encode(Kind.OUTPUT, data, worker=worker, stream=stream))
@@ -232,17 +221,17 @@ class Agent:
             self._buffer.add((worker, stream), data)
 
     def note_closed(self, worker: int, stream: int) -> None:
-        """It will write no more."""
+        """A worker's stream has ended."""
         self._closed.add((worker, stream))
         self._connection.send(encode(Kind.CLOSED, worker=worker, stream=stream))
 
     def _forget_closed(self) -> None:
-        """Nobody asks about streams of workers that are forgotten."""
+        """Drop the streams of workers that are forgotten."""
         workers = self._group.workers
         self._closed = {(number, stream) for number, stream in self._closed if number in workers}
 
     def close(self) -> None:
-        """Whatever happened: leave no worker behind."""
+        """Leave no worker behind, whatever happened."""
         self._group.kill_groups()
         self._watchdog.close()
 
@@ -264,7 +253,7 @@ class Agent:
             self._has_reported_end = True
             self._kill_at = None
             self._output.drain()
-            self._farewell()
+            self._before_end()
             self._connection.send_from(iter((encode(Kind.GONE),)))
         return not self._connection.is_open
 
@@ -279,18 +268,18 @@ class Agent:
     def _on_connection_end(self) -> None:
         if self._plan is None and not self.is_ending:
             sys.stderr.write(f"{_NO_ORDERS}\n")
-        patience_s = self._plan.patience_s if self._plan else 0.0
+        reconnect_timeout_s = self._plan.reconnect_timeout_s if self._plan else 0.0
         self.unacknowledged = [0, 0]
-        if self.is_ending or not patience_s or not self._group.workers:
+        if self.is_ending or not reconnect_timeout_s or not self._group.workers:
             self._end(reaches_strays=True)
         else:
-            self._let_go_at = time.monotonic() + patience_s
-            self._say(f"horovodrun has gone; its workers wait for it for {patience_s:g} s")
+            self._let_go_at = time.monotonic() + reconnect_timeout_s
+            self._say(f"horovodrun has gone; its workers wait for it for {reconnect_timeout_s:g} s")
 
     def _on_altered(self, reason: str) -> None:
-        """No order can be believed any more, so this is the end; the launcher hears why."""
+        """Orders cannot be trusted any more: tell the launcher why, and end."""
         hostname = self._plan.hostname if self._plan else os.uname().nodename
-        text = f"{hostname}: what horovodrun has sent there did not arrive as it was: {reason}"
+        text = f"{hostname}: the orders of horovodrun were altered: {reason}"
         self._report_trouble(Trouble(1, text))
         self.give_up(text)
 
@@ -303,7 +292,7 @@ class Agent:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
             fields = frame.fields
-            places = fields.each("places", place_of)
+            places = fields.each("places", spec_of)
             fields.close()
             self._start(self._plan, places)
         elif frame.kind == Kind.TAKEN:
@@ -331,11 +320,11 @@ class Agent:
         adopt_orphans()
 
     def _prepare(self, plan: HostPlan) -> bool:
-        """Before the first worker; whether there can be any."""
+        """Prepare for the first worker. Returns whether workers can be started."""
         if self._call:
             self._call.complete()
         adapted = self._adapt(plan)
-        # The program is looked for where the launcher would have found it.
+        # The program is searched for along the launcher's PATH.
         os.environ["PATH"] = adapted.environment.get("PATH", os.defpath)
         try:
             store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
@@ -351,7 +340,7 @@ class Agent:
         self._is_prepared = True
         return True
 
-    # See crew.StartListener.
+    # See ``StartListener``.
 
     def started(self, worker: Worker) -> None:
         self._connection.send(encode(Kind.STARTED, worker.pid, worker=worker.number))
@@ -376,7 +365,7 @@ class Agent:
                 self._report_exit(worker.number, exit_code)
         self._group.note_ended_groups()
         if set(signals) - {signal.SIGCHLD}:
-            # Somebody on this host wants it to end; the launcher hears of its workers' ends.
+            # A user of this host ends the agent; the launcher is told of its workers' ends.
             self._end(reaches_strays=True)
 
     def _report_exit(self, worker: int, exit_code: int) -> None:
@@ -399,12 +388,12 @@ class Agent:
 
 
 def _in_this_environment(plan: HostPlan) -> HostPlan:
-    """What the launcher's environment does not have is taken from this host's."""
+    """Add this host's variables that the launcher's environment lacks."""
     return replace(plan, environment={**os.environ, **plan.environment})
 
 
 def _launcher_address() -> str:
-    """Where sshd has seen the launcher come from; empty without sshd."""
+    """The launcher's address as sshd sees it; empty without sshd."""
     return os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
 
 

@@ -1,17 +1,17 @@
 """The agent of a job with an id: it outlives the connection with its launcher, and waits for it.
 
-A process of its own session, started by the first ``bridge`` that finds none, one for each host of
-the job::
+It is a process of its own session, one for each host of the job. The first proxy that finds none
+starts it::
 
-    driver --frames--> ssh or a child --> bridge --Unix socket--> keeper --> workers
+    driver --frames--> ssh or a child --> proxy --Unix socket--> detached agent --> workers
 
-When the bridge ends, the keeper goes on and keeps the newest output (``buffer.py``). To the next
-bridge it sends HELLO with all workers that it has not been told to forget, then the output, then
+When the proxy ends, the agent goes on and keeps the newest output (``OutputBuffer``). To the next
+proxy it sends HELLO with all workers that it has not been told to forget, then the output, then
 exits. After the elastic timeout it ends its workers.
 
-It listens on a Unix socket in the job's folder; whoever connects is another bridge of the
-same user, and speaks for the launcher. Arguments: job id, host, and the run that it belongs to: a
-launcher that begins the job anew is another run, and gets another keeper.
+It listens on a Unix socket in the job's folder. Only proxies of the same user can connect; they
+speak for the launcher. Arguments: job id, host, and the run that it belongs to. A launcher that
+begins the job anew is another run, and gets another agent.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from typing import NoReturn
 
 from horovod.core.base.own_files import open_own
 from horovod.launch.remote.agent import Agent, forget_signal_settings
-from horovod.launch.remote.agent_socket import (
+from horovod.launch.remote.job_folder import (
     BUSY,
     ENDING,
     READY,
     WELCOME,
+    JobFolder,
+    JobFolderTakenError,
+    host_folder_path,
     is_same_user,
     listen_at,
     unlink,
 )
-from horovod.launch.remote.job_folder import JobFolder, JobFolderTakenError, host_folder_path
 from horovod.launch.workers.wakeups import Wakeups
 
 __all__ = ["main"]
 
 _LOG = "log"
-_MOST_FIRST_S = 10.0  # for the bridge that has started it
+_MOST_FIRST_S = 10.0  # for the proxy that has started it
 _MAX_NAME_BYTES = 256
 
 
@@ -66,7 +68,7 @@ def main() -> NoReturn:
 
 
 def _write_to_log(folder: JobFolder) -> None:
-    """What would go to the terminal of an agent goes to a file."""
+    """Send standard error to a file, where an agent would write to the terminal."""
     fd = open_own(folder.path / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.ftruncate(fd, 0)
     os.dup2(fd, 2)
@@ -74,7 +76,7 @@ def _write_to_log(folder: JobFolder) -> None:
 
 
 def _tell_proxy(word: bytes) -> None:
-    """It listens at the other end of standard output, which then is the log, too."""
+    """Tell the proxy at the other end of standard output, which becomes the log afterwards."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, word)
     os.dup2(2, 1)
@@ -98,11 +100,11 @@ class _DetachedAgent:
         self._listener = listener
         self._run = run.encode()
         self._selector = selector
-        self._agent = Agent(selector, wakeups, say=_say, farewell=self._leave)
+        self._agent = Agent(selector, wakeups, say=_say, before_end=self._leave)
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def run(self) -> None:
-        """Until the agent has nothing left to do."""
+        """Serve until the agent has nothing left to do."""
         self._agent.wait_for_launcher(_MOST_FIRST_S)
         try:
             self._agent.run()
@@ -110,7 +112,7 @@ class _DetachedAgent:
             self._agent.close()
 
     def _leave(self) -> None:
-        """Nothing is left on this host. Why workers had to go without a launcher stays readable."""
+        """Clean up. If the workers were ended without a launcher, the log is kept."""
         self._selector.unregister(self._listener)
         unlink(self._folder.path)
         if self._agent.has_given_up:
@@ -127,10 +129,10 @@ class _DetachedAgent:
             connected.close()
             return
         connected.setblocking(False)
-        self._selector.register(connected, selectors.EVENT_READ, lambda: self._greet(connected))
+        self._selector.register(connected, selectors.EVENT_READ, lambda: self._answer(connected))
 
-    def _greet(self, connected: socket.socket) -> None:
-        """It names the run that it speaks for, in one piece."""
+    def _answer(self, connected: socket.socket) -> None:
+        """The proxy names its run, in one piece."""
         self._selector.unregister(connected)
         with connected, contextlib.suppress(OSError):
             name = connected.recv(_MAX_NAME_BYTES)

@@ -1,8 +1,11 @@
 """Where a job with an id keeps what must outlive its launcher: a private folder on every machine.
 
-In it each process that keeps something has a folder of its own: the launcher ``driver``, the keeper
-of a host one with the host's name. ``JobFolder`` is such a folder while its process lives: nobody
-else has it at the same time. What anybody but the user could read or change is refused.
+Each process that keeps something has a folder of its own in it: the launcher ``driver``, the
+detached agent of a host one with the host's name. A ``JobFolder`` is such a folder while its
+process lives; no other process has it at the same time. What another user could read or change is
+refused.
+
+A detached agent and its proxies meet at a Unix socket in the agent's folder.
 """
 
 from __future__ import annotations
@@ -11,33 +14,43 @@ import contextlib
 import fcntl
 import os
 import re
+import socket
 import stat
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
 from horovod.core.base.own_files import OwnFolder, open_own
 
 __all__ = [
+    "BUSY",
     "DRIVER",
+    "ENDING",
+    "READY",
+    "WELCOME",
     "JobFolder",
     "JobFolderTakenError",
     "check_job_id",
     "check_private",
+    "connect_to_agent",
     "host_folder_path",
+    "is_same_user",
     "job_folder_path",
+    "listen_at",
+    "unlink",
 ]
 
 DRIVER = "driver"
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LOCK = "lock"
-# What processes keep in their folders; the lock, which marks one as ours, goes last.
+# Files that processes keep in their folders. The lock marks a folder as ours and is removed last.
 _KEPT = re.compile(r"state|log|\.state\.[0-9a-f]+\.part")
 _MOST_TRIES = 100
 
 
 class JobFolderTakenError(Exception):
-    """Some living process has the folder; the text is what it has left in the lock."""
+    """A living process has the folder; the text is what it has written into the lock."""
 
 
 def check_job_id(job_id: str) -> str:
@@ -58,7 +71,7 @@ def job_folder_path(job_id: str, name: str, environ: Mapping[str, str]) -> Path:
 
 
 def host_folder_path(job_id: str, hostname: str, environ: Mapping[str, str]) -> Path:
-    """The folder of the keeper of ``hostname``, as the launcher calls it."""
+    """The folder of the detached agent of ``hostname``, the launcher's name of the host."""
     return job_folder_path(job_id, f"host-{quote(hostname, safe='')}", environ)
 
 
@@ -78,7 +91,7 @@ class JobFolder:
     """``path``, made if need be, for this process alone until ``close`` or ``remove``.
 
     Raises:
-        HomeTakenError: a living process has it.
+        JobFolderTakenError: a living process has it.
         PermissionError: it is not the user's alone.
         OSError: it cannot be made.
     """
@@ -90,13 +103,13 @@ class JobFolder:
         os.pwrite(self._lock_fd, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
 
     def close(self) -> None:
-        """Leave everything to the next one."""
+        """Leave the files to the next process."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def remove(self) -> None:
-        """Leave nothing of ours; the folders go if nothing else is in them."""
+        """Remove our files, and the folders if nothing else is in them."""
         with contextlib.suppress(OSError), OwnFolder(self.path) as folder:
             for name in (*filter(_KEPT.fullmatch, folder.names()), _LOCK):
                 folder.remove(name)
@@ -111,7 +124,7 @@ def _locked(path: Path) -> int:
         _make(path)
         try:
             fd = open_own(path / _LOCK, os.O_RDWR | os.O_CREAT)
-        except FileNotFoundError:  # the last one removes it
+        except FileNotFoundError:  # its last owner removes it
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +142,7 @@ def _locked(path: Path) -> int:
 
 
 def _make(path: Path) -> None:
-    """Not only the folder itself is to be private, but what leads to it from ``horovod`` on."""
+    """Make the folder. It must be private, and so must its parents from ``horovod`` on."""
     job, jobs, top = path.parents[:3]
     top.parent.mkdir(parents=True, exist_ok=True)
     for folder in (top, jobs, job, path):
@@ -144,3 +157,80 @@ def _is_same(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:
         return False
+
+
+# What an agent tells the proxy that has started it: it listens, or another agent lives.
+READY, BUSY = b"ready\n", b"busy\n"
+# Its answers to a proxy that has named its run. Any other answer is the reason of a refusal.
+WELCOME, ENDING = b"welcome\n", b"ending\n"
+
+_NAME = "socket"
+_PEER = struct.Struct("iII")  # pid, user, group
+
+
+def listen_at(folder: Path) -> socket.socket:
+    """Listen in ``folder``, which is this process's alone."""
+    unlink(folder)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _inside(folder):
+            listener.bind(_NAME)
+    except BaseException:
+        listener.close()
+        raise
+    listener.listen(8)
+    listener.setblocking(False)
+    return listener
+
+
+def unlink(folder: Path) -> None:
+    """Remove the socket; any other file stays."""
+    path = folder / _NAME
+    if path.is_socket() and not path.is_symlink():
+        path.unlink(missing_ok=True)
+
+
+def connect_to_agent(folder: Path) -> socket.socket | None:
+    """A connection with the agent that listens in ``folder``; None if there is none.
+
+    Raises:
+        PermissionError: the folder is not the user's alone, or another user listens.
+    """
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        check_private(folder)
+        with _inside(folder):
+            connected.connect(_NAME)
+        if not is_same_user(connected):
+            raise PermissionError(f"{folder}: another user listens there")
+    except (FileNotFoundError, ConnectionRefusedError):
+        connected.close()
+        return None
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def is_same_user(connected: socket.socket) -> bool:
+    """Whether the other end is a process of this user, as far as the system tells.
+
+    Where the system does not tell, the folder's mode alone keeps other users out.
+    """
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return True
+    _, user, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, option, _PEER.size))
+    return bool(user == os.getuid())
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Change into ``folder``: the path of a socket must be short."""
+    before = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.chdir(folder)
+        yield
+    finally:
+        os.fchdir(before)
+        os.close(before)

@@ -1,4 +1,4 @@
-"""An agent's way to its launcher: frames to and fro, while there is one at the other end."""
+"""An agent's connection with its launcher: frames in both directions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from horovod.core.base.checked import BadMessageError
-from horovod.launch.wire.channel import FrameWriter
-from horovod.launch.wire.frames import Frame, FrameError, FrameReader
-from horovod.launch.wire.records import RecordError, Records
+from horovod.launch.wire.frames import Frame, FrameError, FrameReader, FrameWriter
+from horovod.launch.wire.handshake import RecordError, Records
 
 __all__ = ["LauncherConnection"]
 
@@ -18,10 +17,10 @@ _READ_BYTES = 256 * 1024
 
 
 class LauncherConnection:
-    """``on_frame`` gets what the launcher says, ``on_end`` is called when it has gone.
+    """``on_frame`` gets the launcher's frames, ``on_end`` is called when it has disconnected.
 
-    ``on_altered`` gets the reason when what comes cannot be believed any more; all that follows is
-    dropped. The descriptors of ``open`` are the line's own. What is sent while nobody is there is
+    ``on_altered`` gets the reason when the bytes cannot be trusted any more; all that follow are
+    dropped. The connection closes the descriptors of ``open``. What is sent without a launcher is
     dropped.
     """
 
@@ -44,16 +43,16 @@ class LauncherConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody is there, as far as can be known."""
+        """Whether a launcher is connected, as far as is known."""
         return self._writer is not None
 
     def open(self, orders_fd: int, reports_fd: int, records: Records | None = None) -> None:
-        """From now on read orders from one descriptor and send reports to the other.
+        """Read orders from one descriptor and send reports to the other.
 
-        Both are ``records`` where nothing else protects the way.
+        Both are in ``records`` where nothing else protects the connection.
 
         Raises:
-            PermissionError: orders would come from something that nobody can wait for.
+            PermissionError: a selector cannot wait for ``orders_fd``.
         """
         self.close()
         self._selector.register(orders_fd, selectors.EVENT_READ, self._read)
@@ -74,14 +73,14 @@ class LauncherConnection:
             self._writer.send_from(source)
 
     def balance(self) -> None:
-        """To be called in every turn of a loop."""
+        """Called in every turn of a loop."""
         if self._writer is not None:
             self._writer.refill()
             if self._writer.is_broken:
                 self._end()
 
     def close(self) -> None:
-        """Nobody is there any more; may be repeated."""
+        """Disconnect; may be repeated."""
         if self._writer is None:
             return
         self._writer.close()
@@ -95,7 +94,7 @@ class LauncherConnection:
         self._on_end()
 
     def _read(self) -> None:
-        if self._writer is None:  # closed by what was called just before
+        if self._writer is None:  # closed by a callback before
             return
         try:
             data = os.read(self._orders_fd, _READ_BYTES)

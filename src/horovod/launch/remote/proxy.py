@@ -1,8 +1,8 @@
-"""Connects a launcher with the keeper of a host: copies between standard files and its socket.
+"""Connects a launcher with the detached agent of a host: copies between standard files and socket.
 
-Started where an agent would be, by ssh or on the launcher's own machine, with the keeper's
-arguments: job id, host, and run. It starts the keeper if there is none. When either side ends, it
-goes, and the keeper stays.
+It is started where an agent would be, by ssh or on the launcher's own machine, with the agent's
+arguments: job id, host, and run. It starts the agent if there is none. When either side ends, the
+proxy ends, and the agent stays.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from horovod.launch.remote.agent_socket import BUSY, ENDING, READY, WELCOME, connect_to_agent
-from horovod.launch.remote.job_folder import host_folder_path
+from horovod.launch.remote.job_folder import (
+    BUSY,
+    ENDING,
+    READY,
+    WELCOME,
+    connect_to_agent,
+    host_folder_path,
+)
 from horovod.launch.workers.python_command import python_command
 
 __all__ = ["copy", "main"]
 
 _COPY_BYTES = 256 * 1024
 _MOST_WORD_BYTES = 4096
-_PATIENCE_S = 20.0  # with a keeper that ends, or has yet to answer
+_TIMEOUT_S = 20.0  # for an agent that ends, or has yet to answer
 _PAUSE_S = 0.05
 
 
@@ -36,15 +42,15 @@ def main() -> NoReturn:
     try:
         agent = _connected(path, run)
     except OSError as error:
-        sys.exit(f"horovod: no keeper of job {job_id} on this host: {error}")
+        sys.exit(f"horovod: no agent of job {job_id} on this host: {error}")
     with agent, contextlib.suppress(ConnectionError):
         copy(agent)
     sys.exit(0)
 
 
 def _connected(path: Path, run: str) -> socket.socket:
-    """A connection with the keeper of this run. Raises OSError."""
-    deadline = time.monotonic() + _PATIENCE_S
+    """A connection with the agent of this run. Raises OSError."""
+    deadline = time.monotonic() + _TIMEOUT_S
     while True:
         agent = connect_to_agent(path)
         if agent is None:
@@ -58,17 +64,17 @@ def _connected(path: Path, run: str) -> socket.socket:
                 raise OSError(answer.decode(errors="replace").strip())
             time.sleep(_PAUSE_S)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"it has not answered within {_PATIENCE_S:g} s")
+            raise TimeoutError(f"it has not answered within {_TIMEOUT_S:g} s")
 
 
 def _ask(agent: socket.socket, run: str) -> bytes:
-    """How it answers; nothing if it goes without a word."""
-    agent.settimeout(_PATIENCE_S)
+    """Its answer; empty if it closes silently."""
+    agent.settimeout(_TIMEOUT_S)
     answer = b""
     with contextlib.suppress(ConnectionError):
         agent.sendall(run.encode())
         while not answer.endswith(b"\n") and len(answer) < _MOST_WORD_BYTES:
-            # A byte at a time, since frames follow.
+            # One byte at a time, since frames follow.
             if not (byte := agent.recv(1)):
                 break
             answer += byte
@@ -77,7 +83,7 @@ def _ask(agent: socket.socket, run: str) -> bytes:
 
 
 def _start_agent() -> None:
-    """In a session of its own, so that it outlives whatever has started this process."""
+    """Start the agent in a session of its own, so that it outlives the parent of this process."""
     words = python_command(sys.executable, "remote.detached_agent", sys.argv[1:])
     with subprocess.Popen(
         words,

@@ -1,10 +1,9 @@
-"""The workers of another host as the launcher sees them: ssh, with an agent at its other end.
+"""The workers of another host as the launcher sees them, through a connection with an agent.
 
-An agent that is a guest needs no ssh but a connection (``guest_link.py``). The agent starts,
-watches and ends the workers; frames go to and fro (``frames.py``). When the connection ends, for
-whatever reason, the agent finds its standard input closed and ends the workers by itself.
-A crew can be connected, dismissed or lost at any time; what that means for the job is its
-listener's business.
+The connection is ssh, or TCP to an embedded agent. The agent starts, watches and ends the workers;
+frames go in both directions. When the connection ends, for whatever reason, the agent finds its
+standard input closed and ends the workers by itself. A group can be connected, dismissed or lost at
+any time. The listener decides what that means for the job.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from horovod.core.base.checked import MOST_PID, BadMessageError, Fields, printable
 from horovod.core.base.rank_info import read_rank_info
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, place_fields
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, spec_fields
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
-from horovod.launch.remote.embedded_link import EmbeddedAgentLink
-from horovod.launch.remote.ssh_child import SshChild
+from horovod.launch.remote.connections import EmbeddedAgentLink, SshChild
 from horovod.launch.wire.frames import (
     MAGIC,
     Frame,
@@ -33,7 +31,7 @@ from horovod.launch.wire.frames import (
 )
 from horovod.launch.wire.remote_call import RemoteAnswers, call_frames
 from horovod.launch.workers.output import Console, Sink
-from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import GRACE_S, StartListener, Trouble, Worker
 
 if TYPE_CHECKING:
@@ -41,34 +39,34 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "RemoteWorkerGroup"]
 
-# What login scripts may print before the agent begins; its end is shown if no agent does.
+# Login scripts may print so much before the agent begins. The end is shown if no agent does.
 _MOST_PRELUDE_BYTES = 1024 * 1024
 _SHOWN_PRELUDE_BYTES = 2048
 # Output is acknowledged in pieces of this size, far below what makes an agent pause.
 _TAKEN_BYTES = 64 * 1024
 _LOW_WATER_BYTES = 256 * 1024
-# A machine or a pod whose ssh server is about to start refuses at first; a gateway that many
-# connections pass through drops some of them.
+# A machine or a pod whose ssh server is about to start refuses at first. A busy gateway drops some
+# connections.
 _MOST_ATTEMPTS = 5
-_MOST_GUEST_ATTEMPTS = 120
+_MOST_TCP_ATTEMPTS = 120
 _PAUSE_S = 0.5
 _SSH_FAILED = 255
-_HOPELESS = ("Permission denied", "Host key verification failed")
+_FINAL_ERRORS = ("Permission denied", "Host key verification failed")
 # An agent that was asked to end kills after the first and gives up after the second.
-_MOST_FAREWELL_S = 2 * GRACE_S + 2.0
+_MOST_END_S = 2 * GRACE_S + 2.0
 
 
 class Listener(StartListener, Protocol):
-    """Whom a remote crew tells what happens, in the launcher's loop."""
+    """Gets what happens to a remote group, in the launcher's loop."""
 
     def connected(self, group: RemoteWorkerGroup) -> None:
-        """The agent is there and waits for a plan."""
+        """The agent has answered and waits for a plan."""
 
     def ended(self, workers: Sequence[Worker]) -> None:
         """Workers have exited, seen at one moment; their answers, if any, have arrived."""
 
     def refused(self, group: RemoteWorkerGroup) -> None:
-        """There was no connection; it is tried again."""
+        """There was no connection; the group tries again."""
 
     def lost(self, group: RemoteWorkerGroup) -> None:
         """The connection has ended, or could not even begin; ``group.problem`` says how."""
@@ -76,14 +74,14 @@ class Listener(StartListener, Protocol):
 
 @dataclass
 class _Streams:
-    """What a worker writes, until both streams have ended."""
+    """The output of a worker, until both streams have ended."""
 
     sinks: tuple[Sink, Sink]
     open: set[int] = field(default_factory=lambda: {0, 1})
 
 
 class RemoteWorkerGroup:
-    """See ``Crew``. ``way`` are the words that start the agent, or where it is as a guest."""
+    """See ``WorkerGroup``. ``way``: the command that starts the agent, or its address."""
 
     def __init__(
         self,
@@ -99,11 +97,11 @@ class RemoteWorkerGroup:
     ) -> None:
         self.hostname = hostname
         self.workers: dict[int, Worker] = {}
-        self.words = () if isinstance(way, EmbeddedAgentAddress) else tuple(way)
+        self.command = () if isinstance(way, EmbeddedAgentAddress) else tuple(way)
         self._way = way
         self.problem = ""
-        self.launcher_address = ""  # where the host sees the launcher come from, if it knows
-        self.dropped_lines = 0  # of output, while nobody was connected with the host
+        self.launcher_address = ""  # as the host sees it, if it knows
+        self.dropped_lines = 0  # of output, while no launcher was connected
         self.is_connected = False
         self.is_gone = False
         self.retry_at: float | None = None
@@ -116,11 +114,11 @@ class RemoteWorkerGroup:
         self._has_plan = False
         self._consoles = consoles
         self._make_sinks = sinks
-        self._awaited: dict[int, WorkerSpec] = {}  # asked for and neither started nor troubled
+        self._awaited: dict[int, WorkerSpec] = {}  # requested, and neither started nor troubled
         self._streams: dict[int, _Streams] = {}
         self._forgotten: set[int] = set()
         self._is_asked = False  # to end
-        self._give_up_at: float | None = None  # the agent's farewell
+        self._give_up_at: float | None = None  # waiting for the agent's end
         self._call = call
         self._answers = RemoteAnswers(call)
         self._listener = listener
@@ -130,76 +128,76 @@ class RemoteWorkerGroup:
 
     @property
     def is_started(self) -> bool:
-        """Whether there is a plan, and nothing that was to be started has yet to be."""
+        """Whether there is a plan, and all requested workers have started."""
         return self._has_plan and not self._awaited
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing of it is left on this machine either: there is nothing to close."""
+        """Whether nothing of it is left on this machine either, so that nothing is to be closed."""
         return self.is_gone and not self.child.is_running
 
     @property
     def ranks(self) -> list[int]:
-        """Those of the host's workers, also of those that have yet to start, in order."""
+        """The ranks of the host's workers, started or not, in order."""
         started = [worker.rank_info for worker in self.workers.values()]
         awaited = [place.rank_info for place in self._awaited.values()]
         return sorted(slot.rank for slot in started + awaited)
 
     @property
     def living(self) -> int:
-        """See ``Crew``."""
+        """See ``WorkerGroup``."""
         return 0 if self.is_gone else len(self._living())
 
     @property
     def last_lines(self) -> str:
-        """What was written in place of an agent's frames, and the end of standard error."""
+        """The output before the agent's frames, and the end of standard error."""
         prelude = self._prelude[-_SHOWN_PRELUDE_BYTES:].decode(errors="backslashreplace")
         return f"{prelude}\n{self.child.last_lines or self._refusal}".strip()
 
     def connect(self, environ: Mapping[str, str]) -> None:
-        """Start ssh; ``lost`` follows at once if that cannot be."""
+        """Connect; ``lost`` follows at once if that is impossible."""
         self._environ = environ
         self._attempts += 1
         try:
             self.child.start(environ)
         except OSError as error:
-            what = f"run {self.words[0]}" if self.words else "connect"
+            what = f"run {self.command[0]}" if self.command else "connect"
             self._be_lost(f"cannot {what}: {error.strerror}")
 
     @property
     def deadline(self) -> float | None:
-        """See ``Crew``."""
+        """See ``WorkerGroup``."""
         return min((t for t in (self.retry_at, self._give_up_at) if t is not None), default=None)
 
     def prepare(self, plan: HostPlan) -> None:
-        """What all workers have in common; to be sent once, when the agent has greeted."""
+        """Send what all workers have in common, once, when the agent has answered."""
         self._has_plan = True
         self._send(encode_json(Kind.PLAN, fields_of(self.child.sealed(plan))))
         self._send_in_order(call_frames(self._call))
 
     def expect_workers(self) -> None:
-        """Before it is connected: there may be workers, which ``connected`` will show.
+        """Say before ``connect`` that the host may have workers, which ``connected`` will show.
 
-        From then on they are this crew's, also those that have ended.
+        They belong to this group then, also those that have ended.
         """
         self._has_plan = True
 
     def start_worker(self, place: WorkerSpec) -> None:
-        """See ``Crew``; needs ``prepare`` before."""
+        """See ``WorkerGroup``; needs ``prepare`` before."""
         self._awaited[place.number] = place
-        fields = {"places": [place_fields(place)]}
+        fields = {"places": [spec_fields(place)]}
         self._send_in_order(iter((encode_json(Kind.START, fields),)))
 
     def end_worker(self, number: int) -> None:
-        """See ``Crew``."""
+        """See ``WorkerGroup``."""
         self._order(Kind.END_WORKER, number)
 
     def kill_worker(self, number: int) -> None:
-        """See ``Crew``."""
+        """See ``WorkerGroup``."""
         self._order(Kind.KILL_WORKER, number)
 
     def forget(self, number: int) -> None:
-        """See ``Crew``."""
+        """See ``WorkerGroup``."""
         if number in self.workers:
             self._forgotten.add(number)
             self._order(Kind.FORGET, number)
@@ -208,21 +206,21 @@ class RemoteWorkerGroup:
     def dismiss(self) -> None:
         """End the host's workers, then the agent and the connection; see ``is_closed``.
 
-        Never waits. Workers are heard of until the end; a connection that ends early is ``lost``.
+        Never waits. Events of workers come until the end. A connection that ends early is ``lost``.
         """
         if self._give_up_at is None and not self.is_gone:
-            self._give_up_at = time.monotonic() + _MOST_FAREWELL_S
+            self._give_up_at = time.monotonic() + _MOST_END_S
             self.end(reaches_strays=True)
 
     def late(self) -> list[str]:
-        """See ``Crew``."""
+        """See ``WorkerGroup``."""
         if self.is_gone:
             return []
         living = [worker.name for worker in self._living()]
         return living or [f"the processes on {self.hostname}"]
 
     def end(self, *, reaches_strays: bool) -> None:
-        """See ``Crew``. Without workers it ends at once."""
+        """See ``WorkerGroup``. Without workers it ends at once."""
         self._is_asked = True
         if self._has_plan:
             self._send(encode(Kind.END, stream=int(reaches_strays)))
@@ -231,11 +229,11 @@ class RemoteWorkerGroup:
             self.child.abort()
 
     def kill(self) -> None:
-        """See ``Crew``."""
+        """See ``WorkerGroup``."""
         self._send(encode(Kind.KILL))
 
     def balance(self) -> None:
-        """See ``Crew``."""
+        """See ``WorkerGroup``."""
         if self.retry_at is not None and time.monotonic() >= self.retry_at:
             self.retry_at = None
             self._prelude, self._refusal = b"", self.last_lines
@@ -255,7 +253,7 @@ class RemoteWorkerGroup:
             self.child.writer.refill()
 
     def note_exit(self, pid: int, exit_code: int) -> bool:
-        """Whether this reaped process was the one that is connected with the host."""
+        """Whether this reaped process was the connection's."""
         if pid != self.child.pid or not self.child.is_running:
             return False
         self.child.note_exit(exit_code)
@@ -263,7 +261,7 @@ class RemoteWorkerGroup:
         return True
 
     def _note_end(self) -> None:
-        """Of the connection, whatever it was."""
+        """The connection has ended."""
         if self._may_try_again():
             self.retry_at = time.monotonic() + _PAUSE_S
             self._listener.refused(self)
@@ -274,16 +272,16 @@ class RemoteWorkerGroup:
         if self.is_gone or self.is_connected:
             return False
         if isinstance(self.child, EmbeddedAgentLink):
-            return self.child.may_come_again and self._attempts < _MOST_GUEST_ATTEMPTS
+            return self.child.may_retry and self._attempts < _MOST_TCP_ATTEMPTS
         if self.child.exit_code != _SSH_FAILED:
             return False
-        is_hopeless = any(text in self.last_lines for text in _HOPELESS)
-        return self._attempts < _MOST_ATTEMPTS and not is_hopeless
+        is_final = any(text in self.last_lines for text in _FINAL_ERRORS)
+        return self._attempts < _MOST_ATTEMPTS and not is_final
 
     def _new_child(self) -> SshChild | EmbeddedAgentLink:
         if isinstance(self._way, EmbeddedAgentAddress):
             return EmbeddedAgentLink(self._way, self._selector, self._on_data, self._note_end)
-        return SshChild(self.words, self._selector, self._watchdog, self._on_data)
+        return SshChild(self.command, self._selector, self._watchdog, self._on_data)
 
     def _be_lost(self, problem: str) -> None:
         self.problem, self.is_gone = problem, True
@@ -298,7 +296,7 @@ class RemoteWorkerGroup:
         return [worker for worker in self.workers.values() if worker.exit_code is None]
 
     def _order(self, kind: Kind, number: int) -> None:
-        """Not before the worker's START, which a call of gigabytes may keep waiting."""
+        """Send an order after the worker's START, which a call of gigabytes may delay."""
         self._send_in_order(iter((encode(kind, worker=number),)))
 
     def _send_in_order(self, source: Iterator[bytes]) -> None:
@@ -320,7 +318,7 @@ class RemoteWorkerGroup:
                 self._be_lost(f"sent what no agent of this version sends: {error}")
                 return
             if news is not None:
-                news()  # here, since a mistake in what follows is not the agent's
+                news()  # outside of ``try``: an error of the listener is not the agent's
             if frame is None:
                 return
 
@@ -338,7 +336,7 @@ class RemoteWorkerGroup:
         return after
 
     def _on_frame(self, frame: Frame) -> Callable[[], None] | None:
-        """What the listener is to be told, if anything."""
+        """The call of the listener that follows, if any."""
         kind, number = frame.kind, frame.worker
         if kind == Kind.OUTPUT:
             self._unacknowledged[frame.stream] += len(frame.payload)
@@ -408,19 +406,19 @@ class RemoteWorkerGroup:
 
     def _on_gone(self) -> Callable[[], None] | None:
         if not self._is_asked:
-            return self._on_desertion
+            return self._on_agent_ended
         self.is_gone = True
         if self._give_up_at is not None:
             self.child.hang_up()
         return None
 
-    def _on_desertion(self) -> None:
-        """Somebody there has ended the agent; whatever is asked of it now is not done any more."""
+    def _on_agent_ended(self) -> None:
+        """The agent was ended on its host, and carries out no order any more."""
         self.child.hang_up()
         self._be_lost("its agent has ended")
 
     def _let_go(self, number: int) -> None:
-        """Once it is forgotten, has exited and said its last, no frame is about it any more."""
+        """Drop a worker that is forgotten, has exited and whose output has ended."""
         if number not in self._forgotten or number in self._streams:
             return
         if self.workers[number].exit_code is not None:

@@ -1,7 +1,7 @@
-"""The other hosts of a job while they start, all at once; what failed is told for all of them.
+"""The other hosts of a job while they start, all at once; errors name all hosts that failed.
 
-A host is asked once: the ssh that starts its agent shows whether the host can be reached, and the
-agent waits for its plan on the same connection. Nothing is started anywhere before every host has
+Each host gets one connection: the ssh that starts its agent shows whether the host can be reached,
+and the agent waits for its plan on the same connection. No worker is started before every host has
 answered.
 """
 
@@ -18,13 +18,13 @@ from horovod.launch.remote.remote_group import RemoteWorkerGroup
 __all__ = ["RemoteHosts", "ranks_of"]
 
 _SHOWN_COMMAND = 60
-_GUEST_ADVICE = "TCP connections from here to its node have to get through: is there a firewall?"
-# Whose failures are told in full; many mostly fail alike.
+_TCP_ADVICE = "TCP connections from here to its node have to get through: is there a firewall?"
+# So many failures are described in full; many hosts mostly fail alike.
 _MOST_TOLD = 5
 
 
 class RemoteHosts:
-    """The remote crews of a job; without any it is never waited for."""
+    """The remote groups of a job."""
 
     def __init__(self, groups: Sequence[RemoteWorkerGroup], start_timeout_s: float) -> None:
         self.groups = tuple(groups)
@@ -32,7 +32,7 @@ class RemoteHosts:
         self._deadline = float("inf")
 
     def connect(self, environ: Mapping[str, str]) -> None:
-        """Start all agents; each then is greeted or lost, or late."""
+        """Connect with all hosts; each is then connected, lost or late."""
         self._deadline = time.monotonic() + self._start_timeout_s
         for group in self.groups:
             group.connect(environ)
@@ -44,11 +44,11 @@ class RemoteHosts:
 
     @property
     def deadline(self) -> float | None:
-        """Until when all workers have to be started; None once they are."""
+        """When all workers must have been started; None once they are."""
         return None if all(group.is_started for group in self.groups) else self._deadline
 
     def failures(self) -> str:
-        """Why the job cannot start: the hosts that failed. Empty if none did."""
+        """Why the job cannot start: the hosts that failed; empty if none did."""
         return _report(
             f"could not connect to some {self._hosts}; nothing has been started",
             [group for group in self.groups if group.is_gone],
@@ -64,10 +64,10 @@ class RemoteHosts:
 
     @property
     def _hosts(self) -> str:
-        return "hosts via ssh" if any(group.words for group in self.groups) else "guests"
+        return "hosts via ssh" if any(group.command for group in self.groups) else "embedded agents"
 
     def seen_addresses(self) -> dict[str, str]:
-        """This machine's address as each host sees it, as far as they know."""
+        """This machine's address as each host sees it, if it knows."""
         return {c.hostname: c.launcher_address for c in self.groups if c.launcher_address}
 
 
@@ -87,13 +87,13 @@ def _report(title: str, groups: Sequence[RemoteWorkerGroup]) -> str:
 
 
 def _describe(group: RemoteWorkerGroup) -> str:
-    words, lines = group.words, group.last_lines
-    if not words:
-        return f"  {group.hostname}: {_problem(group)}\n    try: {_GUEST_ADVICE}"
-    *reach, command = words
-    command = shlex.join([*reach, command[:_SHOWN_COMMAND] + "..."])
-    hint = advice(words, group.child.exit_code, lines)
-    parts = [f"  {group.hostname}: {_problem(group)}", f"    {command}"]
+    command, lines = group.command, group.last_lines
+    if not command:
+        return f"  {group.hostname}: {_problem(group)}\n    try: {_TCP_ADVICE}"
+    *reach, last = command
+    shown = shlex.join([*reach, last[:_SHOWN_COMMAND] + "..."])
+    hint = advice(command, group.child.exit_code, lines)
+    parts = [f"  {group.hostname}: {_problem(group)}", f"    {shown}"]
     if lines:
         parts.append(indent(lines, "    | "))
     return "\n".join([*parts, f"    try: {hint}"])

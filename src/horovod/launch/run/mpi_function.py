@@ -75,7 +75,7 @@ def call_values(store: Store, secret: bytes) -> ProvenValues:
 
 def _greeting(hosted: HostedStore) -> bytes:
     """How to find the store, after its length: Open MPI 5 does not pass on the end of the input."""
-    content = hosted.encoded()
+    content = hosted.to_bytes()
     return LENGTH.pack(len(content)) + content
 
 

@@ -24,7 +24,7 @@ def main() -> NoReturn:
     """Run the call of this job; exits with 0 only if the result was delivered."""
     comm = mpi_library.load().COMM_WORLD.Dup()
     rank = comm.Get_rank()
-    hosted = HostedStore.decoded(broadcast(comm, _read_greeting() if rank == 0 else b""))
+    hosted = HostedStore.from_bytes(broadcast(comm, _read_greeting() if rank == 0 else b""))
     comm.Free()
     with memory_file() as call, memory_file() as answer:
         with closing(_connect(hosted)) as store:

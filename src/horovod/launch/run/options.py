@@ -19,11 +19,7 @@ from horovod.launch.model.argument_checks import check_count, check_integer, che
 from horovod.launch.model.hosts import HostSlots, interface_names, parse_hostfile, parse_hosts
 from horovod.launch.model.job_plan import JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
-from horovod.launch.run.elastic_options import (
-    ELASTIC_PARAMETERS,
-    elastic_plan,
-    is_elastic_run,
-)
+from horovod.launch.run.elastic_options import ELASTIC_PARAMETERS, elastic_plan, is_elastic_run
 from horovod.launch.workers.machine import Placement, place
 from horovod.launch.workers.python_command import python_command
 from horovod.settings import Settings, environment_of

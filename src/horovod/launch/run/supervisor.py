@@ -20,6 +20,7 @@ from typing import BinaryIO, NoReturn
 from horovod.launch.calls.call import CallFiles
 from horovod.launch.embedded.agent_news import AgentUpdates
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
+from horovod.launch.workers.processes import take_stdin
 
 __all__ = ["ELASTIC", "Assignment", "main"]
 
@@ -53,7 +54,7 @@ def main() -> NoReturn:
     The argument, ``ELASTIC`` or none, says beforehand which kind of job it will be.
     """
     _forget_signal_settings()
-    lifeline = _take_standard_input()
+    lifeline = os.fdopen(take_stdin(), "rb")  # rank 0 must not read it
     _load(is_elastic=ELASTIC in sys.argv[1:])
     assignment: Assignment = pickle.load(lifeline)
     for fd in assignment.descriptors:
@@ -94,15 +95,6 @@ def _forget_signal_settings() -> None:
     """A caller may ignore or block what ends this process, and children inherit that."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _take_standard_input() -> BinaryIO:
-    """Move it out of the way of rank 0, which would read it."""
-    lifeline = os.fdopen(os.dup(0), "rb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return lifeline
 
 
 def _end_with_caller(lifeline: BinaryIO, news: AgentUpdates | None) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from horovod.core.base.rank_info import RankInfo
+from horovod.launch.model.host_plan import command_argv
 from horovod.launch.schedulers.lsf import HostParts
 from horovod.launch.schedulers.mpirun import MpiJob
-from horovod.launch.workers.processes import command_argv
 
 __all__ = ["jsrun_words", "rank_file"]
 
 
 def rank_file(slots: Sequence[RankInfo], parts: HostParts) -> str:
-    """The place of each rank: its host, an equal part of its CPUs, all GPUs and memory.
+    """The explicit resource file: each rank's host, an equal part of its CPUs, all GPUs and memory.
 
     Raises:
         ValueError: a host has fewer CPUs than ranks.
@@ -36,9 +36,10 @@ def rank_file(slots: Sequence[RankInfo], parts: HostParts) -> str:
 
 
 def jsrun_words(job: MpiJob, ranks: Path) -> list[str]:
-    """The words that start ``job`` where the file ``ranks`` says.
+    """The command line that starts ``job`` with the resource file ``ranks``.
 
-    Its MPI words are Spectrum MPI's, such as ``-gpu``; if they begin with two dashes, jsrun's.
+    The job's MPI words, such as ``-gpu``, are for Spectrum MPI, or for jsrun if they begin with two
+    dashes.
     """
     words = ["jsrun", "--erf_input", str(ranks)]
     if job.output_directory is not None:

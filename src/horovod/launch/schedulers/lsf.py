@@ -1,4 +1,4 @@
-"""The hosts of a job of IBM's LSF, and what they have; for horovodrun inside of such a job."""
+"""The hosts of an LSF job with their CPUs and GPUs, for horovodrun in such a job."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from horovod.launch.workers.machine import is_this_machine
 
 __all__ = ["HostParts", "ask_host", "is_lsf_job", "job_hosts", "with_a_process_per_gpu"]
 
-# Two numbers: logical CPUs, and NVIDIA GPUs, none where there is no such program.
+# Prints the number of logical CPUs and of NVIDIA GPUs.
 _QUESTION = "getconf _NPROCESSORS_ONLN; nvidia-smi -L 2>/dev/null | grep -c ^GPU; true"
 _TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
 class HostParts:
-    """What processes of one host can be given."""
+    """The CPUs and GPUs of a host."""
 
     cpus: int
     gpus: int
 
 
 def is_lsf_job(environ: Mapping[str, str]) -> bool:
-    """Whether this process is part of a job of LSF's."""
+    """Whether this process is part of an LSF job."""
     return "LSB_JOBID" in environ
 
 
 def job_hosts(environ: Mapping[str, str]) -> tuple[HostSlots, ...]:
-    """The job's hosts with their slots, without the one that only starts it.
+    """The job's hosts with their slots, without a launch node.
 
     Raises:
         ValueError: the job names no hosts.
@@ -48,13 +48,13 @@ def job_hosts(environ: Mapping[str, str]) -> tuple[HostSlots, ...]:
     hosts = tuple(HostSlots(name, slots) for name, slots in counted.items())
     if not hosts:
         raise ValueError("this LSF job names no hosts (LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS)")
-    # A launch node comes first and has one slot, where compute nodes have all their cores.
+    # A launch node comes first with one slot; compute nodes have a slot for each core.
     is_launch_node = len(hosts) > 1 and hosts[0].slots == 1 < hosts[1].slots
     return hosts[1:] if is_launch_node else hosts
 
 
 def ask_host(hostname: str, ssh: SshOptions, environ: Mapping[str, str]) -> HostParts:
-    """What ``hostname`` has, asked by ssh unless it is this machine; hosts of a job are alike.
+    """The CPUs and GPUs of ``hostname``, by ssh unless it is this machine; all hosts are alike.
 
     Raises:
         RuntimeError: it does not answer.

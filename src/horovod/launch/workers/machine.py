@@ -1,4 +1,4 @@
-"""Which names mean this machine, and what that makes of a list of hosts."""
+"""Which host names mean this machine, and the lists of hosts that follow from it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["Placement", "is_this_machine", "place", "recognise"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where workers go; ``remote`` has the other machines' names, with their addresses."""
+    """The positions of workers; ``remote`` has the addresses of other machines by name."""
 
     slots: tuple[RankInfo, ...]
     remote: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def place(hosts: Sequence[HostSlots], process_count: int) -> Placement:
-    """Places for ``process_count`` workers; all names of this machine are one host, the first.
+    """Positions of ``process_count`` workers; all names of this machine are one host, the first.
 
     Raises:
         ValueError: there are too few slots.
     """
-    # What is not needed is not looked up either.
+    # Only names that are needed are looked up.
     names = dict.fromkeys(slot.hostname for slot in assign_ranks(hosts, process_count))
     merged, remote = recognise(hosts, list(names))
     slots = assign_ranks(merged, process_count)
@@ -40,7 +40,7 @@ def recognise(
 ) -> tuple[tuple[HostSlots, ...], dict[str, tuple[str, ...]]]:
     """``hosts`` with this machine once, under the first of ``names`` that mean it.
 
-    And the addresses of those of ``names`` that mean other machines.
+    The second result has the addresses of those of ``names`` that mean other machines.
     """
     unknown = [name for name in names if not _says_this_machine(name)]
     addresses = resolve_all(unknown)
@@ -57,7 +57,7 @@ def _merged(hosts: Sequence[HostSlots], here: Sequence[str]) -> tuple[HostSlots,
 
 
 def is_this_machine(hostname: str) -> bool:
-    """Whether ``hostname`` is this machine; may ask DNS unless the name says it already."""
+    """Whether ``hostname`` is this machine; may ask DNS."""
     return _says_this_machine(hostname) or _has_own(resolve(hostname))
 
 

@@ -1,9 +1,9 @@
 """Workers' output on its way to the console: prefixed, whole lines, nothing lost.
 
 ``LinePrefixer`` is pure, ``Lines`` take one stream of one worker. ``Console`` writes only when the
-terminal, pipe or file takes more, so a slow one never stops the launcher from seeing what its
-workers do; once much is waiting, ``Output`` stops reading and the workers wait instead. All on the
-launcher's main thread, in its selector.
+terminal, pipe or file takes more, so a slow one never keeps the launcher from watching its workers.
+Once much is waiting, ``Output`` stops reading and the workers wait. ``OutputBuffer`` keeps output
+while no launcher takes it. All run on the main thread, in its selector.
 """
 
 from __future__ import annotations
@@ -13,14 +13,24 @@ import os
 import select
 import selectors
 import time
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from horovod.launch.workers.logs import LogFile
 
-__all__ = ["Console", "LinePrefixer", "Lines", "Output", "Sink", "consoles", "timestamped"]
+__all__ = [
+    "Console",
+    "LinePrefixer",
+    "Lines",
+    "Output",
+    "OutputBuffer",
+    "Sink",
+    "consoles",
+    "timestamped",
+]
 
 _READ_BYTES = 65536
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
@@ -84,7 +94,7 @@ def timestamped(prefix: bytes) -> bytes:
 
 
 class Console:
-    """One place that the launcher writes to; ``is_broken`` once nobody reads there any more."""
+    """One place that the launcher writes to; ``is_broken`` once no process reads there."""
 
     def __init__(self, fd: int, selector: selectors.BaseSelector) -> None:
         self._fd = fd
@@ -95,11 +105,11 @@ class Console:
 
     @property
     def waiting_bytes(self) -> int:
-        """How much has been taken over and not been written."""
+        """How much has been taken and not yet been written."""
         return len(self._waiting)
 
     def write(self, data: bytes) -> None:
-        """Take over ``data``; it is written when the selector says so, files at once."""
+        """Take ``data``. It is written when the selector says so; to files at once."""
         if not data or self.is_broken:
             return
         self._waiting += data
@@ -112,7 +122,7 @@ class Console:
 
     def on_writable(self) -> None:
         """Write what is taken without blocking."""
-        if not self._is_registered:  # closed by what was called just before
+        if not self._is_registered:  # closed by a callback before
             return
         self._write_some()
         if not self._waiting:
@@ -128,14 +138,14 @@ class Console:
             self._is_registered = False
 
     def abandon(self) -> None:
-        """Drop what is waiting, and take nothing more."""
+        """Drop what is waiting and take nothing more."""
         self.is_broken = True
         self._waiting.clear()
         self.flush()
 
     def _write_some(self) -> None:
         try:
-            # Someone else may have made the shared terminal non-blocking; then wait for it here.
+            # Another process may have made the shared terminal non-blocking; then wait here.
             with memoryview(self._waiting) as waiting:
                 written = os.write(self._fd, waiting[:_WRITE_BYTES])
             del self._waiting[:written]
@@ -160,22 +170,22 @@ class Sink(Protocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """How much of it, or of what goes the same way, is still on its way."""
+        """How much is waiting, of this stream or of all that take the same way."""
 
     def feed(self, data: bytes) -> None:
-        """Take over ``data``; never blocks."""
+        """Take ``data``; never blocks."""
 
     def flush(self) -> None:
-        """Make what is waiting less if that can be done by blocking."""
+        """Block until less is waiting, if that helps."""
 
     def close(self) -> None:
         """The stream has ended."""
 
 
 class Lines:
-    """A stream as whole lines with a prefix in front: to ``console``, and into ``log``.
+    """A stream as whole lines with a prefix: to ``console``, and into ``log``.
 
-    ``prefix`` is asked for at every line, since the rank of an elastic job's worker may change.
+    ``prefix`` is called for every line, since the rank of an elastic job's worker may change.
     """
 
     def __init__(
@@ -237,17 +247,17 @@ class Output:
         self._is_timestamped = is_timestamped
 
     def add(self, fd: int, prefix: str, console: Console, log: LogFile | None = None) -> None:
-        """Take over ``fd``, a pipe's read end; its lines go to ``console`` and to ``log``."""
+        """Read ``fd``, a pipe's read end; its lines go to ``console`` and to ``log``."""
         self.forward(fd, self.lines(lambda: prefix, console, log))
 
     def lines(
         self, prefix: Callable[[], str], console: Console, log: LogFile | None = None
     ) -> Lines:
-        """A sink for lines, which begin with the time if that was asked for."""
+        """A sink for lines, which begin with the time if ``is_timestamped``."""
         return Lines(prefix, console, log, is_timestamped=self._is_timestamped)
 
     def forward(self, fd: int, sink: Sink) -> None:
-        """Take over ``fd``, a pipe's read end; what comes goes to ``sink``."""
+        """Read ``fd``, a pipe's read end; the data goes to ``sink``."""
         os.set_blocking(fd, False)
         pipe = _Pipe(fd, sink)
         self._pipes.add(pipe)
@@ -263,14 +273,14 @@ class Output:
                 self._resume(pipe)
 
     def drain(self) -> None:
-        """Read what is left and close all pipes, also those that some process still holds open."""
+        """Read what is left and close all pipes, even if a process still holds them open."""
         for pipe in list(self._pipes):
             self._finish(pipe, _flush_if_late)
 
     def finish(self, sinks: Collection[Sink]) -> None:
-        """Read what is left for ``sinks`` and close their pipes, whoever holds them; never blocks.
+        """Read what is left for ``sinks`` and close their pipes; never blocks.
 
-        What is left is kept in memory, so this is for few.
+        The data is kept in memory, so this is for few sinks.
         """
         for pipe in [pipe for pipe in self._pipes if pipe.sink in sinks]:
             self._finish(pipe)
@@ -285,8 +295,8 @@ class Output:
             self._close(pipe)
 
     def _read(self, pipe: _Pipe) -> int:
-        """How many bytes came; 0 for none now or never again."""
-        if pipe not in self._pipes:  # closed by what was called just before
+        """The number of bytes read; 0 for none now or at the end."""
+        if pipe not in self._pipes:  # closed by a callback before
             return 0
         try:
             data = os.read(pipe.fd, _READ_BYTES)
@@ -313,3 +323,41 @@ class Output:
         self._pipes.discard(pipe)
         with contextlib.suppress(OSError):
             os.close(pipe.fd)
+
+
+_BUFFER_BYTES = 1024 * 1024
+_BUFFER_LINE_BYTES = 64 * 1024
+
+Stream = tuple[int, int]  # a worker's number; 0 or 1
+
+
+class OutputBuffer:
+    """Keeps at most ``max_bytes``; ``dropped_lines`` counts the oldest ones, which had to go."""
+
+    def __init__(self, max_bytes: int = _BUFFER_BYTES) -> None:
+        self.dropped_lines = 0
+        self._max_bytes = max_bytes
+        self._lines: deque[tuple[Stream, bytes]] = deque()
+        self._partial: dict[Stream, bytes] = {}
+        self._kept_bytes = 0
+
+    def add(self, stream: Stream, data: bytes) -> None:
+        """A worker has written ``data``."""
+        self._kept_bytes += len(data)
+        *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
+        self._lines += [(stream, line + b"\n") for line in lines]
+        if len(rest) > _BUFFER_LINE_BYTES:
+            self._lines.append((stream, rest))
+        elif rest:
+            self._partial[stream] = rest
+        while self._kept_bytes > self._max_bytes and self._lines:
+            self._kept_bytes -= len(self._lines.popleft()[1])
+            self.dropped_lines += 1
+
+    def take(self) -> Iterator[tuple[Stream, bytes]]:
+        """All there is, line by line, in its order; nothing of it is kept."""
+        lines, partial = self._lines, self._partial
+        self._lines, self._partial = deque(), {}
+        self._kept_bytes = self.dropped_lines = 0
+        yield from lines
+        yield from partial.items()

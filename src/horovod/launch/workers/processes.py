@@ -1,9 +1,12 @@
 """Starting worker processes and ending them with all that they started.
 
-A worker is the leader of a session of its own: its pid names the process group that its children
-belong to unless they leave it, and Ctrl-C in the terminal reaches the launcher alone. Started with
-posix_spawn, which needs no copy of the launcher and reports a command that cannot run. What ends
-them imports nothing and needs few descriptors, since then there may be no others.
+A worker leads a session of its own. Its pid names the process group of its children, unless they
+leave it, and Ctrl-C in the terminal reaches the launcher alone. Workers are started with
+posix_spawn, which needs no copy of the launcher and reports a command that cannot run. The code
+that ends them imports nothing and needs few descriptors, since there may be no others then.
+
+A watchdog ends the workers when the launcher itself is killed with SIGKILL. It is a shell in a
+session of its own: it starts in a millisecond, and ``pkill -9 -f horovodrun`` does not match it.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from horovod.rendezvous.base.descriptors import limit_child, limited_to
 
 __all__ = [
     "Pipes",
+    "Watchdog",
     "adopt_orphans",
-    "command_argv",
     "descendants",
     "describe_exit",
     "open_standard_files",
@@ -29,6 +32,7 @@ __all__ = [
     "signal_group",
     "signal_processes",
     "spawn",
+    "take_stdin",
 ]
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -45,7 +49,7 @@ class Pipes:
 
 
 def open_standard_files() -> None:
-    """A pipe that got one of these numbers would end up as some worker's standard input."""
+    """Open descriptors 0, 1 and 2, so that no pipe gets one of these numbers."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -53,11 +57,13 @@ def open_standard_files() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def command_argv(command: Sequence[str]) -> list[str]:
-    """What to execute: several words are run as they are, one that has spaces by ``/bin/sh``."""
-    if len(command) == 1 and any(character.isspace() for character in command[0]):
-        return ["/bin/sh", "-c", command[0]]
-    return list(command)
+def take_stdin() -> int:
+    """Move standard input to the descriptor returned, and put an empty file in its place."""
+    taken = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return taken
 
 
 def spawn(
@@ -87,17 +93,17 @@ def spawn(
             (os.POSIX_SPAWN_DUP2, stderr_write, 2),
         ]
         for number, fd in (descriptors or {}).items():
-            # Out of the way first, so that no number is a target before it was a source.
+            # Above all targets, so that no number is a target before it was a source.
             fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TARGETS))
             actions.append((os.POSIX_SPAWN_DUP2, fds[-1], number))
         if not inherits_stdin:
-            # Opened here: more may be open by now than the worker's limit allows it to open.
+            # Opened here: the worker may have reached its limit of open descriptors.
             fds.append(os.open(os.devnull, os.O_RDONLY))
             actions.append((os.POSIX_SPAWN_DUP2, fds[-1], 0))
-        # Python ignores these two; a worker should meet them as from a shell.
+        # Python ignores these two signals; a worker gets them as from a shell.
         defaults = [signal.SIGPIPE, signal.SIGXFSZ]
-        # glibc refuses to duplicate a descriptor above the limit; when there are so many it is set
-        # a moment later, which a program that has yet to be loaded does not notice.
+        # glibc refuses to duplicate a descriptor above the limit. Then the limit is set a moment
+        # later, before the program has been loaded.
         is_above = file_limit is not None and max(fds) >= file_limit
         with limited_to(None if is_above else file_limit):
             pid = os.posix_spawnp(
@@ -131,7 +137,7 @@ def describe_exit(exit_code: int) -> str:
 
 
 def reaped() -> Iterator[tuple[int, int]]:
-    """The children that have ended since the last call, and their exit codes; never blocks."""
+    """The children that have ended since the last call, with their exit codes; never blocks."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -143,12 +149,12 @@ def reaped() -> Iterator[tuple[int, int]]:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants that lose theirs, so that their end is seen.
+    """Become the parent of descendants that lose theirs, so that this process sees them end.
 
-    Linux only; elsewhere nothing happens, and ends are seen at the next deadline instead.
+    Linux only; elsewhere nothing happens, and ends are seen at the next deadline.
     """
     if sys.platform == "linux":
-        import ctypes  # here, because the workers are on their way by now
+        import ctypes  # here, because the workers are starting by now
 
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -160,7 +166,7 @@ def signal_group(group: int, signum: int) -> bool:
         os.killpg(group, signum)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it has changed its user: not ours to end
+    except PermissionError:  # it has changed its user
         return False
     return True
 
@@ -168,8 +174,8 @@ def signal_group(group: int, signum: int) -> bool:
 def descendants(but_not: Collection[int]) -> list[int]:
     """Pids of all living descendants, whatever group or session they have moved to.
 
-    Those in ``but_not`` are left out with their own descendants. Linux only; elsewhere there are
-    none to be found.
+    Those in ``but_not`` are left out with their own descendants. Linux only; elsewhere none are
+    found.
     """
     children = _living_children()
     found: list[int] = []
@@ -187,7 +193,7 @@ def _living_children() -> dict[int, list[tuple[int, bool]]]:
     children: dict[int, list[tuple[int, bool]]] = {}
     with contextlib.suppress(FileNotFoundError):
         for name in filter(str.isdecimal, os.listdir("/proc")):
-            # One that has ended since is none.
+            # A process may have ended since.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 with open(f"/proc/{name}/stat", "rb") as file:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
@@ -200,3 +206,74 @@ def signal_processes(pids: Collection[int], signum: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)
+
+
+_SCRIPT = """
+trap '' HUP INT TERM
+groups=
+while read -r verb group; do
+  case $verb in
+    add) groups="$groups $group" ;;
+    drop)
+      kept=
+      for each in $groups; do [ "$each" = "$group" ] || kept="$kept $each"; done
+      groups=$kept ;;
+  esac
+done
+for each in $groups; do kill -s TERM -- "-$each"; kill -s CONT -- "-$each"; done
+for second in 1 2 3 4 5; do
+  left=
+  for each in $groups; do kill -s 0 -- "-$each" && left=1; done
+  [ -n "$left" ] || exit 0
+  sleep 1
+done
+for each in $groups; do kill -s KILL -- "-$each"; done
+"""
+
+
+class Watchdog:
+    """Ends process groups that must not outlive the launcher; ``pid`` is 0 without a shell.
+
+    The shell sleeps in ``read`` until the launcher's end of a pipe closes, for whatever reason.
+    """
+
+    def __init__(self) -> None:
+        self.pid = 0
+        reader, self._writer = os.pipe()
+        actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+            (os.POSIX_SPAWN_DUP2, reader, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ]
+        environment = {"PATH": os.defpath}
+        words = ["/bin/sh", "-c", _SCRIPT]
+        with contextlib.suppress(OSError):
+            self.pid = os.posix_spawn(
+                words[0], words, environment, file_actions=actions, setsid=True
+            )
+        os.close(reader)
+
+    def add(self, group: int) -> None:
+        """End ``group`` with the launcher."""
+        self._tell(f"add {group}\n")
+
+    def drop(self, group: int) -> None:
+        """``group`` has ended; the system may reuse its number."""
+        self._tell(f"drop {group}\n")
+
+    def close(self) -> None:
+        """End the watchdog; blocks until it has ended."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+            self.pid = 0
+        os.close(self._writer)
+
+    def was_reaped(self) -> None:
+        """The watchdog has ended by itself."""
+        self.pid = 0
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._writer, line.encode())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from horovod.launch.model.ssh import SshOptions, agent_command, remote_words
 
-__all__ = ["python_command", "remote_python_command"]
+__all__ = ["path_ahead", "python_command", "remote_python_command"]
 
-# Whatever the first entry of the search path is, it must not replace a module of the interpreter;
-# the package is found where this process has found it, unless the other Python has its own.
+# The current folder must not replace a module of the interpreter, so it is not on the search path.
+# The package is found where this process has found it, unless the other Python has its own.
 _START = (
     "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop()]; "
     "from horovod.launch.{module} import main; main()"
@@ -41,5 +43,16 @@ def remote_python_command(
 
 
 def _arguments(module: str, arguments: Sequence[str]) -> list[str]:
-    package_root = str(Path(__file__).resolve().parents[2])
+    package_root = str(Path(__file__).resolve().parents[3])
     return ["-c", _START.format(module=module), *arguments, package_root]
+
+
+def path_ahead() -> tuple[str, ...]:
+    """Where this process finds modules before those of its Python, such as in ``PYTHONPATH``."""
+    library = sysconfig.get_path("stdlib")
+
+    def is_ahead(path: str) -> bool:
+        is_archive = path.endswith(".zip") and os.path.dirname(path) == os.path.dirname(library)
+        return path != library and not is_archive
+
+    return tuple(os.path.abspath(path) for path in takewhile(is_ahead, sys.path) if path)

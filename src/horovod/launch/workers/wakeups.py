@@ -1,7 +1,8 @@
 """Signals and notes from other threads as something that a selector can wait for.
 
-Python's own signal handlers run between two bytecodes of the main thread; the numbers that the
-interpreter writes into a socket wake the launcher's only wait, with no race and no polling.
+Python's own signal handlers run between two bytecodes of the main thread. The interpreter also
+writes the signals' numbers into a socket. That wakes the launcher's only wait, without a race and
+without polling.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import signal
 import socket
 from collections import deque
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 __all__ = ["Wakeups"]
@@ -19,7 +20,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _ignore(signum: int, frame: FrameType | None) -> None:
-    """A handler must exist for the wakeup to be written, and need do nothing."""
+    """The interpreter writes the wakeup only if there is a handler."""
 
 
 class Wakeups:
@@ -39,28 +40,23 @@ class Wakeups:
     def __enter__(self) -> Wakeups:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        # First: a signal that comes in between must not end at a handler that does nothing.
+        # First: a signal that comes in between must not be lost in a handler that does nothing.
         self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._is_watching = True
         try:
             for signum in (signal.SIGCHLD, *_ENDING):
                 if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
                     self._handlers[signum] = signal.signal(signum, _ignore)
-        except BaseException:  # of a handler that was there before
+        except BaseException:  # from a handler that was there before
             self._close()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def restore(self) -> None:
-        """Give the signals back to whom they belonged on entry."""
+        """Restore the signal handlers of the entry."""
         if self._is_watching:
             signal.set_wakeup_fd(self._wakeup_fd)
             self._is_watching = False
@@ -74,7 +70,7 @@ class Wakeups:
         self._writer.close()
 
     def fileno(self) -> int:
-        """What to wait for."""
+        """The descriptor to wait for."""
         return self._reader.fileno()
 
     def note(self, text: str) -> None:

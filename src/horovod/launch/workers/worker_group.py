@@ -1,8 +1,8 @@
 """The workers of one host: started, watched, ended, with all that they have started.
 
-``WorkerGroup`` is what a job asks of a host, ``LocalWorkerGroup`` the one of the machine it is used
-on: in the launcher, and in the agent that a launcher has on another host. Workers come and go by
-number, at any time; what is kept for one that has ended is let go with ``forget``. Main thread
+``WorkerGroup`` is what a job needs of a host. ``LocalWorkerGroup`` runs on the host itself: in the
+launcher, and in a launcher's agent on another host. Workers are known by number, and may start and
+end at any time. What is kept for a worker that has ended is dropped with ``forget``. Main thread
 only.
 """
 
@@ -16,20 +16,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.model.environment import Rendezvous, worker_environment
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, worker_environment
 from horovod.launch.workers.output import Output, Sink
 from horovod.launch.workers.processes import (
+    Watchdog,
     descendants,
     signal_group,
     signal_processes,
     spawn,
 )
-from horovod.launch.workers.watchdog import Watchdog
 
 __all__ = ["GRACE_S", "LocalWorkerGroup", "StartListener", "Trouble", "Worker", "WorkerGroup"]
 
-# Between SIGTERM and SIGKILL, and again until what does not die is given up.
+# Between SIGTERM and SIGKILL, and again until the launcher gives up on what is left.
 GRACE_S = 5.0
 
 _CANNOT_START = 126
@@ -47,7 +46,7 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """What messages call it."""
         return f"rank {self.rank_info.rank} on {self.rank_info.hostname} (pid {self.pid})"
 
 
@@ -55,7 +54,7 @@ class Worker:
 class Trouble:
     """Why a worker cannot be started; ``status`` is the launcher's exit status for that.
 
-    Without a ``number`` no worker at all can be started on the host.
+    Without a ``number`` no worker can be started on the host.
     """
 
     status: int
@@ -64,55 +63,55 @@ class Trouble:
 
 
 class StartListener(Protocol):
-    """Whom a crew tells what becomes of ``start_worker``."""
+    """Gets the outcome of ``start_worker``."""
 
     def started(self, worker: Worker) -> None:
         """A worker has been started."""
 
     def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
-        """A worker cannot be started; it is none of the crew's."""
+        """A worker cannot be started; it is not in the group."""
 
 
 class WorkerGroup(Protocol):
-    """The workers of one host, on whatever machine; ``workers`` by number."""
+    """The workers of one host, which may be another machine; ``workers`` by number."""
 
     workers: dict[int, Worker]
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing of it is left, as far as can be known."""
+        """Whether no process of it is left, as far as is known."""
 
     @property
     def living(self) -> int:
-        """How many workers have not ended, as far as can be known."""
+        """How many workers have not ended, as far as is known."""
 
     @property
     def deadline(self) -> float | None:
         """When ``balance`` has something to do, if nothing happens before."""
 
     def start_worker(self, place: WorkerSpec) -> None:
-        """Start one more worker; its listener hears of it."""
+        """Start one more worker; the listener gets the outcome."""
 
     def end_worker(self, number: int) -> None:
         """Ask a worker's process group to end, and kill what is left of it after ``GRACE_S``."""
 
     def kill_worker(self, number: int) -> None:
-        """End a worker's process group."""
+        """Kill a worker's process group."""
 
     def forget(self, number: int) -> None:
-        """Nobody asks about this worker any more: once it has ended, nothing is kept for it.
+        """Keep nothing for this worker once it has ended.
 
         What is left of its process group is ended, and its output is closed.
         """
 
     def late(self) -> list[str]:
-        """Who is left."""
+        """The names of the workers that are left."""
 
     def end(self, *, reaches_strays: bool) -> None:
-        """Ask all processes to end, ``reaches_strays``: also those that left their groups."""
+        """Ask all processes to end; with ``reaches_strays`` also those that left their groups."""
 
     def kill(self) -> None:
-        """End them."""
+        """Kill them."""
 
     def balance(self) -> None:
         """Do and send what is due; to be called in every turn of a loop."""
@@ -120,7 +119,7 @@ class WorkerGroup(Protocol):
 
 @dataclass
 class _Group:
-    """A worker with its process group, which may outlive it, and the ways of its output."""
+    """A worker with its process group, which may outlive it, and the sinks of its output."""
 
     worker: Worker
     sinks: tuple[Sink, Sink]
@@ -131,7 +130,7 @@ class _Group:
 
 
 class LocalWorkerGroup:
-    """The workers of this machine. ``other_children`` are children that are none of its business.
+    """The workers of this machine. ``other_children`` are children that it leaves alone.
 
     ``file_limit`` is a worker's soft limit of descriptors, if not that of this process.
     """
@@ -166,7 +165,7 @@ class LocalWorkerGroup:
         descriptors: Callable[[int], Mapping[int, int]] = lambda number: {},
         reads_stdin: bool = False,
     ) -> None:
-        """What all workers have in common; to be known before the first is started.
+        """Set what all workers have in common, before the first is started.
 
         ``descriptors`` are those that the worker of a number gets (see ``spawn``);
         ``reads_stdin``: worker 0 inherits standard input.
@@ -183,14 +182,14 @@ class LocalWorkerGroup:
         )
         try:
             pipes = spawn(
-                plan.words,
+                plan.argv,
                 environment,
                 inherits_stdin=self._reads_stdin and number == 0,
                 descriptors=self._descriptors(number),
                 file_limit=self._file_limit,
             )
         except OSError as error:
-            self._listener.troubled(self, _trouble(plan.words[0], place, error))
+            self._listener.troubled(self, _trouble(plan.argv[0], place, error))
             return
         self._has_started = True
         self._watchdog.add(pipes.pid)
@@ -216,7 +215,7 @@ class LocalWorkerGroup:
         return all(group.is_gone for group in self._groups.values()) and not self._strays()
 
     def note_ended_groups(self) -> None:
-        """The numbers of groups that have ended may come to belong to someone else."""
+        """Drop groups that have ended, since the system may reuse their numbers."""
         for number, group in list(self._groups.items()):
             worker = group.worker
             if worker.exit_code is None:
@@ -242,7 +241,7 @@ class LocalWorkerGroup:
         return min(times, default=None)
 
     def end_worker(self, number: int) -> None:
-        """See ``WorkerGroup``. One that is unknown has ended."""
+        """See ``WorkerGroup``. An unknown worker has ended."""
         group = self._groups.get(number)
         if group is not None and not group.is_gone and not group.is_asked:
             group.is_asked, group.kill_at = True, time.monotonic() + GRACE_S
@@ -285,7 +284,7 @@ class LocalWorkerGroup:
         self._send(signal.SIGKILL)
 
     def kill_groups(self) -> None:
-        """Whatever happened: leave no worker behind. Does nothing once all have ended."""
+        """Kill all workers that are left."""
         for number in self._groups:
             self.kill_worker(number)
 
@@ -298,7 +297,7 @@ class LocalWorkerGroup:
             signal_processes(strays, signum)
 
     def _strays(self, groups: Sequence[int] = ()) -> list[int]:
-        """Descendants outside the workers' groups; after a success those may live on."""
+        """Descendants outside the workers' groups; none after a success: they may live on."""
         if not self._reaches_strays or not self._has_started:
             return []
         pids = descendants(but_not=(self._watchdog.pid, *self._other_children()))

@@ -1,1 +1,1 @@
-"""Authentication, sockets and limits that every part of rendezvous uses."""
+"""Authentication, sockets and limits that all parts of the rendezvous use."""

@@ -1,13 +1,9 @@
-"""Proof that a peer knows the job's secret, without sending the secret, and that a record is its.
+"""Proofs, keys and record codes from the job's secret, which is never sent.
 
-Both ends of a connection send a fresh nonce; each then proves knowledge of the secret with an
-HMAC-SHA256 (RFC 2104) over its role, both nonces and whatever else must be agreed on. Roles differ,
-so an answer cannot be reflected; nonces are fresh, so it cannot be replayed. Used by the store and
-by the mesh before either parses anything.
-
-From the secret and both nonces each connection gets keys of its own, one for each direction. What
-follows the handshake carries a code under that key (``RecordCodes``), so that nobody on the path
-can alter, replay, reorder or drop a record in the middle without an error.
+A proof is an HMAC-SHA256 (RFC 2104) over a role and what must be agreed on; ``handshake.py`` is the
+exchange that uses it. After the exchange each direction of a connection has a key of its own. Each
+record carries a code under that key (``RecordCodes``). A record that was altered, replayed,
+reordered or left out is then an error.
 """
 
 from __future__ import annotations
@@ -34,35 +30,35 @@ CODE_BYTES = 32
 
 
 def new_nonce() -> bytes:
-    """32 bytes that were never sent before."""
+    """32 fresh random bytes."""
     return os.urandom(NONCE_BYTES)
 
 
 def prove(secret: bytes, role: bytes, *parts: bytes) -> bytes:
-    """The proof for ``role`` over ``parts``; each part counts with its length."""
+    """The proof for ``role`` over ``parts``. The length of each part is part of the proof."""
     message = b"".join(len(part).to_bytes(4, "big") + part for part in (role, *parts))
     return hmac.digest(secret, message, "sha256")
 
 
 def is_proof(given: bytes, secret: bytes, role: bytes, *parts: bytes) -> bool:
-    """Whether ``given`` is the proof for ``role`` over ``parts``; takes the same time if not."""
+    """Whether ``given`` is the proof for ``role`` over ``parts``; in constant time."""
     return hmac.compare_digest(given, prove(secret, role, *parts))
 
 
 def derive_key(secret: bytes, role: bytes, *parts: bytes) -> bytes:
-    """32 bytes that are a key for ``role`` alone; ``parts`` are the nonces and what was agreed on.
+    """A key of 32 bytes for ``role`` alone; ``parts`` are the nonces and what was agreed on.
 
-    The same construction as a proof: HMAC-SHA256 is the expand step of HKDF (RFC 5869) for one
-    block. A role that names a key must never name a proof, since proofs are sent.
+    HMAC-SHA256 is the expand step of HKDF (RFC 5869) for one block. Proofs are sent and keys are
+    not, so the prefix keeps the roles of keys and proofs apart.
     """
     return prove(secret, b"key: " + role, *parts)
 
 
 class RecordCodes:
-    """Codes of the records that one end sends to the other, in order: 32 bytes each.
+    """Codes of the records of one direction, in order: 32 bytes each.
 
-    A code is an HMAC-SHA256 over the record's running number and the record. Each direction of a
-    connection has a key of its own (``derive_key``), and one of these objects at each end.
+    A code is an HMAC-SHA256 over the record's running number and the record. Each end has one of
+    these objects for each direction, whose key comes from ``derive_key``.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -70,7 +66,7 @@ class RecordCodes:
         self._number = 0
 
     def next(self, *parts: bytes | memoryview) -> bytes:
-        """The code of the next record, whose bytes are ``parts`` one after the other."""
+        """The code of the next record, which is ``parts`` one after the other."""
         code = hmac.new(self._key, self._number.to_bytes(8, "big"), "sha256")
         self._number += 1
         for part in parts:
@@ -78,5 +74,5 @@ class RecordCodes:
         return code.digest()
 
     def is_next(self, given: bytes, *parts: bytes | memoryview) -> bool:
-        """Whether ``given`` is the code of the next record; takes the same time if not."""
+        """Whether ``given`` is the code of the next record; in constant time."""
         return hmac.compare_digest(given, self.next(*parts))

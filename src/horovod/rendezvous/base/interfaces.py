@@ -1,6 +1,6 @@
-"""The addresses of this machine that others may reach, and the ways to those of another machine.
+"""Addresses of this machine that other hosts may reach, and routes to another machine.
 
-Nothing is sent here. ``psutil`` reads the interfaces; which way is tried first is a pure decision.
+``psutil`` reads the interfaces. Nothing is sent. The order of the routes is a pure decision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Address", "Listening", "Route", "local_addresses", "routes_between"]
 class Address:
     """An address of an interface that is up: ``10.0.0.5``, ``24`` bits of network.
 
-    ``scope``: number of the interface for addresses that mean something on its link only, else 0.
+    ``scope``: index of the interface for link-local addresses, else 0.
     ``speed``: Mbit/s, 0 where the system does not say.
     """
 
@@ -36,13 +36,13 @@ class Address:
 
     @property
     def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-        """What it reaches without a router."""
+        """The network that is reached without a router."""
         return ipaddress.ip_network(f"{self.host}/{self.bits}", strict=False)
 
 
 @dataclass(frozen=True)
 class Listening:
-    """An address and the port where its owner waits for connections."""
+    """An address and the port where its owner listens."""
 
     address: Address
     port: int
@@ -50,7 +50,7 @@ class Listening:
 
 @dataclass(frozen=True)
 class Route:
-    """Where to connect to, as the one who connects sees it."""
+    """Where to connect to, as seen from the dialing machine."""
 
     host: str
     port: int
@@ -74,12 +74,12 @@ class Route:
 
 
 def local_addresses(interfaces: Sequence[str] = ()) -> list[Address]:
-    """The addresses of interfaces that are up; of these ``interfaces`` only, if any are named.
+    """The addresses of interfaces that are up; only of ``interfaces``, if any are named.
 
     Raises:
-        InitError: none of the named interfaces is here and up.
+        InitError: none of the named interfaces exists and is up.
     """
-    import psutil  # only worlds of several hosts pay for it
+    import psutil  # only worlds of several hosts need it
 
     states = psutil.net_if_stats()
     found = psutil.net_if_addrs()
@@ -109,11 +109,11 @@ def _address(interface: str, host: str, netmask: str | None, speed: int) -> Addr
 def routes_between(
     own: Sequence[Address], theirs: Sequence[Listening], is_same_network: bool
 ) -> list[Route]:
-    """Ways to somebody who listens at ``theirs``, the most promising first.
+    """Routes to a rank that listens at ``theirs``, the most promising first.
 
-    Loopback leads to others in the same network namespace only, and then comes first. Addresses of
-    a network that both are in come next, fast interfaces before slow ones; those that mean
-    something on one link only come last, once for each link that this process is on.
+    Loopback leads only to processes of the same network namespace, and comes first there. Then come
+    addresses of a network that both machines are in, fast interfaces first. Link-local addresses
+    come last, once for each link of this machine.
     """
     mine = {address.host for address in own}
     ranked: list[tuple[tuple[int, int], Route]] = []
@@ -121,7 +121,7 @@ def routes_between(
         address = there.address
         is_loopback = address.ip.is_loopback
         if not is_same_network and (is_loopback or address.host in mine):
-            continue  # it would lead back to this machine
+            continue  # leads back to this machine
         scopes = sorted({a.scope for a in own if a.scope}) if address.scope else [0]
         preference = 0 if is_loopback else _preference(own, address)
         ranked += [

@@ -1,27 +1,41 @@
-"""What a rank holds once all ranks have met, and the clock that they share while they meet."""
+"""What a bootstrap ends with: a mesh of connected ranks, or the reason why there is none."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields, printable
+from horovod.errors import InitError
+
 if TYPE_CHECKING:
     from horovod._native import LinkSeals
 
-__all__ = ["Deadline", "HostMesh", "Mesh", "SetLinks", "close_all"]
+__all__ = [
+    "HostMesh",
+    "Mesh",
+    "SetLinks",
+    "as_failure",
+    "close_all",
+    "failure_from_bytes",
+    "failure_to_bytes",
+]
+
+_MOST_TEXT = 16 * 1024
+_MOST_HOST = 255
 
 
 @dataclass(frozen=True)
 class HostMesh:
-    """What the ranks of one host share; the tuples follow its ranks in rising order.
+    """What the ranks of one host share. The tuples follow the host's ranks in rising order.
 
-    ``region_fd`` is shared memory of the agreed size, zeroed. ``pidfds`` become readable when that
-    process ends; -1 for this rank itself and where the system gives none. ``bells`` are eventfds,
-    one for each rank; none in a world of one host. All descriptors are close-on-exec.
+    ``region_fd`` is shared memory of the agreed size, zeroed. A descriptor in ``pidfds`` becomes
+    readable when that process ends; -1 for this rank and where the system gives none. ``bells`` are
+    eventfds, one for each rank; empty in a world of one host. All descriptors are close-on-exec.
     """
 
     region_fd: int
@@ -38,9 +52,9 @@ class HostMesh:
 class SetLinks:
     """This rank's TCP connections for one process set: non-blocking, authenticated both ways.
 
-    ``control``: (host, descriptor, seals) along a binomial tree over the set's hosts, between the
-    first ranks of each. ``data``: (host, channel, descriptor, seals), None for no seals. A host is
-    counted among the set's own, in the order of their lowest ranks.
+    ``control``: (host, descriptor, seals) along a binomial tree over the first ranks of the set's
+    hosts. ``data``: (host, channel, descriptor, seals); the seals may be None. ``host`` is an index
+    among the set's hosts, which are in the order of their lowest ranks.
     """
 
     control: tuple[tuple[int, int, LinkSeals], ...] = ()
@@ -53,14 +67,14 @@ class SetLinks:
 
 @dataclass(frozen=True)
 class Mesh:
-    """The result of a rendezvous; all tuples but ``hosts``, ``links`` and ``news`` go by rank.
+    """The result of a rendezvous. All tuples but ``hosts``, ``links`` and ``news`` go by rank.
 
-    ``hosts`` are the groups of ranks that share memory, in the order of their lowest ranks; those
-    of this rank's own share ``region_fd``, and have a pidfd (see ``HostMesh``) and, where there are
-    several hosts, a bell; the others -1. ``bells`` is empty in a world of one host. ``links`` and
-    ``news``, like its ``control`` between the first ranks of all hosts, lead to the other hosts.
-    ``nodes`` are the machines as the launcher names them. ``object_key`` is known to the ranks of
-    this world alone, for the codes of objects. All descriptors belong to the caller.
+    ``hosts`` are the groups of ranks that share memory, in the order of their lowest ranks. The
+    ranks of this host share ``region_fd`` and have a pidfd (see ``HostMesh``) and a bell; the
+    entries of other ranks are -1. ``bells`` is empty in a world of one host. ``links`` lead to
+    other hosts. ``news`` are like ``links.control``, but between the first ranks of all hosts.
+    ``nodes`` are the machines as the launcher names them. Only the ranks of this world know
+    ``object_key``, the key of object codes. All descriptors belong to the caller.
     """
 
     region_fd: int
@@ -78,44 +92,27 @@ class Mesh:
     def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
         """Connections for a further process set; all ranks of the world call it in the same order.
 
-        Those who are no members, and members of a set within one host, get none and do not wait.
-        The others block until all of them are connected, for as long as ``init`` would at most.
+        A rank that is no member gets none and does not wait; nor does a member of a set within one
+        host. The other members block until all of them are connected, at most as long as ``init``.
 
         Raises:
-            InitError: some cannot reach each other or left; on every member alike.
+            InitError: members cannot reach each other, or have ended; the same on every member.
         """
         return self.connector(set_id, members)
 
     @property
     def address(self) -> str:
-        """An address of this machine that the other ranks of the world reach."""
+        """An address of this machine that the other ranks can reach."""
         if not self.links.data:
             return "127.0.0.1"
         with socket.socket(fileno=os.dup(self.links.data[0][2])) as link:
             return str(link.getsockname()[0])
 
     def close(self) -> None:
-        """Close every descriptor; call it once, and not if an engine owns them."""
+        """Close every descriptor; call it once, and only if no engine owns them."""
         close_all((self.region_fd, *self.pidfds, *self.bells))
         close_all(link[1] for link in self.news)
         self.links.close()
-
-
-class Deadline:
-    """A point in time, ``timeout_s`` after construction."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self.at = time.monotonic() + timeout_s
-
-    def remaining_s(self) -> float:
-        """Seconds that are left; 0 when it has passed."""
-        return max(0.0, self.at - time.monotonic())
-
-    @property
-    def has_passed(self) -> bool:
-        """Whether no time is left."""
-        return time.monotonic() >= self.at
 
 
 def close_all(fds: Iterable[int]) -> None:
@@ -123,3 +120,32 @@ def close_all(fds: Iterable[int]) -> None:
     for fd in fds:
         if fd >= 0:
             os.close(fd)
+
+
+def as_failure(rank: int, error: BaseException) -> InitError:
+    """The error for the other ranks when ``rank`` ends a bootstrap because of ``error``."""
+    if isinstance(error, InitError):
+        return error
+    return InitError(f"init: rank {rank} gave up: {error!r}", ranks=[rank])
+
+
+def failure_to_bytes(error: InitError) -> bytes:
+    """``error`` as a message; long texts are cut."""
+    fields = {"text": str(error)[:_MOST_TEXT], "ranks": error.ranks, "host": error.host}
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace")
+
+
+def failure_from_bytes(value: bytes, sender: str) -> InitError:
+    """The error in ``value``, or one that says what is wrong with this message of ``sender``."""
+    try:
+        fields = Fields.read("failure", value)
+        error = InitError(
+            printable(fields.text("text", _MOST_TEXT)),
+            ranks=fields.integers("ranks", 0, MOST_RANKS - 1),
+            host=printable(fields.text("host", _MOST_HOST)),
+        )
+        fields.close()
+    except BadMessageError as bad:
+        return InitError(f"init: {bad.of(sender)}")
+    return error

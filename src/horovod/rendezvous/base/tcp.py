@@ -1,4 +1,4 @@
-"""Sockets between hosts: how they are made, and how soon they notice that nobody is there."""
+"""Sockets between hosts: how they are made, and how soon they notice a lost peer."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def address_text(address: Sequence[Any]) -> str:
 def shorten_pauses(made: socket.socket) -> None:
     """Have lost packets sent again after two seconds at the latest, where the system can do that.
 
-    Else TCP waits twice as long each time, up to two minutes, and on a link that loses many packets
-    it is mostly waiting. Connections that a socket accepts are as the socket.
+    Otherwise TCP doubles the pause each time, up to two minutes, and a link that loses many packets
+    mostly waits. Accepted connections inherit the setting of their listener.
     """
     if sys.platform != "linux":
         return
@@ -36,10 +36,10 @@ def shorten_pauses(made: socket.socket) -> None:
 
 
 def listening_socket(address: Address) -> socket.socket:
-    """Listens at ``address`` alone, on a port that the system chooses; non-blocking.
+    """A non-blocking socket that listens at ``address`` alone, on a port that the system chooses.
 
     Raises:
-        OSError: the address cannot be used, or not yet.
+        OSError: the address cannot be used, or cannot be used yet.
     """
     route = Route(address.host, 0, address.scope)
     listener = socket.socket(route.family, socket.SOCK_STREAM)
@@ -67,9 +67,9 @@ def dialing_socket(route: Route) -> socket.socket:
 def tune(connected: socket.socket, timeout_s: float) -> None:
     """Send at once; fail within ``timeout_s`` when the other end does not acknowledge.
 
-    Bytes under way count from when they were sent (TCP_USER_TIMEOUT), a silent connection is
-    probed (keepalive, whose last word TCP_USER_TIMEOUT has as well, see tcp(7)). Below about 6 s
-    the system's whole seconds make it up to two seconds later.
+    TCP_USER_TIMEOUT limits the age of unacknowledged bytes. Keepalive probes a silent connection,
+    and TCP_USER_TIMEOUT decides when its probes have failed (tcp(7)). Below about 6 s the failure
+    may come up to two seconds later, since the system counts keepalive in whole seconds.
     """
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -77,6 +77,6 @@ def tune(connected: socket.socket, timeout_s: float) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2 * interval_s)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    # The probe after this limit reports it: one interval before the whole time has passed.
+    # The first probe after this limit reports the failure, so the limit is one interval shorter.
     limit_ms = int(1000 * max(timeout_s - interval_s, timeout_s / 2))
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)

@@ -1,71 +1,47 @@
-"""The messages by which the ranks of a host meet, over a Unix socket that keeps message borders.
+"""The messages by which the ranks of one host connect, over a Unix socket of packets.
 
-The *root* is the first of them, rank 0 of a world that has one host only.
+The *root* is the host's first rank. ``base/handshake.py`` defines the first three payloads.
 
-    root -> peer   CHALLENGE   magic, version, nonce
-    peer -> root   HELLO       magic, version, nonce, claims, proof as peer
-    root -> peer   WELCOME     proof as root, seconds that the root still waits
-    root -> peer   MEMBERS     pid of every rank here, which pidfds follow; descriptors attached
+    root -> peer   CHALLENGE
+    peer -> root   HELLO       states the peer's ``Claims``
+    root -> peer   WELCOME     answers with the root's rank and the seconds that it still waits
+    root -> peer   MEMBERS     pid of each rank, which pidfds follow; descriptors attached
     root -> peer   MORE        further descriptors
     peer -> root   READY       all descriptors are here
     root -> peer   GO          all ranks are ready
-    root -> peer   FAILED      proof as root over the failure, failure; may come at any point
+    root -> peer   FAILED      code, failure; may come at any time after the hello
 
-Each message is one byte of kind and a payload. Encoding and decoding only; ``mesh`` moves them.
-Decoders raise ``ProtocolError`` for anything that is not the message they expect.
+Each message is one byte of kind and a payload. Functions that read one raise ``ProtocolError`` for
+anything else than the message that they expect. Nothing here sends or receives.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 from horovod.core.base.checked import MOST_PID
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
-from horovod.rendezvous.base.authentication import NONCE_BYTES, PROOF_BYTES, is_proof, prove
-from horovod.rendezvous.base.failure import decode_failure, encode_failure
+from horovod.rendezvous.base.authentication import PROOF_BYTES, is_proof, prove
+from horovod.rendezvous.base.handshake import Protocol, ProtocolError, Side
+from horovod.rendezvous.base.membership import failure_from_bytes, failure_to_bytes
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "VERSION",
-    "Claims",
-    "Hello",
-    "Kind",
-    "Members",
-    "ProtocolError",
-    "check_challenge",
-    "decode_hello",
-    "decode_members",
-    "describe_mismatch",
-    "encode_challenge",
-    "encode_failed",
-    "encode_hello",
-    "encode_members",
-    "encode_welcome",
-    "failure_in",
-    "wait_of_welcome",
-]
+__all__ = ["MAX_MESSAGE_BYTES", "PROTOCOL", "VERSION", "Claims", "Kind", "Members"]
 
-VERSION = 3
+VERSION = 4
 MAX_MESSAGE_BYTES = 65536
-_MOST_TEXT = 2048  # so much of a failure fits into one message,
-_MOST_RANKS = 4096  # and so many of the host's ranks
-_MAGIC = b"hvdmesh"
-_PEER_ROLE = b"horovod mesh peer"
-_ROOT_ROLE = b"horovod mesh root"
-_FAILED_ROLE = b"horovod mesh failed"
-_VERSION = struct.Struct("!I")
-_CLAIMS = struct.Struct("!IIQQ")
-_SECONDS = struct.Struct("!d")
+_MOST_TEXT = 2048  # of a failure, so that it fits into one message
+_MOST_RANKS = 4096  # of a failure
+_CLAIMS = struct.Struct("!IIQQI")
+_WELCOME = struct.Struct("!Id")
 _MEMBER = struct.Struct("!IB")
 _MOST_SECONDS = 1e9
-
-
-class ProtocolError(Exception):
-    """Bytes that are not what the protocol says comes now, or a proof that does not hold."""
+_FAILURE = b"failure"
+# The version is a claim, so that the root can name both versions in its error.
+PROTOCOL = Protocol(b"hvdhost", statement_bytes=_CLAIMS.size, answer_bytes=_WELCOME.size)
 
 
 class Kind(IntEnum):
@@ -83,25 +59,37 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Claims:
-    """What a rank believes; all but ``rank`` must be the same everywhere on the host."""
+    """What a rank believes. All fields but ``rank`` must be the same on all ranks of the host."""
 
     rank: int
     size: int
     generation: int
     region_bytes: int
+    version: int = VERSION
 
-    def encode(self) -> bytes:
-        """Fixed-size form that is sent and that the proofs cover."""
-        return _CLAIMS.pack(self.rank, self.size, self.generation, self.region_bytes)
+    def to_bytes(self) -> bytes:
+        """The statement of a hello."""
+        return _CLAIMS.pack(*(getattr(self, field.name) for field in fields(self)))
 
+    @classmethod
+    def from_bytes(cls, statement: bytes) -> Claims:
+        """The claims of an authenticated peer, which are not yet compared with anything."""
+        return cls(*_CLAIMS.unpack(statement))
 
-@dataclass(frozen=True)
-class Hello:
-    """A peer's hello whose proof has been verified."""
-
-    claims: Claims
-    version: int
-    nonce: bytes
+    def mismatch(self, peer: Claims, peers: Sequence[int]) -> str | None:
+        """How ``peer`` differs from this root, in words; None if they can share a mesh."""
+        pairs = (
+            ("protocol version", peer.version, self.version),
+            ("size", peer.size, self.size),
+            ("generation", peer.generation, self.generation),
+            ("region of bytes", peer.region_bytes, self.region_bytes),
+        )
+        for what, theirs, ours in pairs:
+            if theirs != ours:
+                return f"rank {peer.rank} has {what} {theirs}, rank {self.rank} has {ours}"
+        if peer.rank not in peers:
+            return f"a process says it is rank {peer.rank}; expected {ranks_text(peers)}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -111,117 +99,62 @@ class Members:
     pids: tuple[int, ...]
     has_pidfd: tuple[bool, ...]
 
+    def to_bytes(self) -> bytes:
+        """The payload of MEMBERS."""
+        return b"".join(map(_MEMBER.pack, self.pids, self.has_pidfd))
 
-def encode_challenge(nonce: bytes, version: int = VERSION) -> bytes:
-    """CHALLENGE."""
-    return _message(Kind.CHALLENGE, _MAGIC + _VERSION.pack(version) + nonce)
-
-
-def check_challenge(message: bytes) -> bytes:
-    """The root's nonce; a root of another version is answered all the same and tells."""
-    payload = _payload(message, Kind.CHALLENGE, len(_MAGIC) + _VERSION.size + NONCE_BYTES)
-    if not payload.startswith(_MAGIC):
-        raise ProtocolError("no challenge of a mesh")
-    return payload[len(_MAGIC) + _VERSION.size :]
-
-
-def encode_hello(
-    secret: bytes, claims: Claims, nonce: bytes, root_nonce: bytes, version: int = VERSION
-) -> bytes:
-    """HELLO."""
-    stated = _MAGIC + _VERSION.pack(version) + nonce + claims.encode()
-    return _message(Kind.HELLO, stated + prove(secret, _PEER_ROLE, root_nonce, stated))
+    @classmethod
+    def from_bytes(cls, payload: bytes, count: int) -> Members:
+        """The members of a host of ``count`` ranks."""
+        if len(payload) != count * _MEMBER.size:
+            raise ProtocolError(f"expected {count} members, got {len(payload)} bytes")
+        rows = list(_MEMBER.iter_unpack(payload))
+        for pid, has in rows:
+            if not (0 < pid <= MOST_PID and has in (0, 1)):
+                raise ProtocolError(f"a member has pid {pid} and {has} pidfds; expected 0 or 1")
+        return cls(tuple(pid for pid, _ in rows), tuple(bool(has) for _, has in rows))
 
 
-def decode_hello(message: bytes, secret: bytes, root_nonce: bytes) -> Hello:
-    """The hello, once its proof holds; what it claims is not yet compared with anything."""
-    stated_bytes = len(_MAGIC) + _VERSION.size + NONCE_BYTES + _CLAIMS.size
-    payload = _payload(message, Kind.HELLO, stated_bytes + PROOF_BYTES)
-    stated, proof = payload[:stated_bytes], payload[stated_bytes:]
-    if not is_proof(proof, secret, _PEER_ROLE, root_nonce, stated):
-        raise ProtocolError("it does not know the job's secret")
-    (version,) = _VERSION.unpack_from(stated, len(_MAGIC))
-    nonce_at = len(_MAGIC) + _VERSION.size
-    claims = Claims(*_CLAIMS.unpack_from(stated, nonce_at + NONCE_BYTES))
-    return Hello(claims, version, stated[nonce_at : nonce_at + NONCE_BYTES])
-
-
-def describe_mismatch(
-    root: Claims, peer: Claims, peer_version: int, peers: Sequence[int]
-) -> str | None:
-    """In what ``peer`` differs from the root, in words; None when they can meet."""
-    pairs = (
-        ("protocol version", peer_version, VERSION),
-        ("size", peer.size, root.size),
-        ("generation", peer.generation, root.generation),
-        ("region of bytes", peer.region_bytes, root.region_bytes),
-    )
-    for what, theirs, ours in pairs:
-        if theirs != ours:
-            return f"rank {peer.rank} has {what} {theirs}, rank {root.rank} has {ours}"
-    if peer.rank not in peers:
-        return f"a process says it is rank {peer.rank}; expected {ranks_text(peers)}"
-    return None
-
-
-def encode_welcome(secret: bytes, nonce: bytes, root: Claims, seconds: float) -> bytes:
-    """WELCOME, to the peer that sent ``nonce``; the root decides within ``seconds``."""
-    stated = _SECONDS.pack(seconds)
-    proof = prove(secret, _ROOT_ROLE, nonce, root.encode(), stated)
-    return _message(Kind.WELCOME, stated + proof)
-
-
-def wait_of_welcome(message: bytes, secret: bytes, nonce: bytes, root: Claims) -> float:
-    """Seconds within which the root decides, once the proof holds."""
-    payload = _payload(message, Kind.WELCOME, _SECONDS.size + PROOF_BYTES)
-    stated, proof = payload[: _SECONDS.size], payload[_SECONDS.size :]
-    if not is_proof(proof, secret, _ROOT_ROLE, nonce, root.encode(), stated):
-        raise ProtocolError("it does not know the job's secret")
-    seconds = float(_SECONDS.unpack(stated)[0])
-    if not 0.0 <= seconds <= _MOST_SECONDS:
-        raise ProtocolError(f"it waits for {seconds} s; expected 0 to {_MOST_SECONDS:g}")
-    return seconds
-
-
-def encode_members(members: Members) -> bytes:
-    """MEMBERS."""
-    rows = zip(members.pids, members.has_pidfd, strict=True)
-    return _message(Kind.MEMBERS, b"".join(_MEMBER.pack(pid, has) for pid, has in rows))
-
-
-def decode_members(message: bytes, count: int) -> Members:
-    """Pids and pidfd flags of ``count`` ranks."""
-    payload = _payload(message, Kind.MEMBERS, count * _MEMBER.size)
-    rows = list(_MEMBER.iter_unpack(payload))
-    for pid, has in rows:
-        if not (0 < pid <= MOST_PID and has in (0, 1)):
-            raise ProtocolError(f"a rank of it has pid {pid} and {has} pidfds; expected 0 or 1")
-    return Members(tuple(pid for pid, _ in rows), tuple(bool(has) for _, has in rows))
-
-
-def encode_failed(secret: bytes, nonce: bytes, error: InitError) -> bytes:
-    """FAILED, to the peer that sent ``nonce``; long texts are cut."""
-    brief = InitError(str(error)[:_MOST_TEXT], ranks=error.ranks[:_MOST_RANKS], host=error.host)
-    stated = encode_failure(brief)
-    return _message(Kind.FAILED, prove(secret, _FAILED_ROLE, nonce, stated) + stated)
-
-
-def failure_in(message: bytes, secret: bytes, nonce: bytes, root: int) -> InitError | None:
-    """Why rank ``root`` ends the meeting, if this is a FAILED whose proof holds; else None."""
-    if message[:1] != bytes((Kind.FAILED,)) or len(message) < 1 + PROOF_BYTES:
-        return None
-    proof, stated = message[1 : 1 + PROOF_BYTES], message[1 + PROOF_BYTES :]
-    if not is_proof(proof, secret, _FAILED_ROLE, nonce, stated):
-        raise ProtocolError("it does not know the job's secret")
-    return decode_failure(stated, f"rank {root}")
-
-
-def _message(kind: Kind, payload: bytes) -> bytes:
+def message(kind: Kind, payload: bytes = b"") -> bytes:
+    """One message."""
     return bytes((kind,)) + payload
 
 
-def _payload(message: bytes, kind: Kind, payload_bytes: int) -> bytes:
-    if message[:1] != bytes((kind,)) or len(message) != 1 + payload_bytes:
+def payload_of(message: bytes, kind: Kind) -> bytes:
+    """The payload of a message that must be of this kind."""
+    if message[:1] != bytes((kind,)):
         found = f"kind {message[0]}" if message else "nothing"
-        raise ProtocolError(f"expected {kind.name} of {payload_bytes} bytes, got {found}")
+        raise ProtocolError(f"expected {kind.name}, got {found}")
     return message[1:]
+
+
+def welcome(root: int, seconds: float) -> bytes:
+    """The answer of rank ``root`` to a hello: it decides within ``seconds``."""
+    return _WELCOME.pack(root, seconds)
+
+
+def seconds_in(answer: bytes, root: int) -> float:
+    """Seconds within which the root decides; it must be rank ``root``."""
+    rank, seconds = _WELCOME.unpack(answer)
+    if rank != root:
+        raise ProtocolError(f"it is rank {rank}; expected rank {root}")
+    if not 0.0 <= seconds <= _MOST_SECONDS:
+        raise ProtocolError(f"it waits for {seconds} s; expected 0 to {_MOST_SECONDS:g}")
+    return float(seconds)
+
+
+def failed(side: Side, error: InitError) -> bytes:
+    """FAILED; long texts are cut."""
+    brief = InitError(str(error)[:_MOST_TEXT], ranks=error.ranks[:_MOST_RANKS], host=error.host)
+    failure = failure_to_bytes(brief)
+    return message(Kind.FAILED, prove(side.key(_FAILURE), _FAILURE, failure) + failure)
+
+
+def failure_in(message: bytes, side: Side, root: int) -> InitError | None:
+    """Why rank ``root`` ends the bootstrap, if this is an authentic FAILED; else None."""
+    if message[:1] != bytes((Kind.FAILED,)):
+        return None
+    code, failure = message[1 : 1 + PROOF_BYTES], message[1 + PROOF_BYTES :]
+    if not is_proof(code, side.key(_FAILURE), _FAILURE, failure):
+        raise ProtocolError("it does not know the job's secret")
+    return failure_from_bytes(failure, f"rank {root}")

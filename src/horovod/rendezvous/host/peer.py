@@ -1,7 +1,7 @@
-"""The other ranks' side of a host's meeting: find the root, prove the secret, take what it has.
+"""The other ranks of a host: they find the root, prove the secret and receive the descriptors.
 
-Runs on the thread that called ``init``. Once the root, the host's first rank, has accepted this
-one, the root alone decides when to give up, so that all ranks end the same way.
+The root is the host's first rank. Once it has accepted this rank, it alone decides when to give up,
+so that all ranks end the same way. Runs on the thread that called ``init``.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.authentication import new_nonce
-from horovod.rendezvous.base.membership import Deadline, HostMesh, close_all
+from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.base.handshake import Dialer, ProtocolError
+from horovod.rendezvous.base.membership import HostMesh, close_all
 from horovod.rendezvous.host import handshake
-from horovod.rendezvous.host.handshake import Claims, Kind, Members, ProtocolError
+from horovod.rendezvous.host.handshake import PROTOCOL, Claims, Kind, Members
 from horovod.rendezvous.host.peer_socket import credentials, new_socket, receive
 from horovod.rendezvous.store.client import Store
 
 __all__ = ["join_mesh"]
 
-# Beyond the root's own deadline: only a stopped root is that late.
+# After the root's own deadline: only a stopped root is that late.
 _GRACE_S = 5.0
 
 
@@ -36,10 +36,12 @@ def join_mesh(
     secret: bytes,
     deadline: Deadline,
 ) -> HostMesh:
-    """Meet the first of ``members`` and through it all others; blocks until its deadline at most.
+    """Connect to the first of ``members`` and get from it what all share.
+
+    Blocks until ``deadline`` or the root's deadline at most.
 
     Raises:
-        InitError: the root never came, died, or said why the ranks cannot meet.
+        InitError: the root did not arrive, died, or said why it gives up.
     """
     root = members[0]
     try:
@@ -57,7 +59,9 @@ def join_mesh(
             if isinstance(error, TimeoutError):
                 raise _absent_root(root, claims, deadline) from None
             if isinstance(error, (ProtocolError, OSError)):
-                raise InitError(f"init: cannot meet rank {root}: {error}", ranks=[root]) from None
+                raise InitError(
+                    f"init: cannot connect to rank {root}: {error}", ranks=[root]
+                ) from None
             raise
 
 
@@ -70,7 +74,7 @@ def _absent_root(root: int, claims: Claims, deadline: Deadline) -> InitError:
 
 
 def _connect(connected: socket.socket, root: int, name: bytes, deadline: Deadline) -> None:
-    # Where the backlog is full a non-blocking connect fails; a blocking one waits for SO_SNDTIMEO.
+    # If the backlog is full, a non-blocking connect fails; a blocking one waits for SO_SNDTIMEO.
     seconds, fraction = divmod(max(deadline.remaining_s(), 0.001), 1.0)
     timeval = struct.pack("ll", int(seconds), int(fraction * 1e6))
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
@@ -90,7 +94,7 @@ def _connect(connected: socket.socket, root: int, name: bytes, deadline: Deadlin
 
 
 class _Joining:
-    """One connection to the root; ``fds`` collects descriptors, the caller's until success."""
+    """One connection to the root. The caller closes the descriptors in ``fds`` after an error."""
 
     def __init__(
         self,
@@ -106,32 +110,25 @@ class _Joining:
         self._claims = claims
         self._ranks = members
         self._bells = bells
-        self._secret = secret
+        self._side = Dialer(PROTOCOL, secret)
         self._deadline = deadline
-        self._nonce = new_nonce()
         self._fds = fds
 
     def join(self) -> HostMesh:
-        """The whole conversation."""
-        root_nonce = handshake.check_challenge(self._next())
-        hello = handshake.encode_hello(self._secret, self._claims, self._nonce, root_nonce)
-        self._send(hello)
-        self._await_welcome()
-        members = handshake.decode_members(self._next(), len(self._ranks))
+        """The whole exchange."""
+        challenge = self._payload(Kind.CHALLENGE)
+        hello = self._side.hello(challenge, self._claims.to_bytes())
+        self._send(handshake.message(Kind.HELLO, hello))
+        answer = self._side.read_reply(self._payload(Kind.WELCOME))
+        self._deadline = Deadline(handshake.seconds_in(answer, self._ranks[0]) + _GRACE_S)
+        members = Members.from_bytes(self._payload(Kind.MEMBERS), len(self._ranks))
         wanted = 1 + self._bells + sum(members.has_pidfd)
         while len(self._fds) < wanted:
-            if self._next() != bytes((Kind.MORE,)):
-                raise ProtocolError("expected further descriptors")
+            self._payload(Kind.MORE)
         mesh = self._mesh(members)
-        self._send(bytes((Kind.READY,)))
-        if self._next() != bytes((Kind.GO,)):
-            raise ProtocolError("expected that all ranks are ready")
+        self._send(handshake.message(Kind.READY))
+        self._payload(Kind.GO)
         return mesh
-
-    def _await_welcome(self) -> None:
-        root = replace(self._claims, rank=self._ranks[0])
-        seconds = handshake.wait_of_welcome(self._next(), self._secret, self._nonce, root)
-        self._deadline = Deadline(seconds + _GRACE_S)
 
     def _mesh(self, members: Members) -> HostMesh:
         region_fd, *rest = self._fds
@@ -147,7 +144,7 @@ class _Joining:
         return HostMesh(region_fd, by_rank, members.pids, tuple(bells))
 
     def _send(self, message: bytes) -> None:
-        # If the root has hung up, what it said before is still to be read and tells why.
+        # If the root has closed the connection, its last message can still be read and says why.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.send(message)
 
@@ -156,10 +153,10 @@ class _Joining:
         try:
             return receive(self._socket, self._fds)
         except ConnectionResetError:
-            # The root closed without reading our last message; the error comes before its last one.
+            # The root closed before it read our last message. Its own last message comes next.
             return receive(self._socket, self._fds)
 
-    def _next(self) -> bytes:
+    def _payload(self, kind: Kind) -> bytes:
         message = self._receive()
         if not message:
             raise InitError(
@@ -167,7 +164,7 @@ class _Joining:
                 "process does not know the job's secret",
                 ranks=[self._ranks[0]],
             )
-        failure = handshake.failure_in(message, self._secret, self._nonce, self._ranks[0])
+        failure = handshake.failure_in(message, self._side, self._ranks[0])
         if failure is not None:
             raise failure
-        return message
+        return handshake.payload_of(message, kind)

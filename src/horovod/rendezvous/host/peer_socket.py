@@ -1,4 +1,4 @@
-"""Unix sockets between the processes of one user on one host, and who is at their other end."""
+"""Unix sockets between processes of one user on one host, with descriptors and credentials."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FD = struct.Struct("=i")
 
 
 class Credentials:
-    """Process and user at the other end, as the kernel recorded them when it connected."""
+    """Process and user at the other end, as the kernel recorded them at the connect."""
 
     def __init__(self, pid: int, uid: int) -> None:
         self.pid = pid
@@ -38,7 +38,7 @@ def new_socket() -> socket.socket:
 
 
 def credentials(connected: socket.socket) -> Credentials:
-    """Who connected (seen by the listener) or who listens (seen by the one that connected)."""
+    """The process that connected (for the listener) or that listens (for the dialer)."""
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(raw)
     return Credentials(pid, uid)
@@ -61,12 +61,12 @@ def open_pidfd(pid: int) -> int:
 
 
 def receive(connected: socket.socket, fds: list[int]) -> bytes:
-    """One message, empty at the end of the stream; descriptors that came along go into ``fds``.
+    """One message, empty at the end of the stream; its descriptors are added to ``fds``.
 
     Raises:
-        InitError: descriptors got lost because this process has too many open.
+        InitError: descriptors were lost because this process has too many open.
     """
-    # Not socket.recv_fds: it takes flags but does not pass them on (seen in CPython 3.11).
+    # socket.recv_fds ignores its flags (seen in CPython 3.11).
     room = socket.CMSG_SPACE(MAX_FDS_PER_MESSAGE * _FD.size)
     message, ancillary, flags, _ = connected.recvmsg(
         MAX_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC

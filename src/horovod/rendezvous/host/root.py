@@ -1,7 +1,7 @@
-"""The first rank's side of a host's meeting: listen, authenticate, hand out region, bells, pidfds.
+"""The first rank of a host: it authenticates the others and gives them region, bells and pidfds.
 
-All or none: every rank confirms that it holds everything before any is told to go; whatever fails
-before that fails on all of them, with one text. Runs on the thread that called ``init``.
+Every rank confirms that it has everything before any rank is told to go. A failure before that is
+the same error on all ranks. Runs on the thread that called ``init``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
-from horovod.rendezvous.base.authentication import new_nonce
-from horovod.rendezvous.base.descriptors import accept_some
-from horovod.rendezvous.base.failure import as_failure
-from horovod.rendezvous.base.membership import Deadline, HostMesh, close_all
+from horovod.rendezvous.base.admission import accept_some
+from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.base.handshake import Listener, ProtocolError
+from horovod.rendezvous.base.membership import HostMesh, as_failure, close_all
 from horovod.rendezvous.host import handshake
-from horovod.rendezvous.host.handshake import Claims, Hello, Kind, Members, ProtocolError
+from horovod.rendezvous.host.handshake import PROTOCOL, Claims, Kind, Members
 from horovod.rendezvous.host.peer_socket import (
     MAX_FDS_PER_MESSAGE,
     credentials,
@@ -37,31 +37,31 @@ __all__ = ["host_mesh"]
 _MAX_REPORTS = 20
 _HELLO_TIMEOUT_S = 5.0
 _ACCEPTS_AT_ONCE = 64
-_LOOK_S = 0.25  # how often the store is asked whether the meeting still goes on
-# Descriptors in flight count against RLIMIT_NOFILE of the sender's user (unix(7), ETOOMANYREFS).
+_CHECK_S = 0.25  # between two looks at the store, which may end the bootstrap
+# Descriptors in flight count against the sender's RLIMIT_NOFILE (unix(7), ETOOMANYREFS).
 _MAX_FDS_IN_FLIGHT = 512
 
 
 @dataclass(eq=False)
 class _Peer:
-    """A connection; it is a member once ``hello`` is there."""
+    """A connection. Its process is authenticated once ``claims`` are there."""
 
     socket: socket.socket
     pid: int
-    nonce: bytes
-    patience: Deadline
-    hello: Hello | None = None
+    side: Listener
+    deadline: Deadline  # for its hello
+    claims: Claims | None = None
     pidfd: int = -1
 
     @property
     def name(self) -> str:
         """For messages."""
-        return f"rank {self.hello.claims.rank} (pid {self.pid})" if self.hello else f"{self.pid}"
+        return f"rank {self.claims.rank} (pid {self.pid})" if self.claims else f"{self.pid}"
 
     @property
     def ranks(self) -> list[int]:
-        """Its rank, once it has said which."""
-        return [self.hello.claims.rank] if self.hello else []
+        """Its rank, once that is known."""
+        return [self.claims.rank] if self.claims else []
 
 
 def host_mesh(
@@ -73,19 +73,19 @@ def host_mesh(
     secret: bytes,
     deadline: Deadline,
 ) -> HostMesh:
-    """Wait for the other ranks of this host, which find us under ``key``; give each its part.
+    """Wait for the other ranks of this host, which find this one under ``key``; connect them.
 
     ``members`` are the host's ranks, this one first. Blocks until ``deadline`` at most.
 
     Raises:
-        InitError: a rank is missing, died or does not fit; the others are told the same.
+        InitError: a rank is missing, died or does not fit; the others get the same error.
     """
     fds: list[int] = []
     try:
         with _Root(claims, members[1:], secret, deadline) as root:
             try:
                 store.set(key, root.name.encode())
-                root.gather(lambda: _look(store, key))
+                root.gather(lambda: _check(store, key))
                 fds.append(make_region(claims.region_bytes))
                 if with_bells:
                     fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
@@ -98,14 +98,14 @@ def host_mesh(
         raise
 
 
-def _look(store: Store, key: str) -> None:
-    """Raises InitError if the store has gone, or has given the meeting up."""
+def _check(store: Store, key: str) -> None:
+    """InitError if the store has ended, or has abandoned this bootstrap."""
     with contextlib.suppress(TimeoutError):
-        store.get(f"{key}/over", 0.0)  # which nobody sets
+        store.get(f"{key}/over", 0.0)  # never set
 
 
 class _Root:
-    """The listening socket and the connections of one meeting with ``peers``."""
+    """The listening socket of one bootstrap, and the connections to ``peers``."""
 
     def __init__(
         self, claims: Claims, peers: Sequence[int], secret: bytes, deadline: Deadline
@@ -114,13 +114,13 @@ class _Root:
         self._peers = peers
         self._secret = secret
         self._deadline = deadline
-        self._strangers: set[_Peer] = set()
+        self._unauthenticated: set[_Peer] = set()
         self._reported = 0
         self._members: dict[int, _Peer] = {}
         self._refused: list[_Peer] = []
         self._selector = selectors.DefaultSelector()
         self._listener = new_socket()
-        # Abstract (no file, gone with the socket) and, so that nobody takes it first, a random one.
+        # An abstract name ends with its socket. A random one cannot be taken in advance.
         self.name = f"horovod-{os.urandom(16).hex()}"
 
     def __enter__(self) -> _Root:
@@ -137,32 +137,32 @@ class _Root:
     def __exit__(self, *_: object) -> None:
         self._selector.close()
         self._listener.close()
-        for peer in (*self._strangers, *self._members.values(), *self._refused):
+        for peer in (*self._unauthenticated, *self._members.values(), *self._refused):
             peer.socket.close()
             close_all((peer.pidfd,))
 
-    def gather(self, look: Callable[[], None]) -> None:
-        """Accept and authenticate until all ranks are members; ``look`` may end the wait."""
+    def gather(self, check: Callable[[], None]) -> None:
+        """Accept and authenticate until all ranks are here; ``check`` may end the wait."""
         while len(self._members) < len(self._peers):
             if self._deadline.remaining_s() <= 0:
                 raise self._missing_error()
-            waits = [s.patience.remaining_s() for s in self._strangers]
-            wait_s = min([*waits, self._deadline.remaining_s(), _LOOK_S])
+            waits = [peer.deadline.remaining_s() for peer in self._unauthenticated]
+            wait_s = min([*waits, self._deadline.remaining_s(), _CHECK_S])
             events = self._selector.select(wait_s)
             if not events:
-                look()
+                check()
             for key, _ in events:
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
-                    self._hear(key.data)
-            for late in [s for s in self._strangers if s.patience.remaining_s() <= 0]:
+                    self._read(key.data)
+            for late in [peer for peer in self._unauthenticated if peer.deadline.has_passed]:
                 self._drop(late, f"no proof of the secret within {_HELLO_TIMEOUT_S:g} s")
 
     def hand_out(self, shared: list[int]) -> HostMesh:
-        """Send every member its descriptors, wait until all have them, then let all go.
+        """Send every member its descriptors, wait until all have them, then tell all to go.
 
-        ``shared``: the region's and those of the bells.
+        ``shared``: the descriptors of the region and the bells.
         """
         peers = [self._members[rank] for rank in self._peers]
         own_pidfd = open_pidfd(os.getpid())
@@ -179,20 +179,18 @@ class _Root:
         finally:
             close_all((own_pidfd,))
         for peer in peers:
-            # Whoever died now is found dead through its pidfd; the others must not wait for it.
+            # A rank that died now is noticed through its pidfd; the others must not wait for it.
             with contextlib.suppress(OSError):
-                peer.socket.send(bytes((Kind.GO,)))
+                peer.socket.send(handshake.message(Kind.GO))
         for peer in peers:
-            peer.pidfd = -1  # now the mesh's
+            peer.pidfd = -1  # the mesh owns it now
         return HostMesh(shared[0], (-1, *pidfds[1:]), pids, tuple(shared[1:]))
 
     def tell_failure(self, error: InitError) -> None:
-        """Send every member the reason; who cannot be told has left or sees the end of stream."""
+        """Send the reason to every authenticated peer that is still connected."""
         for peer in (*self._members.values(), *self._refused):
-            if peer.hello:
-                failed = handshake.encode_failed(self._secret, peer.hello.nonce, error)
-                with contextlib.suppress(OSError):
-                    peer.socket.send(failed)
+            with contextlib.suppress(OSError):
+                peer.socket.send(handshake.failed(peer.side, error))
 
     def _accept(self) -> None:
         try:
@@ -204,42 +202,42 @@ class _Root:
             ) from None
 
     def _welcome(self, accepted: socket.socket) -> None:
-        who = credentials(accepted)
-        peer = _Peer(accepted, who.pid, new_nonce(), Deadline(_HELLO_TIMEOUT_S))
-        self._strangers.add(peer)
+        process = credentials(accepted)
+        side = Listener(PROTOCOL, self._secret)
+        peer = _Peer(accepted, process.pid, side, Deadline(_HELLO_TIMEOUT_S))
+        self._unauthenticated.add(peer)
         self._selector.register(accepted, selectors.EVENT_READ, peer)
-        if not who.is_same_user:
+        if not process.is_same_user:
             self._drop(peer, "it belongs to another user")
             return
         try:
-            accepted.send(handshake.encode_challenge(peer.nonce))
+            accepted.send(handshake.message(Kind.CHALLENGE, side.opening))
         except OSError as error:
             self._drop(peer, str(error))
 
-    def _hear(self, peer: _Peer) -> None:
-        if peer.hello is not None:
+    def _read(self, peer: _Peer) -> None:
+        if peer.claims is not None:
             self._expect(peer, None)
             return
         try:
             message = self._receive(peer)
             if not message:
                 raise ProtocolError("it left without proving that it knows the job's secret")
-            hello = handshake.decode_hello(message, self._secret, peer.nonce)
+            hello = handshake.payload_of(message, Kind.HELLO)
+            claims = Claims.from_bytes(peer.side.read_hello(hello))
         except (ProtocolError, OSError) as error:
             self._drop(peer, str(error))
         else:
-            self._admit(peer, hello)
+            self._admit(peer, claims)
 
-    def _admit(self, peer: _Peer, hello: Hello) -> None:
-        """An authentic process of this job: from here on its troubles are everybody's."""
-        peer.hello = hello
-        rank = hello.claims.rank
-        mismatch = handshake.describe_mismatch(
-            self._claims, hello.claims, hello.version, self._peers
-        )
+    def _admit(self, peer: _Peer, claims: Claims) -> None:
+        """Add an authentic process of this job; from now on its failures fail all ranks."""
+        peer.claims = claims
+        rank = claims.rank
+        mismatch = self._claims.mismatch(claims, self._peers)
         if mismatch is None and rank in self._members:
             mismatch = f"two processes are rank {rank}: pids {self._members[rank].pid}, {peer.pid}"
-        self._strangers.discard(peer)
+        self._unauthenticated.discard(peer)
         if mismatch is not None:
             self._refused.append(peer)
             raise InitError(
@@ -249,15 +247,13 @@ class _Root:
             )
         self._members[rank] = peer
         self._watch(peer)
-        seconds = self._deadline.remaining_s()
-        self._send(
-            peer, handshake.encode_welcome(self._secret, hello.nonce, self._claims, seconds), []
-        )
+        welcome = handshake.welcome(self._claims.rank, self._deadline.remaining_s())
+        self._send(peer, handshake.message(Kind.WELCOME, peer.side.reply(welcome)), [])
 
     def _watch(self, peer: _Peer) -> None:
         try:
             peer.pidfd = open_pidfd(peer.pid)
-            # Only if it still holds the connection is the pid certainly still its own.
+            # The pid is certainly its own if it still holds the connection.
             if not peer.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 raise ProcessLookupError
         except BlockingIOError:
@@ -269,7 +265,7 @@ class _Root:
         while waiting:
             remaining_s = self._deadline.remaining_s()
             if remaining_s <= 0:
-                silent = [p.hello.claims.rank for p in waiting if p.hello]
+                silent = [rank for peer in waiting for rank in peer.ranks]
                 raise InitError(
                     f"init: {ranks_text(silent)} of {self._claims.size} stopped answering within "
                     f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
@@ -282,18 +278,18 @@ class _Root:
                     self._expect(key.data, Kind.READY)
                     waiting.discard(key.data)
                 else:
-                    self._hear(key.data)
+                    self._read(key.data)
 
     def _send_descriptors(
         self, peer: _Peer, shared: list[int], pidfds: list[int], pids: tuple[int, ...]
     ) -> None:
-        """``pidfds`` has none, that is -1, for the peer itself."""
+        """``pidfds`` has -1 for the peer itself."""
         has_pidfd = tuple(fd >= 0 for fd in pidfds)
         fds = [*shared, *(fd for fd in pidfds if fd >= 0)]
-        message = handshake.encode_members(Members(pids, has_pidfd))
+        message = handshake.message(Kind.MEMBERS, Members(pids, has_pidfd).to_bytes())
         for first in range(0, len(fds), MAX_FDS_PER_MESSAGE):
             self._send(peer, message, fds[first : first + MAX_FDS_PER_MESSAGE])
-            message = bytes((Kind.MORE,))
+            message = handshake.message(Kind.MORE)
 
     def _send(self, peer: _Peer, message: bytes, fds: list[int]) -> None:
         try:
@@ -304,36 +300,34 @@ class _Root:
             raise InitError(f"init: cannot reach {peer.name}: {error}", ranks=peer.ranks) from None
 
     def _expect(self, member: _Peer, kind: Kind | None) -> None:
-        """The member's next message must be ``kind``; none is due for None."""
+        """The member's next message must be ``kind``; None: it must not send any."""
         try:
             message = self._receive(member)
         except OSError:
             message = b""
         if not message:
             raise self._lost_error(member)
-        if kind is None or message != bytes((kind,)):
+        if kind is None or message != handshake.message(kind):
             raise InitError(
                 f"init: {member.name} broke the protocol: it sent kind {message[0]}",
                 ranks=member.ranks,
             )
 
     def _receive(self, peer: _Peer) -> bytes:
-        """One message; nobody sends descriptors to the root, so none stay open."""
+        """One message; descriptors that come with it are closed, since the root expects none."""
         fds: list[int] = []
         try:
             return receive(peer.socket, fds)
         finally:
             close_all(fds)
 
-    def _drop(self, stranger: _Peer, reason: str) -> None:
-        self._strangers.discard(stranger)
-        self._selector.unregister(stranger.socket)
-        stranger.socket.close()
+    def _drop(self, peer: _Peer, reason: str) -> None:
+        self._unauthenticated.discard(peer)
+        self._selector.unregister(peer.socket)
+        peer.socket.close()
         self._reported += 1
-        if self._reported <= _MAX_REPORTS:  # anybody on this machine can connect, again and again
-            sys.stderr.write(
-                f"horovod: init: dropped a connection from pid {stranger.pid}: {reason}\n"
-            )
+        if self._reported <= _MAX_REPORTS:  # any process of this machine can connect repeatedly
+            sys.stderr.write(f"horovod: init: dropped a connection from pid {peer.pid}: {reason}\n")
 
     def _missing_error(self) -> InitError:
         size = self._claims.size

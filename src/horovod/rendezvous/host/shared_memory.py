@@ -1,6 +1,6 @@
-"""The piece of memory that all ranks of a host map: made without a name, so it cannot be left over.
+"""The shared memory that all ranks of a host map. It has no name, so nothing is left behind.
 
-Called by local rank 0 while the mesh is built; the descriptor travels to the other ranks.
+Local rank 0 makes it and sends the descriptor to the other ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _anonymous(size_bytes: int) -> int:
     except BaseException:
         os.close(fd)
         raise
-    # Nobody can shrink it under a mapping (SIGBUS). A sandbox may know memfd but no seals.
+    # Without seals a process could shrink it under a mapping (SIGBUS). A sandbox may forbid them.
     with contextlib.suppress(OSError):
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
@@ -58,7 +58,7 @@ def _unlinked_file(size_bytes: int) -> int:
     try:
         os.unlink(path)
         os.ftruncate(fd, size_bytes)
-        # Claims the world's part now: where /dev/shm is small, an error here, not SIGBUS later.
+        # Allocate it now: a small /dev/shm is an error here instead of SIGBUS later.
         os.posix_fallocate(fd, 0, min(size_bytes, _CLAIMED_BYTES))
     except BaseException:
         os.close(fd)

@@ -1,9 +1,12 @@
-"""This process as a worker of an elastic job: how it gets a seat in a world, and the next one.
+"""This process as a worker of an elastic job: how it gets a rank in a world, and in the next one.
 
 There is one ``ElasticClient`` in a process that an elastic launcher started, none in others. The
 loop that calls the training function (``horovod.elastic``) tells it what the driver should know
-when this worker asks for its next seat; ``init`` asks. Keys and messages are those of
+when this worker asks for its next rank; ``init`` asks. Keys and messages are those of
 ``elastic_messages``.
+
+While the driver is away and may come back, the client connects to the store again and asks again,
+since the new driver's store is empty. The driver repeats its answer if it has given one.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TypeVar
 
 from horovod.core.base.checked import BadMessageError
 from horovod.errors import HorovodInternalError, InitError
-from horovod.rendezvous.identity.driver_absence import DriverAbsence, absence_in
 from horovod.rendezvous.identity.elastic_messages import (
     RankAssignment,
     Ready,
@@ -26,36 +29,64 @@ from horovod.rendezvous.identity.elastic_messages import (
     Update,
     WorkerKeys,
     update_key,
-    world_scope,
 )
-from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["ElasticClient", "RemovedError", "identity_in", "this_member"]
+__all__ = ["ElasticClient", "RemovedError", "StoreRetry", "this_client"]
 
 _ELASTIC = "HOROVOD_ELASTIC"
 _WORKER = "_HOROVOD_WORKER"
+_RECONNECT_TIMEOUT = "_HOROVOD_RECONNECT_TIMEOUT"
 _LONG_S = 3600.0
-_MOMENT_S = 1.0  # in which a driver that is back, or a dead connection, shows
+_SHORT_S = 1.0  # in which a driver that is back, or a dead connection, shows
+_PAUSE_S = 0.2
+
 _Message = TypeVar("_Message")
+_Result = TypeVar("_Result")
 
 
 class RemovedError(InitError):
     """The job goes on without this process; the text says where it was and why."""
 
 
+class StoreRetry:
+    """Repeats what needs the store for ``limit_s`` after the driver has gone; 0: not at all."""
+
+    def __init__(self, limit_s: float = 0.0) -> None:
+        self.limit_s = limit_s
+
+    def run(self, open_store: Callable[[], Store], act: Callable[[Store], _Result]) -> _Result:
+        """The result of ``act``, which is called again with a new connection if its store is lost.
+
+        Raises:
+            InitError: the store has been out of reach for the limit.
+        """
+        gone_since: float | None = None
+        while True:
+            try:
+                store = open_store()
+                gone_since = None
+                return act(store)
+            except InitError:
+                now = time.monotonic()
+                gone_since = now if gone_since is None else gone_since
+                if now - gone_since >= self.limit_s:
+                    raise
+                time.sleep(_PAUSE_S)
+
+
 class ElasticClient:
     """Worker ``number`` of its job. One thread at a time, but for ``watch_updates``.
 
-    ``patience`` is for a driver that has gone and may come back, with an empty store.
+    ``retry`` is for a driver that has gone and may come back, with an empty store.
     """
 
-    def __init__(self, number: int, patience: DriverAbsence | None = None) -> None:
+    def __init__(self, number: int, retry: StoreRetry | None = None) -> None:
         self.state_version = StateVersion()
         self.checkpoint = ""
         self.assignment = RankAssignment()
         self._keys = WorkerKeys(number)
-        self._patience = patience or DriverAbsence()
+        self.retry = retry or StoreRetry()
         self._count = 0
         self._is_waiting = False
         self._has_asked = False
@@ -65,37 +96,32 @@ class ElasticClient:
         self._news: list[tuple[int, Update]] = []
 
     def note_failure(self, error: HorovodInternalError | InitError) -> None:
-        """Why this worker is about to ask for another seat: its last world is over."""
-        assignment = self.assignment
-        others = [
-            rank
-            for rank in error.ranks
-            if rank < len(assignment.members) and rank != assignment.rank_info.rank
-        ]
+        """The last world is over because of ``error``; the next ``Ready`` will say so."""
+        own, members = self.assignment.rank_info.rank, self.assignment.members
         self._reason = str(error)
-        self._lost = tuple(assignment.members[rank] for rank in others)
+        self._lost = tuple(members[r] for r in error.ranks if r < len(members) and r != own)
         self._keeps_state = False
 
     def note_update(self, keeps_state: bool) -> None:
-        """An update is why; ``keeps_state`` as in ``Ready``."""
+        """The last world is over because of an update; ``keeps_state`` as in ``Ready``."""
         self._reason, self._lost, self._keeps_state = "", (), keeps_state
 
     def request_assignment(self, open_store: Callable[[], Store]) -> RankAssignment:
-        """Ask for a seat in the next world, and wait for it as long as the driver lives.
+        """Ask for a rank in the next world, and wait for it as long as the driver lives.
 
-        The first answer may be a forecast only.
+        The first answer may be provisional.
 
         Raises:
-            RemovedError: there is none for this process any more.
+            RemovedError: the job goes on without this process.
             InitError: the store is gone.
         """
         if not self._is_waiting:
             self._count += 1
             self._is_waiting, self._has_asked = True, False
-        assignment = self._patience.with_store(open_store, self._ask)
+        assignment = self.retry.run(open_store, self._ask)
         self._is_waiting, self._reason, self._lost = False, "", ()
         if assignment.removal:
-            _be_brief()
+            _shorten_removal()
             raise RemovedError(f"init: {assignment.removal}")
         self.assignment = assignment
         return assignment
@@ -111,68 +137,44 @@ class ElasticClient:
                     is_early=self._count == 1,
                     checkpoint=self.checkpoint,
                 )
-                store.set(self._keys.ready(self._count), ready.encoded())
+                store.set(self._keys.ready(self._count), ready.to_bytes())
                 self._has_asked = True
-            return _decoded(
-                RankAssignment.decoded, _await(store, self._keys.assignment(self._count))
-            )
+            answer = _await(store, self._keys.assignment(self._count))
+            return _read(RankAssignment.from_bytes, answer)
         except InitError:
-            self._has_asked = False  # another driver knows nothing of it
+            self._has_asked = False  # another driver does not know the question
             raise
 
     def note_done(self, open_store: Callable[[], Store]) -> None:
-        """The training function has returned; a driver that is away hears of it when it is back."""
-        briefly = DriverAbsence(min(self._patience.limit_s, _MOMENT_S))
+        """The training function has returned. A driver that is away is told when it is back."""
+
+        def say(store: Store) -> None:
+            store.set(self._keys.done, b"")
+
         try:
-            briefly.with_store(open_store, self._say_done)
+            StoreRetry(min(self.retry.limit_s, _SHORT_S)).run(open_store, say)
         except InitError:
-            arguments = (open_store, self._say_done)
-            threading.Thread(
-                target=self._say_late, args=arguments, name="horovod-done", daemon=True
-            ).start()
-
-    def _say_done(self, store: Store) -> None:
-        store.set(self._keys.done, b"")
-
-    def _say_late(self, open_store: Callable[[], Store], say: Callable[[Store], None]) -> None:
-        with contextlib.suppress(InitError):  # the exit status will say it, too
-            self._patience.with_store(open_store, say)
+            _in_thread("horovod-done", lambda: self.retry.run(open_store, say))
 
     def note_fatal(self, open_store: Callable[[], Store], text: str) -> None:
-        """An error that would come again after every restart: the job has to end.
+        """An error that every restart would repeat: the job has to end.
 
         Raises:
             InitError: the store is gone.
         """
         value = text.encode(errors="replace")[:4096]
-        self._patience.with_store(open_store, lambda store: store.set(self._keys.fatal, value))
+        self.retry.run(open_store, lambda store: store.set(self._keys.fatal, value))
 
     def watch_updates(
         self, open_store: Callable[[], Store], tell: Callable[[int, int], None]
     ) -> None:
         """Call ``tell`` with timestamp and kind of each update, from a thread of its own."""
-        arguments = (open_store, tell, self.assignment.updates)
-        threading.Thread(
-            target=self._watch, args=arguments, name="horovod-updates", daemon=True
-        ).start()
+        count = self.assignment.updates
 
-    def news(self) -> list[Update]:
-        """The updates about the world of the last seat of which ``watch_updates`` has heard.
-
-        It tells of any others later than now.
-        """
-        self._news = [
-            (count, update) for count, update in self._news if count > self.assignment.updates
-        ]
-        return [update for _, update in self._news]
-
-    def _watch(
-        self, open_store: Callable[[], Store], tell: Callable[[int, int], None], count: int
-    ) -> None:
         def watch(store: Store) -> None:
             nonlocal count
             while True:
-                update = _decoded(Update.decoded, _await(store, update_key(count + 1)))
+                update = _read(Update.from_bytes, _await(store, update_key(count + 1)))
                 count += 1
                 if count > self.assignment.updates:  # else this world was made because of it
                     self._news.append((count, update))
@@ -183,12 +185,27 @@ class ElasticClient:
             count = max(count, self.assignment.updates)  # a new store has no older ones
             return open_store()
 
-        with contextlib.suppress(InitError):  # ``request_assignment`` says so where it matters
-            self._patience.with_store(reopen, watch)
+        _in_thread("horovod-updates", lambda: self.retry.run(reopen, watch))
+
+    def news(self) -> list[Update]:
+        """The updates about the current world of which ``watch_updates`` has heard so far."""
+        since = self.assignment.updates
+        self._news = [(count, update) for count, update in self._news if count > since]
+        return [update for _, update in self._news]
 
 
-def _be_brief() -> None:
-    """If removal ends the process, which is as it should be, a line is enough to say so."""
+def _in_thread(name: str, act: Callable[[], None]) -> None:
+    """Run ``act`` in a daemon thread. Its InitError is dropped: the next request repeats it."""
+
+    def run() -> None:
+        with contextlib.suppress(InitError):
+            act()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+
+
+def _shorten_removal() -> None:
+    """If the removal ends the process, which is as it should be, a line instead of a traceback."""
     others = sys.excepthook
 
     def say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -208,35 +225,25 @@ def _await(store: Store, key: str) -> bytes:
             continue
 
 
-def identity_in(assignment: RankAssignment, environ: Mapping[str, str]) -> ProcessInfo:
-    """Who a process with this seat is."""
-    return ProcessInfo.at(
-        assignment.rank_info,
-        hostname_of(environ),
-        "horovodrun",
-        scope=world_scope(assignment.world),
-        is_provisional=assignment.is_provisional,
-    )
+def _read(from_bytes: Callable[[bytes], _Message], value: bytes) -> _Message:
+    try:
+        return from_bytes(value)
+    except BadMessageError as error:
+        raise InitError(f"init: {error.of('the launcher')}") from None
 
 
-_members: dict[int, ElasticClient] = {}
+_clients: dict[int, ElasticClient] = {}
 
 
-def this_member(environ: Mapping[str, str]) -> ElasticClient | None:
-    """The member that this process is, the same at each call; None outside elastic jobs.
+def this_client(environ: Mapping[str, str]) -> ElasticClient | None:
+    """The client of this process, the same at each call; None outside elastic jobs.
 
-    A forked child is none: it must not ask for seats in its parent's name.
+    A forked child has none: it must not ask for ranks in its parent's name.
     """
     number = environ.get(_WORKER, "")
     if environ.get(_ELASTIC) != "1" or not number.isdecimal():
         return None
-    if not _members:
-        _members[os.getpid()] = ElasticClient(int(number), absence_in(environ))
-    return _members.get(os.getpid())
-
-
-def _decoded(decode: Callable[[bytes], _Message], value: bytes) -> _Message:
-    try:
-        return decode(value)
-    except BadMessageError as error:
-        raise InitError(f"init: {error.of('the launcher')}") from None
+    if not _clients:
+        retry = StoreRetry(float(environ.get(_RECONNECT_TIMEOUT, "0")))
+        _clients[os.getpid()] = ElasticClient(int(number), retry)
+    return _clients.get(os.getpid())

@@ -1,18 +1,21 @@
-"""What a worker of an elastic job and its driver, which is the launcher, say to each other.
+"""Messages between a worker of an elastic job and its driver, which is the launcher.
 
-All of it goes through the job's store. A worker that wants a place in a world says that it is ready
-and waits for a seat; the driver gives seats to all members of a world at once, or tells a worker
-that there is none for it any more. Texts are JSON; who can write to the store knows the secret.
+All of them go through the job's store. A worker that wants a rank in a world says that it is ready
+and waits for an answer. The driver assigns ranks to all members of a world at once, or tells a
+worker that the job goes on without it. Messages are JSON. Only processes that know the job's secret
+can write to the store.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntFlag
 
 from horovod.core.base.checked import Fields, printable
 from horovod.core.base.rank_info import RankInfo, read_rank_info
+from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of
 
 __all__ = [
     "HostUpdate",
@@ -29,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, order=True)
 class StateVersion:
-    """How new the state is that a worker could go back to: that of the larger standing is newer.
+    """How new the state is that a worker could go back to; the larger version is newer.
 
     ``world`` is the last one whose state it took over, 0 if none; ``commits`` counts since then.
     """
@@ -44,14 +47,20 @@ class StateVersion:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A worker asks for a seat: at its start, after a failure, or after an update.
+class _Message:
+    def to_bytes(self) -> bytes:
+        """The message as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+
+@dataclass(frozen=True)
+class Ready(_Message):
+    """A worker asks for a rank: at its start, after a failure, or after an update.
 
     ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
-    dead, silent or out of reach. ``keeps_state``: its state is what all that stay have, so that it
-    need not be sent. ``is_early``: it comes from the first ``init`` and may have much to do before
-    it trains, so a forecast is as good as a seat. ``checkpoint`` is the file last written from its
-    state.
+    dead, silent or out of reach. ``keeps_state``: all that stay have the same state, so it need not
+    be sent. ``is_early``: it comes from the first ``init`` and may have much to do before it
+    trains, so a provisional rank is enough. ``checkpoint`` is the file last written from its state.
     """
 
     state_version: StateVersion = StateVersion()
@@ -61,38 +70,32 @@ class Ready:
     is_early: bool = False
     checkpoint: str = ""
 
-    def encoded(self) -> bytes:
-        """As it travels."""
-        return json.dumps(asdict(self)).encode()
-
     @classmethod
-    def decoded(cls, text: bytes) -> Ready:
-        """The contrary of ``encoded``; BadMessageError for anything else."""
+    def from_bytes(cls, text: bytes) -> Ready:
+        """The inverse of ``to_bytes``; BadMessageError for anything else."""
         fields = Fields.read("ready", text)
-        state_version = fields.fields("state_version")
+        version = fields.fields("state_version")
         ready = cls(
-            state_version=StateVersion(
-                state_version.integer("world"), state_version.integer("commits")
-            ),
+            state_version=StateVersion(version.integer("world"), version.integer("commits")),
             reason=printable(fields.text("reason")),
             lost=fields.integers("lost"),
             keeps_state=fields.flag("keeps_state"),
             is_early=fields.flag("is_early"),
             checkpoint=fields.text("checkpoint"),
         )
-        state_version.close()
+        version.close()
         fields.close()
         return ready
 
 
 @dataclass(frozen=True)
-class RankAssignment:
-    """A worker's place in a world, whose ``members`` are the workers' numbers by rank.
+class RankAssignment(_Message):
+    """A worker's position in a world, whose ``members`` are the workers' numbers by rank.
 
     ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
-    member needs the state of rank 0. ``is_provisional``: these are the numbers that the worker will
-    probably have, and nobody waits for it before it asks again. With ``removal`` there is no seat
-    for the worker any more, and the text says why.
+    member needs the state of rank 0. ``is_provisional``: the worker will probably have this
+    position, and no world waits for it before it asks again. With ``removal`` the job goes on
+    without the worker, and the text says why.
     """
 
     world: int = 0
@@ -103,13 +106,9 @@ class RankAssignment:
     is_provisional: bool = False
     removal: str = ""
 
-    def encoded(self) -> bytes:
-        """As it travels."""
-        return json.dumps(asdict(self)).encode()
-
     @classmethod
-    def decoded(cls, text: bytes) -> RankAssignment:
-        """The contrary of ``encoded``; BadMessageError for anything else."""
+    def from_bytes(cls, text: bytes) -> RankAssignment:
+        """The inverse of ``to_bytes``; BadMessageError for anything else."""
         fields = Fields.read("rank assignment", text)
         assignment = cls(
             world=fields.integer("world"),
@@ -126,6 +125,16 @@ class RankAssignment:
             raise fields.error("members", assignment.members, f"{size} workers")
         return assignment
 
+    def process_info(self, environ: Mapping[str, str]) -> ProcessInfo:
+        """The position of a process with this assignment, for ``init``."""
+        return ProcessInfo.at(
+            self.rank_info,
+            hostname_of(environ),
+            "horovodrun",
+            scope=world_scope(self.world),
+            is_provisional=self.is_provisional,
+        )
+
 
 class HostUpdate(IntFlag):
     """What happened to the set of hosts; the numbers are part of the public interface."""
@@ -137,19 +146,15 @@ class HostUpdate(IntFlag):
 
 
 @dataclass(frozen=True)
-class Update:
+class Update(_Message):
     """News for the members of a world: ``kind`` is a ``HostUpdate``; ``timestamp`` always grows."""
 
     timestamp: int
     kind: int
 
-    def encoded(self) -> bytes:
-        """As it travels."""
-        return json.dumps(asdict(self)).encode()
-
     @classmethod
-    def decoded(cls, text: bytes) -> Update:
-        """The contrary of ``encoded``; BadMessageError for anything else."""
+    def from_bytes(cls, text: bytes) -> Update:
+        """The inverse of ``to_bytes``; BadMessageError for anything else."""
         fields = Fields.read("update", text)
         kind = fields.integer("kind", HostUpdate.NONE, HostUpdate.MIXED)
         update = cls(fields.integer("timestamp"), kind)
@@ -159,36 +164,36 @@ class Update:
 
 @dataclass(frozen=True)
 class WorkerKeys:
-    """Where a worker and the driver leave messages for each other."""
+    """Keys of the store under which a worker and the driver leave messages for each other."""
 
     worker: int
 
+    @property
+    def all(self) -> str:
+        """The prefix of all keys of this worker."""
+        return f"elastic/worker/{self.worker}/"
+
     def ready(self, count: int) -> str:
         """The worker's ``count``-th ``Ready``, from 1."""
-        return f"elastic/worker/{self.worker}/ready/{count}"
+        return f"{self.all}ready/{count}"
 
     def assignment(self, count: int) -> str:
         """The answer to it, a ``RankAssignment``."""
-        return f"elastic/worker/{self.worker}/assignment/{count}"
-
-    @property
-    def all(self) -> str:
-        """What all keys of this worker begin with."""
-        return f"elastic/worker/{self.worker}/"
+        return f"{self.all}assignment/{count}"
 
     @property
     def done(self) -> str:
         """Set when the worker's training function has returned."""
-        return f"elastic/worker/{self.worker}/done"
+        return f"{self.all}done"
 
     @property
     def fatal(self) -> str:
-        """Set to an error that would only come again: it ends the job."""
-        return f"elastic/worker/{self.worker}/fatal"
+        """Set to an error that every restart would repeat: it ends the job."""
+        return f"{self.all}fatal"
 
 
 def read_key(key: str) -> tuple[int, str, int] | None:
-    """Which worker has said something under ``key``, what, and for which time; None for others."""
+    """The worker that has set ``key``, the kind and the count; None for keys of another form."""
     words = key.split("/")
     if words[:2] != ["elastic", "worker"] or len(words) < 4 or not words[2].isdecimal():
         return None

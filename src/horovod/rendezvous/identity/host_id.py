@@ -1,8 +1,8 @@
-"""Where a process is: what another one must have in common with it to share its memory.
+"""The id of a process's host: processes with the same id can share memory.
 
-Processes of one place are in the same namespaces of the same running system, so abstract Unix
-sockets, pids and user numbers mean the same to both. Names given by a launcher prove nothing: two
-containers of one machine are two places, two host names of one machine are one.
+They are in the same namespaces of the same running system, so abstract Unix sockets, pids and user
+ids mean the same to them. Host names prove nothing: two containers of one machine are two hosts,
+and one machine with two names is one host.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HostId", "this_place"]
+__all__ = ["HostId", "this_host_id"]
 
 
 @dataclass(frozen=True)
 class HostId:
     """``host`` is equal for processes that can share memory, ``network`` for those with the same
-    interfaces; an empty network is like no other.
+    network interfaces. An empty network is equal to no other.
     """
 
     host: str
     network: str
 
 
-def this_place() -> HostId:
-    """The place of this process."""
+def this_host_id() -> HostId:
+    """The id for this process."""
     system = _boot()
     net = _namespace("net")
     parts = (system, net, _namespace("pid"), _namespace("user"), str(os.geteuid()))
@@ -33,7 +33,7 @@ def this_place() -> HostId:
 
 
 def _boot() -> str:
-    # The name as well: machines started from one snapshot have the same boot id.
+    # Machines that were started from one snapshot have the same boot id but other names.
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -44,6 +44,6 @@ def _boot() -> str:
 def _namespace(kind: str) -> str:
     try:
         found = os.stat(f"/proc/self/ns/{kind}")
-    except OSError:  # no such namespaces here, so there are no two of them
+    except OSError:  # this system has no such namespaces
         return ""
     return f"{found.st_dev}:{found.st_ino}"

@@ -1,8 +1,8 @@
-"""Who this process is where MPI says it, and what its processes need to meet.
+"""The position of this process where MPI says it, and how the ranks of an MPI job find the store.
 
-MPI has connected them before they know each other otherwise, so the job's secret and the address of
-the store, which rank 0 serves, are broadcast over it. Everything here is done on communicators of
-our own, in a thread, since MPI's waits have no end and ``init`` has one.
+MPI has connected the processes already. So rank 0, which serves the store, broadcasts its address
+and the job's secret over MPI. Everything here uses communicators of our own. It runs in a thread,
+since MPI's waits have no end and ``init`` has one.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ if TYPE_CHECKING:
 
 __all__ = ["broadcast", "host_store", "identify_by_mpi", "is_started_by_mpi"]
 
-# Open MPI and its relatives; MPICH, Intel MPI and theirs; IBM's jsrun.
 _MOST_BYTES = 2**20  # of what rank 0 tells the others
-
+# Open MPI and its relatives; MPICH, Intel MPI and theirs; IBM's jsrun.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
 
 _Ranks = tuple[int, ...]  # of MPI.COMM_WORLD
 
 
 class _MpiBootstrap:
-    """Processes that come together in a thread; who gave up may come back to it."""
+    """Bootstrap in a thread. After a timeout the next ``init`` waits for the same thread."""
 
-    def __init__(self, meet: Callable[[], ProcessInfo]) -> None:
-        self._meet = meet
+    def __init__(self, connect: Callable[[], ProcessInfo]) -> None:
+        self._connect = connect
         self._identity: ProcessInfo | None = None
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="horovod-mpi", daemon=True)
         self._thread.start()
 
     def identity(self, timeout_s: float) -> ProcessInfo | None:
-        """How it ended; None if it did not within ``timeout_s``."""
+        """The result; None if there is none within ``timeout_s``."""
         self._thread.join(timeout_s)
         if self._error is not None:
             raise InitError(f"init: MPI failed: {self._error}") from self._error
@@ -52,17 +51,17 @@ class _MpiBootstrap:
 
     def _run(self) -> None:
         try:
-            self._identity = self._meet()
+            self._identity = self._connect()
         except Exception as error:
             self._error = error
 
 
-_meetings: dict[_Ranks, _MpiBootstrap] = {}  # not complete when their time was over
+_bootstraps: dict[_Ranks, _MpiBootstrap] = {}  # those that timed out
 _comms: dict[_Ranks, Any] = {}  # ours, by the processes that they connect
 
 
 def is_started_by_mpi(environ: Mapping[str, str]) -> bool:
-    """Whether ``mpirun`` or ``mpiexec`` started this process; one alone can do without MPI."""
+    """Whether ``mpirun`` or ``mpiexec`` started this process. A single process needs no MPI."""
     sizes = [environ[name] for name in _SIZES if name in environ]
     return any(size != "1" for size in sizes) or (bool(sizes) and mpi_library.is_built())
 
@@ -74,7 +73,7 @@ def identify_by_mpi(
     *,
     needs_threads: bool = True,
 ) -> ProcessInfo:
-    """The identity of this process among those of ``comm``; blocks until all of them ask.
+    """The position of this process among those of ``comm``; blocks until all of them ask.
 
     Args:
         comm: None for all processes, their numbers in ``MPI.COMM_WORLD``, or a communicator.
@@ -87,10 +86,11 @@ def identify_by_mpi(
     _check_library(mpi, environ)
     ranks = _ranks_of(mpi, comm)
     hostname = environ.get("HOROVOD_HOSTNAME") or os.uname().nodename
-    meeting = _meetings.pop(ranks, None) or _MpiBootstrap(lambda: _meet(mpi, ranks, comm, hostname))
-    identity = meeting.identity(timeout_s)
+    bootstrap = _bootstraps.pop(ranks, None)
+    bootstrap = bootstrap or _MpiBootstrap(lambda: _bootstrap(mpi, ranks, comm, hostname))
+    identity = bootstrap.identity(timeout_s)
     if identity is None:
-        _meetings[ranks] = meeting
+        _bootstraps[ranks] = bootstrap
         raise InitError(
             f"init: not all of the {len(ranks)} processes came within {timeout_s:g} s "
             "(HOROVOD_START_TIMEOUT)"
@@ -112,18 +112,18 @@ def _check_library(mpi: Any, environ: Mapping[str, str]) -> None:
 
 
 def _ranks_of(mpi: Any, comm: Sequence[int] | Any | None) -> _Ranks:
-    everybody = mpi.COMM_WORLD
+    world = mpi.COMM_WORLD
     if mpi_library.is_communicator(comm):
-        return tuple(mpi_library.ranks_within(comm, everybody))
+        return tuple(mpi_library.ranks_within(comm, world))
     if comm is None:
-        return tuple(range(everybody.Get_size()))
-    # Checks them, too.
-    size, rank = everybody.Get_size(), everybody.Get_rank()
-    ProcessInfo(rank, size, rank, size, 0, 1, "", "mpirun").restricted_to(comm)
+        return tuple(range(world.Get_size()))
+    # ``restricted_to`` checks the ranks.
+    size, rank = world.Get_size(), world.Get_rank()
+    ProcessInfo(rank, size).restricted_to(comm)
     return tuple(comm)
 
 
-def _meet(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> ProcessInfo:
+def _bootstrap(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> ProcessInfo:
     own = _comms.get(ranks)
     if own is None:
         own = _comms[ranks] = _connect(mpi, ranks, comm)
@@ -135,7 +135,7 @@ def _meet(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> ProcessInfo:
     host.Free()
     places = array("i", [0] * (2 * size))
     own.Allgather(array("i", [leader[0], local_rank]), places)
-    _check_places(places, size)
+    _check_positions(places, size)
     # A host is known by the world rank of its first process.
     cross = cross_numbers(leader[0], local_rank, Counter(places[::2]))
     scope = "" if ranks == tuple(range(mpi.COMM_WORLD.Get_size())) else "-".join(map(str, ranks))
@@ -146,8 +146,8 @@ def _meet(mpi: Any, ranks: _Ranks, comm: Any, hostname: str) -> ProcessInfo:
     )
 
 
-def _check_places(places: Sequence[int], size: int) -> None:
-    """Of each rank the first one of its host, and its number there."""
+def _check_positions(places: Sequence[int], size: int) -> None:
+    """Check the first rank of each rank's host, and its number there."""
     for rank in range(size):
         leader, local_rank = places[2 * rank : 2 * rank + 2]
         if not (0 <= leader <= rank and 0 <= local_rank <= rank - leader):
@@ -156,27 +156,27 @@ def _check_places(places: Sequence[int], size: int) -> None:
 
 
 def _connect(mpi: Any, ranks: _Ranks, comm: Any) -> Any:
-    everybody = mpi.COMM_WORLD
+    world = mpi.COMM_WORLD
     if mpi_library.is_communicator(comm):
         return comm.Dup()
-    if len(ranks) == everybody.Get_size():
-        return everybody.Split(0, ranks.index(everybody.Get_rank()))
-    return everybody.Create_group(everybody.Get_group().Incl(ranks))
+    if len(ranks) == world.Get_size():
+        return world.Split(0, ranks.index(world.Get_rank()))
+    return world.Create_group(world.Get_group().Incl(ranks))
 
 
 def host_store(identity: ProcessInfo, interfaces: Sequence[str] = ()) -> HostedStore:
-    """Start the job's store on rank 0 and tell all ranks, which are here already, where it is."""
+    """Start the job's store on rank 0 and broadcast its address."""
     from horovod.rendezvous.store.hosted import HostedStore, start_store
 
     own = None
     if identity.rank == 0:
         own = start_store(identity.local_size < identity.size, interfaces)
-    told = broadcast(identity.comm, b"" if own is None else own.encoded())
-    return own or HostedStore.decoded(told)
+    told = broadcast(identity.comm, b"" if own is None else own.to_bytes())
+    return own or HostedStore.from_bytes(told)
 
 
 def broadcast(comm: Any, message: bytes) -> bytes:
-    """What rank 0 of ``comm`` says; blocks until all its processes are here."""
+    """The message of rank 0 of ``comm``; blocks until all its processes have called."""
     length = array("i", [len(message)])
     comm.Bcast(length, 0)
     if not 0 <= length[0] <= _MOST_BYTES:

@@ -1,10 +1,9 @@
-"""How workers get the job's secret from a launcher of others, which gives them the original's
-variables and does not know of a secret.
+"""How workers of another program's launcher get the job's secret.
 
-Its ``RendezvousServer`` is ours, and hands the secret to processes of the same user on the same
-machine, outside of other containers: over an abstract Unix socket named after the store's port,
-where both sides ask the kernel who is at the other end. A process gets it only if it could read it
-from the launcher's memory as well.
+Such a launcher gives workers the public variables and knows no secret. Its ``RendezvousServer`` is
+ours. It gives the secret to processes of the same user in the same namespaces, over an abstract
+Unix socket named after the store's port. Both sides ask the kernel which process is at the other
+end. A process gets the secret only if it could also read it from the launcher's memory.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from horovod.rendezvous.host.peer_socket import credentials, new_socket
 
 __all__ = ["SecretSocket", "ask_for_secret"]
 
-_REST_S = 0.1  # without descriptors
+_REST_S = 0.1  # when no descriptor is left
 _BACKLOG = 1024
 _MOST_BYTES = 1024
 _SO_PEERPIDFD = 77  # Linux 6.5; Python has no name for it yet
 
 
 class SecretSocket:
-    """Serves ``secret`` for the store at ``port`` until ``close``, on a thread of its own.
+    """Serves ``secret`` for the store at ``port`` until ``close``, on its own thread.
 
     Raises:
-        OSError: another process has the name, or there are no such sockets here.
+        OSError: another process has the name, or this system has no such sockets.
     """
 
     def __init__(self, port: int, secret: bytes) -> None:
@@ -52,9 +51,9 @@ class SecretSocket:
         self._thread.start()
 
     def close(self) -> None:
-        """Nobody gets it any more; may be repeated."""
+        """End the thread and the socket; may be repeated."""
         self._is_closed.set()
-        with contextlib.suppress(OSError):  # ends a wait in accept, which close alone does not
+        with contextlib.suppress(OSError):  # ends accept; close alone would not
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -67,17 +66,17 @@ class SecretSocket:
                 self._is_closed.wait(_REST_S)
                 continue
             with connected, contextlib.suppress(OSError):  # the other end has closed
-                if _is_one_of_us(connected):
+                if _is_same_user(connected):
                     connected.send(self._secret, socket.MSG_DONTWAIT)
 
 
 def ask_for_secret(port: int, timeout_s: float) -> bytes:
-    """The secret of the store at ``port``; empty if no local process serves it to this user.
+    """The secret of the store at ``port``; empty if no process of this host serves it to this user.
 
     Blocks for ``timeout_s`` at most.
 
     Raises:
-        InitError: another user's process answers in its place, or none in time.
+        InitError: another user's process answers, or none answers in time.
     """
     if sys.platform != "linux":
         return b""
@@ -85,15 +84,15 @@ def ask_for_secret(port: int, timeout_s: float) -> bytes:
         _limit_waits(connected, timeout_s)
         try:
             connected.connect(_name(port))
-            if not _is_one_of_us(connected):
+            if not _is_same_user(connected):
                 raise InitError(
-                    f"init: somebody else answers for the launcher's store at port {port}; give "
-                    "each worker the launcher's _HOROVOD_SECRET_KEY (docs/security.md)"
+                    f"init: another user's process answers for the launcher's store at port {port};"
+                    " give each worker the launcher's _HOROVOD_SECRET_KEY (docs/security.md)"
                 )
             return connected.recv(_MOST_BYTES)
         except BlockingIOError:
             raise InitError(
-                f"init: the launcher, whose store is at port {port}, has not told the job's secret "
+                f"init: the launcher with the store at port {port} has not sent the job's secret "
                 f"within {timeout_s:g} s (HOROVOD_START_TIMEOUT)"
             ) from None
         except OSError:  # no such socket
@@ -101,14 +100,14 @@ def ask_for_secret(port: int, timeout_s: float) -> bytes:
 
 
 def _limit_waits(waiting: socket.socket, timeout_s: float) -> None:
-    """Python's own timeout would not wait at all for a place among those who connect."""
+    """With Python's own timeouts a connect would fail at once when the backlog is full."""
     limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6) or 1)
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
         waiting.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
-def _is_one_of_us(connected: socket.socket) -> bool:
-    """Whether it is this user's, and in the namespaces where its numbers mean the same."""
+def _is_same_user(connected: socket.socket) -> bool:
+    """Whether the other process has the same user and namespaces, so that its ids mean the same."""
     other = credentials(connected)
     return (
         other.is_same_user
@@ -119,11 +118,11 @@ def _is_one_of_us(connected: socket.socket) -> bool:
 
 
 def _has_ended(connected: socket.socket) -> bool:
-    """Whether the process at the other end has, so that its number may be another's now."""
+    """Whether the process at the other end has ended, so that another one may have its pid."""
     try:
         pidfd = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:
-        return error.errno != errno.ENOPROTOOPT  # then this kernel cannot say
+        return error.errno != errno.ENOPROTOOPT  # ENOPROTOOPT: an older kernel
     try:
         waiting = select.poll()
         waiting.register(pidfd, select.POLLIN)
@@ -135,7 +134,7 @@ def _has_ended(connected: socket.socket) -> bool:
 def _namespaces(pid: int | str) -> list[str] | None:
     try:
         return [os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("user", "pid")]
-    except OSError:  # it has ended, or is protected from this process
+    except OSError:  # it has ended, or this process may not look
         return None
 
 

@@ -1,8 +1,8 @@
-"""Who this process is where Slurm's ``srun`` started it, and how its ranks find the store.
+"""The position of this process where Slurm's ``srun`` started it, and how its ranks find the store.
 
-Slurm tells its processes their numbers, but gives them no way to talk. So rank 0 keeps the job's
-store and writes where it is, with the job's secret, into a file that its user alone may read, in a
-folder that all nodes share. The file goes when all ranks have read it.
+Slurm tells its processes their numbers, but does not connect them. So rank 0 keeps the job's store.
+It writes the store's address and the job's secret into a file that only its user may read, in a
+folder that all nodes share. The file is removed when all ranks have read it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,13 @@ from horovod.core.base.own_files import replacing
 from horovod.core.base.rank_info import cross_numbers
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of, position_of
 from horovod.rendezvous.store.address_search import find_store
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.hosted import HostedStore, start_store
 
-__all__ = [
-    "contact_file",
-    "identify_by_slurm",
-    "meet_in_file",
-    "publish",
-    "wait_for_contact",
-]
+__all__ = ["contact_file", "identify_by_slurm", "meet_in_file", "publish", "wait_for_contact"]
 
 _SIZE = "SLURM_STEP_NUM_TASKS"
 _PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
@@ -41,7 +35,7 @@ _LONGEST_PAUSE_S = 0.25
 
 
 def identify_by_slurm(environ: Mapping[str, str]) -> ProcessInfo:
-    """The identity that Slurm's variables give this process.
+    """The position that Slurm's variables give this process.
 
     Raises:
         InitError: one of them is missing, or they contradict each other; the text names it.
@@ -75,12 +69,12 @@ def _tasks_per_node(environ: Mapping[str, str], size: int) -> list[int]:
 def meet_in_file(
     identity: ProcessInfo, environ: Mapping[str, str], interfaces: Sequence[str], deadline: Deadline
 ) -> tuple[StoreClient, HostedStore]:
-    """A connection to the job's store, of which rank 0 tells the others in the step's file.
+    """A connection to the job's store, whose address rank 0 writes into the step's file.
 
-    Blocks until all have come, on rank 0.
+    Rank 0 blocks until all ranks have connected.
 
     Raises:
-        InitError: not all came in time, or they do not share the folder.
+        InitError: not all connected in time, or they do not share the folder.
     """
     path = contact_file(identity, environ)
     if identity.rank != 0:
@@ -103,7 +97,7 @@ def meet_in_file(
 
 
 def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
-    """Until all ranks have a connection to the store."""
+    """Block until all ranks have a connection to the store."""
     missing = set(range(1, size))
     for rank in range(1, size):
         with contextlib.suppress(TimeoutError):
@@ -129,14 +123,14 @@ def publish(store: HostedStore, path: Path) -> None:
     """Write how to find ``store`` into ``path``, at once and for this user alone.
 
     Raises:
-        InitError: that is impossible, or something else is there; the text says why.
+        InitError: that is impossible, or another file is there; the text says why.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (left := _read(path)) is not None:  # by a step of this name that did not end well
-            HostedStore.decoded(left)
+        if (left := _read(path)) is not None:  # left by a step of this name that failed
+            HostedStore.from_bytes(left)
         with replacing(path) as file:
-            file.write(store.encoded())
+            file.write(store.to_bytes())
             file.flush()
             os.fsync(file.fileno())
     except (OSError, ValueError) as error:
@@ -144,9 +138,9 @@ def publish(store: HostedStore, path: Path) -> None:
 
 
 def _withdraw(store: HostedStore, path: Path) -> None:
-    """Remove what ``publish`` has written; anything else stays."""
+    """Remove the file of ``publish``; any other file stays."""
     with contextlib.suppress(InitError, OSError):
-        if _read(path) == store.encoded():
+        if _read(path) == store.to_bytes():
             path.unlink()
 
 
@@ -167,7 +161,7 @@ def wait_for_contact(path: Path, deadline: Deadline) -> HostedStore:
         time.sleep(min(pause_s, deadline.remaining_s()))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     try:
-        return HostedStore.decoded(message)
+        return HostedStore.from_bytes(message)
     except ValueError as error:
         raise InitError(f"init: {path}: {error}") from None
 
@@ -175,7 +169,7 @@ def wait_for_contact(path: Path, deadline: Deadline) -> HostedStore:
 def _read(path: Path) -> bytes | None:
     """The contents of a file that is this user's alone; None if there is none."""
     with contextlib.suppress(OSError):
-        os.listdir(path.parent)  # network file systems remember for a while what was not there
+        os.listdir(path.parent)  # network file systems cache that a file was missing
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """The store that torchrun gives its processes, as a ``Store``, and the job's secret in it.
 
 torchrun has no place for a secret of ours, so rank 0 makes one and publishes it in torchrun's own
-store. That store answers whoever reaches its port, so the secret keeps out only who does not;
-within a host, both ends of a socket must also belong to one user. A secret that is in the
-environment of all ranks (``_HOROVOD_SECRET_KEY``) is used instead and goes nowhere. Torch is
+store. That store answers every process that reaches its port, so the secret keeps out only the
+others. Within a host, both ends of a socket must also belong to one user. A secret in the
+environment of all ranks (``_HOROVOD_SECRET_KEY``) is used instead and sent nowhere. Torch is
 imported here only, when the first method runs.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from horovod.core.base.checked import BadMessageError
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import SECRET_BYTES
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.environment import ProcessInfo
 
 if TYPE_CHECKING:
@@ -45,19 +45,19 @@ class TorchStore:
     def set(self, key: str, value: bytes) -> None:
         """See ``Store.set``."""
         try:
-            # The stub says str; the binding takes bytes and hands them out unchanged.
+            # The stub says str; the binding takes bytes and returns them unchanged.
             self._open_store().set(self._prefix + key, value)  # type: ignore[arg-type]
         except RuntimeError as error:
             raise InitError(f"init: torchrun's store failed: {error}") from None
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """See ``Store.get``; asks again and again, since torch warns of each wait in vain."""
+        """See ``Store.get``. Polls, since torch logs a warning for each wait that times out."""
         deadline = Deadline(timeout_s)
         pause_s = 0.001
         try:
             while not self._open_store().check([self._prefix + key]):
                 if deadline.has_passed:
-                    raise TimeoutError(f"store: nobody set {key!r} within {timeout_s:g} s")
+                    raise TimeoutError(f"store: no process set {key!r} within {timeout_s:g} s")
                 time.sleep(min(pause_s, deadline.remaining_s()))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             return bytes(self._open_store().get(self._prefix + key))
@@ -80,7 +80,7 @@ def open_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: flo
     Keys carry torchrun's restart count, so processes started anew never read old values.
 
     Raises:
-        InitError: an address is missing or wrong, nobody listens there, torch cannot be imported.
+        InitError: an address is missing or wrong, no store listens there, or torch is missing.
     """
     address, port = _address(environ)
     agent_hosts = environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
@@ -96,7 +96,7 @@ def open_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: flo
             is_master=identity.rank == 0 and not agent_hosts,
             timeout=timedelta(seconds=max(timeout_s, 0.001)),
             wait_for_workers=False,
-            multi_tenant=True,  # the script's own init_process_group may host at this port as well
+            multi_tenant=True,  # the script's own init_process_group may use this port as well
         )
     except RuntimeError as error:
         raise InitError(
@@ -107,11 +107,11 @@ def open_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: flo
 
 
 def agree_on_secret(identity: ProcessInfo, store: TorchStore, timeout_s: float) -> bytes:
-    """The job's secret: made by rank 0, the same on every rank; blocks until rank 0 is there.
+    """The job's secret, which rank 0 makes; blocks until rank 0 has published it.
 
     Raises:
         TimeoutError: rank 0 did not publish it within ``timeout_s``.
-        InitError: something else is in its place.
+        InitError: the value has another length.
     """
     if identity.rank == 0:
         secret = os.urandom(SECRET_BYTES)
@@ -132,6 +132,6 @@ def _address(environ: Mapping[str, str]) -> tuple[str, int]:
         raise InitError("init: MASTER_ADDR is not set; expected an address, as torchrun sets it")
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise InitError(f"init: MASTER_PORT={port!r}: expected a port from 1 to 65535")
-    # torch looks the peer's name up and warns where that fails; a number needs no look-up.
+    # torch looks the peer's name up and warns if that fails; a number needs no look-up.
     is_here = address in ("localhost", os.uname().nodename)
     return ("127.0.0.1" if is_here else address), int(port)

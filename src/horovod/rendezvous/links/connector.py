@@ -1,7 +1,7 @@
-"""TCP connections in the making, many at once on the calling thread: one selector, no waiting.
+"""Makes many TCP connections at once on the calling thread, with one selector.
 
-What is said on a connection is a *talk*: a generator that yields how many bytes it needs next and
-is sent exactly these. Nothing beyond them is read, so what follows is left to whoever gets the
+The handshake of a connection is a *talk*: a generator that yields how many bytes it needs next and
+is sent exactly these. Nothing beyond them is read, so later bytes are left to the owner of the
 socket. A talk ends by returning (the connection is made) or by raising ``ProtocolError``.
 """
 
@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+from horovod.rendezvous.base.deadlines import Deadline, Timers
+from horovod.rendezvous.base.handshake import ProtocolError
 from horovod.rendezvous.base.interfaces import Route
-from horovod.rendezvous.base.membership import Deadline
-from horovod.rendezvous.base.timers import Timers
-from horovod.rendezvous.host.handshake import ProtocolError
 
 __all__ = ["Connector", "Stream", "Talk"]
 
@@ -26,9 +25,9 @@ Talk = Generator[int, bytes, None]
 
 
 class Stream:
-    """One connection. Who made it is told of its end by ``on_end``: None or why it failed.
+    """One connection. ``on_end`` is called when its talk ends, with None or the reason of failure.
 
-    The socket then belongs to whoever is told that it succeeded; ``close`` ends it before.
+    After a success the socket belongs to the owner of ``on_end``.
     """
 
     def __init__(
@@ -45,17 +44,17 @@ class Stream:
         self._received = b""
         self._wanted = 0
         self._is_connected = False
-        self.was_left = False  # the other side ended it
+        self.was_closed_by_peer = False
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is somebody at the other end."""
+        """Whether the other end has accepted the connection."""
         return self._is_connected
 
     def send(self, data: bytes) -> None:
-        """A message of the talk; they are short, so one that does not fit tells of a bad peer."""
+        """Send a message of the talk. Messages are short: if one does not fit, the peer is bad."""
         if self.socket.send(data) != len(data):
-            raise ProtocolError("it does not read what it is sent")
+            raise ProtocolError("it does not read its messages")
 
 
 class Connector:
@@ -67,20 +66,20 @@ class Connector:
         self._timers: Timers[Stream] = Timers()
 
     def listen(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-        """Call ``on_ready`` whenever somebody has come."""
+        """Call ``on_ready`` when connections wait at ``listener``."""
         self._selector.register(listener, selectors.EVENT_READ, on_ready)
 
     def ignore(self, listener: socket.socket) -> None:
-        """Forget a listener."""
+        """Watch a listener no more."""
         self._selector.unregister(listener)
 
     def add(self, stream: Stream) -> None:
-        """A connection that is there already; its talk begins at once."""
+        """Add an accepted connection; its talk begins at once."""
         self._register(stream, selectors.EVENT_READ)
         self._begin(stream)
 
     def connect(self, stream: Stream, route: Route) -> None:
-        """Connect; the talk begins when somebody is there."""
+        """Connect; the talk begins when the other end has accepted."""
         error = stream.socket.connect_ex(route.target)
         if error in (0, errno.EINPROGRESS):
             self._register(stream, selectors.EVENT_WRITE)
@@ -88,17 +87,17 @@ class Connector:
             self._end(stream, os.strerror(error))
 
     def drop(self, stream: Stream) -> None:
-        """Close a connection of which nobody needs to be told."""
+        """Close a connection without a call of ``on_end``."""
         if self._forget(stream):
             stream.socket.close()
 
     def step(self, wait_s: float) -> None:
-        """Go on with whatever can; wait for the first thing that happens, or ``wait_s``."""
+        """Advance all connections that can go on; wait up to ``wait_s`` for the first event."""
         first = self._timers.first()
         if first is not None:
             wait_s = min(wait_s, max(0.0, first - time.monotonic()))
         events = [key.data for key, _ in self._selector.select(wait_s)]
-        # Who has come already has its say before more come, for whom it may have to make room.
+        # Open connections first: a new one may have to take the place of one of them.
         for stream in [data for data in events if isinstance(data, Stream)]:
             self._advance(stream)
         for on_ready in [data for data in events if not isinstance(data, Stream)]:
@@ -150,8 +149,8 @@ class Connector:
     def _read(self, stream: Stream) -> None:
         data = stream.socket.recv(stream._wanted - len(stream._received))
         if not data:
-            stream.was_left = True
-            raise ProtocolError("it closed the connection in the middle of the greeting")
+            stream.was_closed_by_peer = True
+            raise ProtocolError("it closed the connection in the middle of the handshake")
         stream._received += data
         if len(stream._received) == stream._wanted:
             whole, stream._received = stream._received, b""
@@ -165,7 +164,7 @@ class Connector:
         except BlockingIOError:
             pass
         except OSError as error:
-            stream.was_left = isinstance(error, (ConnectionResetError, BrokenPipeError))
+            stream.was_closed_by_peer = isinstance(error, (ConnectionResetError, BrokenPipeError))
             self._end(stream, error.strerror or str(error))
         except ProtocolError as error:
             self._end(stream, str(error))

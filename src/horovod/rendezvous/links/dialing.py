@@ -1,8 +1,8 @@
-"""The way to one peer on another host: its addresses are tried until one leads to the right rank.
+"""Dials peers on other hosts: tries the addresses of a peer until one leads to the right rank.
 
-A new address is tried when one has failed or a moment has passed without an answer, so several may
-be under way at once (RFC 8305). The first that authenticates wins; further links to the same peer
-then use it. What was refused or got no answer is tried again a few times.
+The next address is tried when one has failed or after a moment without an answer, so several
+attempts may run at once (RFC 8305). The first address that authenticates wins, and further links to
+the same peer use it. An address that refuses or does not answer is tried again a few times.
 """
 
 from __future__ import annotations
@@ -12,38 +12,44 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from horovod.rendezvous.base.authentication import new_nonce
+from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.base.handshake import Dialer, ProtocolError
 from horovod.rendezvous.base.interfaces import Route
-from horovod.rendezvous.base.membership import Deadline
-from horovod.rendezvous.base.protection import LinkKeys
 from horovod.rendezvous.base.tcp import dialing_socket
-from horovod.rendezvous.host.handshake import ProtocolError
-from horovod.rendezvous.links import handshake as greeting
 from horovod.rendezvous.links.connector import Connector, Stream, Talk
-from horovod.rendezvous.links.handshake import Claims, Connected, Verdict
-from horovod.rendezvous.links.plan import Link
+from horovod.rendezvous.links.handshake import (
+    PROTOCOL,
+    TAKE,
+    Claims,
+    Connected,
+    Verdict,
+    connected,
+    verdict_in,
+)
+from horovod.rendezvous.links.listening import LinkListener
+from horovod.rendezvous.links.plan import Link, Report, Unreached
 
-__all__ = ["Dialer", "PeerDial"]
+__all__ = ["LinkAttempt", "PeerDial", "RankDialer"]
 
 _STAGGER_S = 0.25
-_PATIENCE_S = 2.0  # with somebody who is there, but slow to answer
+_CONTACT_S = 2.0  # after a connection, until the next address is tried
 _TRIES = 3
-_TRIES_WHEN_LEFT = 12
+_TRIES_WHEN_CLOSED = 12
 _LONGEST_PAUSE_S = 1.0
 _ANSWER_TIMEOUT_S = 3.0
 _MAX_AT_ONCE = 8
 _VERDICTS = {
     Verdict.OTHER_RANK: "another rank of this job is there",
-    Verdict.OTHER_MEETING: "a rank of this job is there, in another meeting",
+    Verdict.OTHER_BOOTSTRAP: "a rank of this job is there, in another bootstrap",
     Verdict.NOT_EXPECTED: "it does not expect this rank",
 }
 
 
 @dataclass(frozen=True)
-class Dialer:
-    """Who connects, and what all its connections share."""
+class RankDialer:
+    """The rank that dials, and what all its connections share."""
 
-    board: Connector
+    connector: Connector
     rank: int
     secret: bytes
     context: bytes
@@ -56,12 +62,12 @@ class _Try:
 
 
 class PeerDial:
-    """Connects ``links``, all to one peer. ``advance`` starts what is due; the board does the rest.
+    """Connects ``links``, all to one peer. ``advance`` starts the tries that are due.
 
-    ``made`` are the connections, which belong to the caller; ``reasons`` why addresses failed.
+    ``made`` are the connections, which belong to the caller. ``reasons`` says why addresses failed.
     """
 
-    def __init__(self, dialer: Dialer, links: Sequence[Link], routes: Sequence[Route]) -> None:
+    def __init__(self, dialer: RankDialer, links: Sequence[Link], routes: Sequence[Route]) -> None:
         self.peer = links[0].peer
         self.made: dict[Link, Connected] = {}
         self.reasons: dict[Route, str] = {}
@@ -70,7 +76,7 @@ class PeerDial:
         self._tries: Counter[_Try] = Counter()
         self._waiting: list[tuple[Deadline, _Try]] = []
         self._under_way: dict[Stream, _Try] = {}
-        self._keys: dict[Stream, LinkKeys] = {}
+        self._authenticated: dict[Stream, Connected] = {}
         self._winner: Route | None = None
         self._last_start = 0.0
         for route in routes:
@@ -87,7 +93,7 @@ class PeerDial:
         return not self._waiting and not self._under_way
 
     def wait_s(self) -> float:
-        """How long nothing is due, unless something ends before."""
+        """How long nothing is due, unless a try ends before."""
         is_full = self._is_racing and len(self._under_way) >= _MAX_AT_ONCE
         if is_full or not self._waiting:
             return 60.0
@@ -101,20 +107,20 @@ class PeerDial:
             self._start(self._waiting.pop(due)[1])
 
     def give_up(self) -> None:
-        """Drop what is under way; what was made stays."""
+        """Drop the tries under way; ``made`` stays."""
         for stream, attempt in list(self._under_way.items()):
             self.reasons.setdefault(attempt.route, _unanswered(stream))
-            self._dialer.board.drop(stream)
+            self._dialer.connector.drop(stream)
         self._under_way.clear()
-        self._keys.clear()
+        self._authenticated.clear()
         self._waiting.clear()
 
     def _hold_s(self) -> float:
-        """How long the tries under way are given before another one begins."""
+        """How long the tries under way may go on before another one begins."""
         since_s = time.monotonic() - self._last_start
         has_contact = any(stream.is_connected for stream in self._under_way)
-        patience_s = _PATIENCE_S if has_contact else _STAGGER_S
-        return max(0.0, patience_s - since_s) if self._under_way else 0.0
+        pause_s = _CONTACT_S if has_contact else _STAGGER_S
+        return max(0.0, pause_s - since_s) if self._under_way else 0.0
 
     @property
     def _is_racing(self) -> bool:
@@ -123,15 +129,15 @@ class PeerDial:
     def _start(self, attempt: _Try) -> None:
         self._last_start = time.monotonic()
         self._tries[attempt] += 1
-        patience = Deadline(_ANSWER_TIMEOUT_S * 2 ** min(self._tries[attempt] - 1, _TRIES))
+        deadline = Deadline(_ANSWER_TIMEOUT_S * 2 ** min(self._tries[attempt] - 1, _TRIES))
         try:
             dialing = dialing_socket(attempt.route)
         except OSError as error:
             self._note_failure(attempt, str(error))
             return
-        stream = Stream(dialing, patience, self._talk_of(attempt), self._on_end)
+        stream = Stream(dialing, deadline, self._talk_of(attempt), self._on_end)
         self._under_way[stream] = attempt
-        self._dialer.board.connect(stream, attempt.route)
+        self._dialer.connector.connect(stream, attempt.route)
 
     def _talk_of(self, attempt: _Try) -> Callable[[Stream], Talk]:
         dialer, link, route = self._dialer, attempt.link, attempt.route
@@ -146,47 +152,45 @@ class PeerDial:
         )
 
         def talk(stream: Stream) -> Talk:
-            challenge = yield greeting.CHALLENGE_BYTES
-            magic, theirs = challenge[: len(greeting.MAGIC)], challenge[len(greeting.MAGIC) :]
-            greeting.check_magic(magic)
-            nonce = new_nonce()
-            stream.send(greeting.encode_hello(dialer.secret, claims, nonce, theirs))
-            answer = yield greeting.VERDICT_BYTES
-            verdict = greeting.read_verdict(answer, dialer.secret, claims, nonce, theirs)
+            side = Dialer(PROTOCOL, dialer.secret)
+            challenge = yield PROTOCOL.challenge_bytes
+            stream.send(side.hello(challenge, claims.to_bytes()))
+            verdict = verdict_in(side.read_reply((yield PROTOCOL.reply_bytes)))
             if verdict != Verdict.WELCOME:
                 raise ProtocolError(_VERDICTS[verdict])
             self._settle_on(stream)
-            stream.send(greeting.TAKE)
-            if (yield len(greeting.TAKE)) != greeting.TAKE:
-                raise ProtocolError("it broke the protocol after its greeting")
-            self._keys[stream] = greeting.keys_of_dialer(dialer.secret, claims, nonce, theirs)
+            stream.send(TAKE)
+            if (yield len(TAKE)) != TAKE:
+                raise ProtocolError("it broke the protocol after its handshake")
+            self._authenticated[stream] = connected(stream.socket, side)
 
         return talk
 
     def _on_end(self, stream: Stream, reason: str | None) -> None:
         attempt = self._under_way.pop(stream)
-        keys = self._keys.pop(stream, None)
-        if reason is not None or keys is None:
-            self._note_failure(attempt, reason or _unanswered(stream), was_left=stream.was_left)
+        made = self._authenticated.pop(stream, None)
+        if reason is not None or made is None:
+            was_closed = stream.was_closed_by_peer
+            self._note_failure(attempt, reason or _unanswered(stream), was_closed=was_closed)
         else:
-            self.made[attempt.link] = Connected(stream.socket, keys)
+            self.made[attempt.link] = made
 
     def _settle_on(self, stream: Stream) -> None:
-        """The first that has authenticated wins, before it is told so: no other one is kept."""
+        """Keep the first connection that has authenticated, before TAKE; drop all others."""
         if not self._is_racing:
             return
         attempt = self._under_way.pop(stream)
         self._winner = attempt.route
         for other in self._under_way:
-            self._dialer.board.drop(other)
+            self._dialer.connector.drop(other)
         self._under_way = {stream: attempt}
         rest = [link for link in self.missing if link != attempt.link]
         self._waiting = [(Deadline(0.0), _Try(link, attempt.route)) for link in rest]
 
-    def _note_failure(self, attempt: _Try, reason: str, *, was_left: bool = False) -> None:
+    def _note_failure(self, attempt: _Try, reason: str, *, was_closed: bool = False) -> None:
         self.reasons[attempt.route] = reason
         tries = self._tries[attempt]
-        if tries < (_TRIES_WHEN_LEFT if was_left else _TRIES):
+        if tries < (_TRIES_WHEN_CLOSED if was_closed else _TRIES):
             pause_s = min(_STAGGER_S * tries, _LONGEST_PAUSE_S)
             self._waiting.append((Deadline(pause_s), attempt))
         self._last_start = 0.0
@@ -194,3 +198,81 @@ class PeerDial:
 
 def _unanswered(stream: Stream) -> str:
     return "connected, but no answer" if stream.is_connected else "no answer"
+
+
+class LinkAttempt:
+    """One attempt to link a rank with other hosts: its connections, dialled and incoming ones.
+
+    It owns connector, listener and all sockets until ``take_over``. ``close`` ends the rest.
+    """
+
+    def __init__(self, connector: Connector, listener: LinkListener) -> None:
+        self.connector = connector
+        self.listener = listener
+        self._current: list[PeerDial] = []
+        self._made: dict[Link, Connected] = {}
+
+    def dial(self, links: Sequence[Link], dial: Callable[[Sequence[Link]], PeerDial]) -> None:
+        """Start to connect to the peers of these links, in addition to earlier ones."""
+        self._collect()
+        by_peer: dict[int, list[Link]] = {}
+        for link in links:
+            by_peer.setdefault(link.peer, []).append(link)
+        self._current = [dial(group) for group in by_peer.values()]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all dials have ended."""
+        return all(dial.is_settled for dial in self._current)
+
+    @property
+    def missing(self) -> list[Link]:
+        """Links of the last ``dial`` that are not made."""
+        return [link for dial in self._current for link in dial.missing]
+
+    def step(self, wait_s: float) -> None:
+        """Advance everything; wait up to ``wait_s`` for the first event."""
+        waits = [wait_s]
+        for dial in self._current:
+            if not dial.is_settled:
+                dial.advance()
+                waits.append(dial.wait_s())
+        self.connector.step(min(waits))
+
+    def give_up(self) -> None:
+        """Dial no more."""
+        for dial in self._current:
+            dial.give_up()
+
+    def report(self, rank: int) -> Report:
+        """The result of the last ``dial``."""
+        report = Report(rank)
+        for dial in self._current:
+            if dial.missing:
+                links = [(int(link.purpose), link.channel) for link in dial.missing]
+                tries = [(str(route), why) for route, why in dial.reasons.items()]
+                report.unreached[dial.peer] = Unreached(links, tries)
+            else:
+                report.reached.append(dial.peer)
+        return report
+
+    def take_over(self) -> dict[Link, Connected]:
+        """All connections, which belong to the caller now."""
+        self._collect()
+        made, self._made = self._made | self.listener.arrived, {}
+        self.listener.arrived.clear()
+        return made
+
+    def close(self) -> None:
+        """End everything that was not taken over."""
+        self.give_up()
+        self.listener.close()
+        self.connector.close()
+        for made in self.take_over().values():
+            made.socket.close()
+
+    def _collect(self) -> None:
+        for dial in self._current:
+            self._made |= dial.made
+            dial.made.clear()
+        self._current = []

@@ -1,9 +1,9 @@
-"""Where a rank waits for those who connect to it: each address of its own, strangers kept out.
+"""Listens for links at each address of this rank, and keeps unauthenticated peers out.
 
-Whoever connects has a few seconds to prove that it knows the job's secret and that it is the rank
-that is expected for this link; only then is anything that it says believed. Strangers cost one
-bounded buffer and a descriptor each, for a bounded time, and are a part of the descriptors at most;
-they are reported once per address and disturb nobody.
+A peer has a few seconds to prove that it knows the job's secret and that it is the rank expected
+for this link. Nothing else that it sends is used. An unauthenticated peer costs one bounded buffer
+and one descriptor for a bounded time. Such peers get a part of the descriptors at most, and are
+reported once per address.
 """
 
 from __future__ import annotations
@@ -14,105 +14,117 @@ import sys
 from collections.abc import Collection, Sequence
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.authentication import new_nonce
-from horovod.rendezvous.base.descriptors import accept_some, most_strangers
+from horovod.rendezvous.base.admission import (
+    UnauthenticatedPeers,
+    accept_some,
+    most_unauthenticated,
+)
+from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.base.handshake import Listener, ProtocolError
 from horovod.rendezvous.base.interfaces import Address, Listening
-from horovod.rendezvous.base.membership import Deadline
 from horovod.rendezvous.base.tcp import listening_socket
-from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
-from horovod.rendezvous.host.handshake import ProtocolError
-from horovod.rendezvous.links import handshake as greeting
 from horovod.rendezvous.links.connector import Connector, Stream, Talk
-from horovod.rendezvous.links.handshake import Claims, Connected, Verdict
+from horovod.rendezvous.links.handshake import (
+    PROTOCOL,
+    TAKE,
+    Claims,
+    Connected,
+    Verdict,
+    connected,
+)
 from horovod.rendezvous.links.plan import Link, Purpose
 
 __all__ = ["LinkListener"]
 
-_GREETING_TIMEOUT_S = 10.0
-_TURNS = 8
+_HANDSHAKE_TIMEOUT_S = 10.0
+_TURNS = 8  # of the selector, in which a peer can prove itself before it may be dropped
 _MAX_REPORTS = 20
 
 
 class LinkListener:
-    """Listens at ``addresses``; ``listening`` says where, and ``arrived`` who has come.
+    """Listens at ``addresses``. ``listening`` are those in use, ``arrived`` the links made.
 
-    ``close`` ends it; the connections in ``arrived`` are the caller's.
+    The connections in ``arrived`` belong to the caller. ``close`` ends the rest.
     """
 
     def __init__(
         self,
-        board: Connector,
+        connector: Connector,
         rank: int,
         secret: bytes,
         addresses: Sequence[Address],
     ) -> None:
         self.arrived: dict[Link, Connected] = {}
         self.listening: list[Listening] = []
-        self._board = board
+        self._connector = connector
         self._rank = rank
         self._secret = secret
         self._context = b""
-        self._friends: Collection[str] = ()
+        self._rank_addresses: Collection[str] = ()
         self._expected: dict[tuple[Purpose, int, int], Link] = {}
         self._listeners: list[socket.socket] = []
-        self._strangers: UnauthenticatedPeers[Stream] = UnauthenticatedPeers(most_strangers())
-        self._known: set[Stream] = set()  # ranks whose link is being made
+        self._unauthenticated: UnauthenticatedPeers[Stream] = UnauthenticatedPeers(
+            most_unauthenticated()
+        )
+        self._authenticated: set[Stream] = set()  # ranks whose link is being made
         self._reported: set[str] = set()
         for address in addresses:
-            # One that is still being configured, for example, is left out.
+            # An address may be unusable, for example while it is being configured.
             with contextlib.suppress(OSError):
                 self._listen(address)
 
-    def expect(self, links: Sequence[Link], context: bytes, friends: Collection[str]) -> None:
-        """Let the peers of these links in as well; ``friends`` are the addresses of all ranks."""
+    def expect(
+        self, links: Sequence[Link], context: bytes, rank_addresses: Collection[str]
+    ) -> None:
+        """Accept these links as well; ``rank_addresses`` are the addresses of all ranks."""
         self._context = context
-        self._friends = friends
+        self._rank_addresses = rank_addresses
         self._expected |= {(link.purpose, link.channel, link.peer): link for link in links}
 
-    def forgo(self, links: Sequence[Link]) -> None:
-        """Expect these no more, and keep nothing of them."""
+    def expect_no_more(self, links: Sequence[Link]) -> None:
+        """Refuse these links from now on, and close those that have arrived."""
         for link in links:
             self._expected.pop((link.purpose, link.channel, link.peer), None)
             self._close_arrived(link)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nobody is expected any more."""
+        """Whether all expected links have arrived."""
         return not self._expected
 
     @property
     def missing(self) -> set[int]:
-        """Ranks that are still expected."""
+        """Ranks of the expected links that have not arrived."""
         return {link.peer for link in self._expected.values()}
 
     def close(self) -> None:
-        """Stop listening and drop whoever has not proved anything yet."""
-        while (stream := self._strangers.first_to_go()) is not None:
-            self._strangers.remove(stream)
-            self._board.drop(stream)
-        for stream in self._known:
-            self._board.drop(stream)
-        self._known.clear()
+        """Stop listening and drop all connections whose handshake is not complete."""
+        while (stream := self._unauthenticated.first_to_go()) is not None:
+            self._unauthenticated.remove(stream)
+            self._connector.drop(stream)
+        for stream in self._authenticated:
+            self._connector.drop(stream)
+        self._authenticated.clear()
         for listener in self._listeners:
-            self._board.ignore(listener)
+            self._connector.ignore(listener)
             listener.close()
         self._listeners.clear()
 
     def _listen(self, address: Address) -> None:
         listener = listening_socket(address)
         self._listeners.append(listener)
-        self._board.listen(listener, lambda: self._accept(listener))
+        self._connector.listen(listener, lambda: self._accept(listener))
         self.listening.append(Listening(address, listener.getsockname()[1]))
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            # So few at once that each of them has many turns to prove itself.
-            for accepted, address in accept_some(listener, self._strangers.most // _TURNS):
-                if self._strangers.is_full:
+            # Few at once, so that each of them has many turns to prove itself.
+            for accepted, address in accept_some(listener, self._unauthenticated.most // _TURNS):
+                if self._unauthenticated.is_full:
                     self._make_room()
-                stream = Stream(accepted, Deadline(_GREETING_TIMEOUT_S), self._greet, self._on_end)
-                self._strangers.add(stream, address[0].partition("%")[0])
-                self._board.add(stream)
+                stream = Stream(accepted, Deadline(_HANDSHAKE_TIMEOUT_S), self._talk, self._on_end)
+                self._unauthenticated.add(stream, address[0].partition("%")[0])
+                self._connector.add(stream)
         except OSError as error:  # too many open files
             if not self._make_room():
                 raise InitError(
@@ -120,43 +132,43 @@ class LinkListener:
                 ) from None
 
     def _make_room(self) -> bool:
-        """One who has not proved anything goes, if there is one; a rank of ours comes again."""
-        stream = self._strangers.first_to_go()
+        """Drop an unauthenticated peer, if there is one; a rank of this job would dial again."""
+        stream = self._unauthenticated.first_to_go()
         if stream is None:
             return False
-        self._report(self._strangers.remove(stream) or "", "too many others have come since")
-        self._board.drop(stream)
+        self._report(self._unauthenticated.remove(stream) or "", "too many others have come since")
+        self._connector.drop(stream)
         return True
 
-    def _greet(self, stream: Stream) -> Talk:
-        nonce = new_nonce()
-        stream.send(greeting.encode_challenge(nonce))
-        greeting.check_magic((yield len(greeting.MAGIC)))
-        rest = yield greeting.HELLO_REST_BYTES
+    def _talk(self, stream: Stream) -> Talk:
+        side = Listener(PROTOCOL, self._secret)
+        stream.send(side.opening)
+        magic = yield len(PROTOCOL.magic)
+        PROTOCOL.check_magic(magic)
+        hello = magic + (yield PROTOCOL.hello_bytes - len(magic))
         try:
-            claims, theirs = greeting.read_hello(rest, self._secret, nonce)
+            claims = Claims.from_bytes(side.read_hello(hello))
         except ProtocolError:
-            stream.send(greeting.REFUSAL)  # so that it need not come again
+            stream.send(PROTOCOL.refusal)
             raise
-        self._strangers.remove(stream)
-        self._known.add(stream)
+        self._unauthenticated.remove(stream)
+        self._authenticated.add(stream)
         verdict = self._verdict(claims, stream)
-        stream.send(greeting.encode_verdict(self._secret, verdict, claims, theirs, nonce))
+        stream.send(side.reply(bytes((verdict,))))
         if verdict != Verdict.WELCOME:
             raise ProtocolError("a rank of this job that is not expected here")
-        if (yield len(greeting.TAKE)) != greeting.TAKE:
-            raise ProtocolError("it broke the protocol after its greeting")
-        stream.send(greeting.TAKE)
+        if (yield len(TAKE)) != TAKE:
+            raise ProtocolError("it broke the protocol after its handshake")
+        stream.send(TAKE)
         link = self._link_of(claims)
         if link is None:
-            raise ProtocolError(f"rank {claims.dialer} is expected no more")
+            raise ProtocolError(f"rank {claims.dialer} is not expected any more")
         self._expected.pop((link.purpose, link.channel, link.peer), None)
-        self._close_arrived(link)  # which was cut before it knew that it had arrived
-        keys = greeting.keys_of_listener(self._secret, claims, theirs, nonce)
-        self.arrived[link] = Connected(stream.socket, keys)
+        self._close_arrived(link)  # the dialer lost the earlier one before its TAKE was answered
+        self.arrived[link] = connected(stream.socket, side)
 
     def _link_of(self, claims: Claims) -> Link | None:
-        """The link that is expected, or has arrived and is made anew."""
+        """The link that is expected, or has arrived and is dialled again."""
         key = (claims.purpose, claims.channel, claims.dialer)
         arrived = {(link.purpose, link.channel, link.peer): link for link in self.arrived}
         return self._expected.get(key) or arrived.get(key)
@@ -178,18 +190,18 @@ class LinkListener:
         )
         if claims.listener != self._rank:
             return Verdict.OTHER_RANK
-        if claims.encode() != here.encode():
-            return Verdict.OTHER_MEETING
+        if claims.to_bytes() != here.to_bytes():
+            return Verdict.OTHER_BOOTSTRAP
         if self._link_of(claims) is None:
             return Verdict.NOT_EXPECTED
         return Verdict.WELCOME
 
     def _on_end(self, stream: Stream, reason: str | None) -> None:
-        peer = self._strangers.remove(stream) or ""
-        is_known = stream in self._known
-        self._known.discard(stream)
-        # A rank that finds a better address leaves the others without a word.
-        is_rank = is_known or (stream.was_left and peer in self._friends)
+        peer = self._unauthenticated.remove(stream) or ""
+        is_authenticated = stream in self._authenticated
+        self._authenticated.discard(stream)
+        # A rank that has found a better address closes its other connections silently.
+        is_rank = is_authenticated or (stream.was_closed_by_peer and peer in self._rank_addresses)
         if reason is not None and not is_rank:
             self._report(peer, reason)
 

@@ -1,17 +1,27 @@
-"""Which connections a rank has to ranks of other hosts: pure, and the same seen from both ends.
+"""Which links a rank has to ranks of other hosts, and the error when some cannot be made. Pure.
 
-*Channels* carry data: as many as the largest host has members; channel ``c`` belongs, on a host of
-``n``, to its ``c % n``-th member. Control is a binomial tree over the first ranks of the hosts (the
-parent of host ``i`` is ``i & (i - 1)``). News, of the world only, join each pair of first ranks.
+*Channels* carry data. There are as many as the largest host has members. On a host of ``n`` members
+channel ``c`` belongs to member ``c % n``. Control links form a binomial tree over the first ranks
+of the hosts (the parent of host ``i`` is ``i & (i - 1)``). News links, of the world only, join each
+pair of first ranks. Both ends of a link compute the same plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 
-__all__ = ["Link", "Purpose", "hosts_with", "plan_links"]
+from horovod.core.base.checked import MOST_RANKS, Fields, printable
+from horovod.core.base.ranks import ranks_text
+from horovod.errors import InitError
+from horovod.rendezvous.capabilities import RankCapabilities
+
+__all__ = ["Link", "Purpose", "Report", "Unreached", "failure_of", "hosts_with", "plan_links"]
+
+_MAX_ROWS = 48
+_HEAD = ("from", "to", "address", "result")
 
 
 class Purpose(IntEnum):
@@ -24,7 +34,7 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True)
 class Link:
-    """A connection to ``peer``, a rank of the set's ``host``-th host; ``channel`` is for data."""
+    """A connection to rank ``peer`` of the set's host ``host``. ``channel`` is 0 but for data."""
 
     purpose: Purpose
     host: int
@@ -35,14 +45,14 @@ class Link:
 def hosts_with(
     members: Sequence[int], hosts: Sequence[Sequence[int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """The members of a set by host, in rising rank; hosts without any are left out."""
+    """The members of a set by host, in rising rank; hosts without members are left out."""
     wanted = set(members)
     groups = [tuple(sorted(wanted.intersection(host))) for host in hosts]
     return tuple(sorted(group for group in groups if group))
 
 
 def plan_links(rank: int, hosts: Sequence[Sequence[int]], with_news: bool) -> list[Link]:
-    """The links of ``rank``, one of the members in ``hosts``; none if that is one host."""
+    """The links of ``rank``, a member in ``hosts``; none if there is one host."""
     own = next(index for index, host in enumerate(hosts) if rank in host)
     others = [index for index in range(len(hosts)) if index != own]
     links = []
@@ -63,3 +73,114 @@ def _parent(host: int) -> int:
 
 def _owner(host: Sequence[int], channel: int) -> int:
     return host[channel % len(host)]
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """(purpose, channel) of each missing link; each address with the reason why it failed."""
+
+    links: list[tuple[int, int]]
+    tries: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Which of the ranks that ``rank`` dialled it reached."""
+
+    rank: int
+    reached: list[int] = field(default_factory=list)
+    unreached: dict[int, Unreached] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The report as a message."""
+        unreached = [
+            {
+                "peer": peer,
+                "links": [{"purpose": p, "channel": c} for p, c in u.links],
+                "tries": [{"address": a, "why": why} for a, why in u.tries],
+            }
+            for peer, u in self.unreached.items()
+        ]
+        fields = {"rank": self.rank, "reached": self.reached, "unreached": unreached}
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes, ranks: Container[int]) -> Report:
+        """The report in ``text`` about some of ``ranks``. Raises BadMessageError."""
+        fields = Fields.read("report", text)
+
+        def known(rank: int, name: str) -> int:
+            if rank not in ranks:
+                raise fields.error(name, rank, "a rank of this bootstrap")
+            return rank
+
+        def unreached(of: Fields) -> tuple[int, Unreached]:
+            peer = known(of.integer("peer", 0, MOST_RANKS - 1), "unreached.peer")
+            return peer, Unreached(of.each("links", _link), of.each("tries", _try))
+
+        report = cls(
+            known(fields.integer("rank", 0, MOST_RANKS - 1), "rank"),
+            [known(rank, "reached") for rank in fields.integers("reached", 0, MOST_RANKS - 1)],
+            dict(fields.each("unreached", unreached)),
+        )
+        fields.close()
+        return report
+
+
+def _link(fields: Fields) -> tuple[int, int]:
+    purpose = fields.integer("purpose", min(Purpose), max(Purpose))
+    return purpose, fields.integer("channel", 0, MOST_RANKS)
+
+
+def _try(fields: Fields) -> tuple[str, str]:
+    return printable(fields.text("address", 255)), printable(fields.text("why", 4096))
+
+
+def failure_of(
+    ranks: Sequence[RankCapabilities],
+    hosts: Sequence[Sequence[int]],
+    reports: Sequence[Report],
+) -> InitError:
+    """The error with a table of which hosts reach which, failures first; the same on every rank.
+
+    Its ranks are those of all hosts that cannot connect to each other.
+    """
+    apart = {peer for report in reports for peer in report.unreached}
+    apart |= {report.rank for report in reports if report.unreached}
+    named = [rank for host in hosts if apart & set(host) for rank in host]
+    return InitError(_failure_text(ranks, hosts, reports), ranks=named)
+
+
+def _failure_text(
+    ranks: Sequence[RankCapabilities],
+    hosts: Sequence[Sequence[int]],
+    reports: Sequence[Report],
+) -> str:
+    names = {
+        rank: f"{ranks[host[0]].hostname} ({ranks_text(host)})" for host in hosts for rank in host
+    }
+    failures = [
+        (names[report.rank], names[peer], address, why)
+        for report in reports
+        for peer, unreached in report.unreached.items()
+        for address, why in unreached.tries or [("-", "no address of a kind that both have")]
+    ]
+    successes = {
+        (names[report.rank], names[peer], "", "connected")
+        for report in reports
+        for peer in report.reached
+    }
+    rows = [*dict.fromkeys(failures), *sorted(successes)]
+    left_out = len(rows) - _MAX_ROWS
+    more = f"\n  and {left_out} more" if left_out > 0 else ""
+    return (
+        "init: some hosts cannot connect to each other, in either direction. The attempts were:\n"
+        f"{_table([_HEAD, *rows[:_MAX_ROWS]])}{more}\n"
+        "In one direction at least, TCP connections to any unprivileged port must be allowed; "
+        "HOROVOD_GLOO_IFACE names the network interfaces that may be used, if not all of them."
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

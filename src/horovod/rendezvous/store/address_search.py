@@ -1,7 +1,7 @@
-"""Finds the one of several addresses at which a job's store answers, as seen from this machine.
+"""Finds at which of several addresses this machine reaches a job's store.
 
-For the launcher's agents: the launcher listens at several addresses of its machine and cannot know
-which of them another machine reaches.
+A store listens at several addresses of its machine and cannot know which of them other machines
+reach.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.membership import Deadline
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.store.client import StoreClient, address_text
 
 __all__ = ["find_store"]
@@ -23,13 +23,13 @@ _LEAST_TRY_S = 0.1
 def find_store(
     addresses: Sequence[tuple[str, int]], secret: bytes, timeout_s: float
 ) -> StoreClient:
-    """A connection to the store at one of ``addresses``: the first that proves to know ``secret``.
+    """A connection to the store at the first of ``addresses`` that proves to know ``secret``.
 
-    They are tried in their order, each a moment after the one before, without waiting for its
-    answer. ``address`` of the client tells which one it was. Blocks for ``timeout_s`` at most.
+    Each address is tried a moment after the one before, without waiting for its answer. The
+    client's ``address`` is the one that was found. Blocks for ``timeout_s`` at most.
 
     Raises:
-        InitError: none answered in time and authentically; the text has a reason for each.
+        InitError: no address gave an authentic answer in time; the text has a reason for each.
     """
     deadline = Deadline(timeout_s)
     search = _Search(secret, deadline)
@@ -40,8 +40,8 @@ def find_store(
             if waiting:
                 search.start(waiting.pop(0))
                 under_way += 1
-            patience_s = _STAGGER_S if waiting else deadline.remaining_s()
-            if search.has_ended_one(patience_s):
+            wait_s = _STAGGER_S if waiting else deadline.remaining_s()
+            if search.has_ended_one(wait_s):
                 under_way -= 1
             if search.found is not None:
                 return search.found
@@ -55,7 +55,7 @@ def find_store(
 
 
 class _Search:
-    """Tries addresses on threads of their own; the first client that authenticates is kept."""
+    """Tries each address on its own thread and keeps the first client that authenticates."""
 
     def __init__(self, secret: bytes, deadline: Deadline) -> None:
         self.found: StoreClient | None = None
@@ -67,12 +67,12 @@ class _Search:
         self._is_over = False
 
     def start(self, address: tuple[str, int]) -> None:
-        """Begin to try one address."""
-        name = f"horovod-reach-{address_text(address)}"
+        """Begin to try an address."""
+        name = f"horovod-find-store-{address_text(address)}"
         threading.Thread(target=self._try, args=(address,), name=name, daemon=True).start()
 
     def has_ended_one(self, wait_s: float) -> bool:
-        """Wait until a try has ended, well or not; False if none does in time."""
+        """Wait until a try has succeeded or failed; False if none does in time."""
         try:
             self._ended.get(timeout=wait_s).join()
         except queue.Empty:
@@ -80,7 +80,7 @@ class _Search:
         return True
 
     def end(self) -> None:
-        """Whoever succeeds from now on is closed at once."""
+        """From now on close each client that succeeds."""
         with self._lock:
             self._is_over = True
 

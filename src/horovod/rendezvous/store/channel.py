@@ -1,5 +1,6 @@
-"""One connection of a client to the launcher's store: both sides have proved that they know the
-job's secret, and each message carries a code. The first error ends it; ``StoreClient`` dials again.
+"""One connection of a client to the store, after the proof exchange, with a code on each message.
+
+The first error ends it; ``StoreClient`` dials again.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ import socket
 import time
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.authentication import is_proof, new_nonce, prove
+from horovod.rendezvous.base.authentication import RecordCodes
+from horovod.rendezvous.base.handshake import Dialer, ProtocolError, RefusedError
 from horovod.rendezvous.base.tcp import address_text, shorten_pauses
 from horovod.rendezvous.store import wire
 
@@ -18,19 +20,19 @@ _MESSAGE_S = 10.0  # for the rest of a message that has begun
 
 
 class StoreUnreachableError(InitError):
-    """Nobody listens where the store should be, or its name is unknown; that may change."""
+    """No process listens where the store should be, or its name is unknown; that may change."""
 
 
 class LostError(InitError):
-    """The connection was cut, or did not come about in time: another one may do better."""
+    """The connection was cut or not made in time; another one may succeed."""
 
 
 class SilentError(LostError):
-    """It is there, but has not answered in time."""
+    """The store is connected but has not answered in time."""
 
 
 class _UnansweredError(StoreUnreachableError, LostError):
-    """Nobody has answered, which is no proof that nobody listens."""
+    """There was no answer, which does not prove that no process listens."""
 
 
 class StoreChannel:
@@ -39,9 +41,9 @@ class StoreChannel:
     ``instance`` tells servers apart.
 
     Raises:
-        StoreUnreachableError: nobody listens.
-        LostError: see there.
-        InitError: who is there does not know the job's secret, or is no store of this version.
+        StoreUnreachableError: no process listens.
+        LostError: the connection was cut or not made in time.
+        InitError: the listener does not know the job's secret, or is no store of this version.
     """
 
     def __init__(
@@ -60,17 +62,17 @@ class StoreChannel:
         """The body of the answer to the body of a request.
 
         Raises:
-            SilentError: none has begun within ``timeout_s``.
-            LostError: the connection was cut, or somebody on the way has altered what it carries.
+            SilentError: no answer has begun within ``timeout_s``.
+            LostError: the connection was cut, or its bytes were altered on the way.
         """
         self._deadline = time.monotonic() + timeout_s
-        self._send(wire.frame(request, self._our_codes))
+        self._send(wire.frame(request, self._send_codes))
         received = self._receive(1)
         self._deadline = min(self._deadline, time.monotonic() + _MESSAGE_S)
         try:
-            while (body := wire.body_in(received, self._its_codes)) is None:
+            while (body := wire.body_in(received, self._receive_codes)) is None:
                 received += self._receive(wire.missing_bytes(received))
-        except ValueError as error:
+        except ProtocolError as error:
             raise LostError(f"init: the store at {self._name} sent {error}") from None
         except SilentError:
             raise LostError(
@@ -79,7 +81,7 @@ class StoreChannel:
         return body
 
     def close(self) -> None:
-        """May be repeated."""
+        """End the connection; may be repeated."""
         self._socket.close()
 
     def _connect(self, address: tuple[str, int], connect_s: float) -> socket.socket:
@@ -96,7 +98,7 @@ class StoreChannel:
             connected = socket.socket(family, kind, protocol)
             shorten_pauses(connected)
             try:
-                # What is left is shared with those still to be tried.
+                # The addresses share the time that is left.
                 left_s = deadline - time.monotonic()
                 connected.settimeout(max(left_s / (len(found) - number), 0.001))
                 connected.connect(target)
@@ -117,28 +119,30 @@ class StoreChannel:
         )
 
     def _authenticate(self, secret: bytes) -> None:
-        challenge = self._receive(wire.CHALLENGE_BYTES)
-        magic, theirs = challenge[: len(wire.MAGIC)], challenge[len(wire.MAGIC) :]
-        if magic != wire.MAGIC:
+        side = Dialer(wire.PROTOCOL, secret)
+        challenge = self._receive(wire.PROTOCOL.challenge_bytes)
+        magic = wire.PROTOCOL.magic
+        if not challenge.startswith(magic):
             raise InitError(
-                f"init: {self._name} is not a store of this version: it sent {magic!r}, "
-                f"expected {wire.MAGIC!r}; use one version of horovod everywhere"
+                f"init: {self._name} is not a store of this version: it sent "
+                f"{challenge[: len(magic)]!r}, expected {magic!r}; use one version of horovod "
+                "everywhere"
             )
-        mine = new_nonce()
-        self._send(wire.MAGIC + mine + prove(secret, wire.CLIENT_ROLE, theirs, mine))
-        welcome = self._receive(wire.WELCOME_BYTES)
-        if welcome == wire.REFUSAL:
+        self._send(side.hello(challenge))
+        try:
+            self.instance = side.read_reply(self._receive(wire.PROTOCOL.reply_bytes))
+        except RefusedError:
             raise InitError(
                 f"init: the store at {self._name} refused this process: "
                 "_HOROVOD_SECRET_KEY is not this job's"
-            )
-        self.instance, proof = welcome[: wire.INSTANCE_BYTES], welcome[wire.INSTANCE_BYTES :]
-        if not is_proof(proof, secret, wire.SERVER_ROLE, mine, theirs, self.instance):
+            ) from None
+        except ProtocolError:
             raise InitError(
                 f"init: the store at {self._name} does not know the job's secret "
                 "(_HOROVOD_SECRET_KEY); it may belong to another job"
-            )
-        self._our_codes, self._its_codes = wire.codes_of(secret, theirs, mine)
+            ) from None
+        self._send_codes = RecordCodes(side.send_key)
+        self._receive_codes = RecordCodes(side.receive_key)
 
     def _send(self, data: bytes) -> None:
         self._arm()

@@ -1,8 +1,8 @@
 """A key-value store that all ranks of a job can reach while they find each other.
 
-``Store`` is what the mesh needs of it; ``StoreClient`` speaks to the ``StoreServer`` inside our
-launcher, ``torchrun.TorchStore`` to the one that torchrun keeps. A client is used by one thread at
-a time and may stay open, silent, for as long as the process lives.
+``Store`` is what the bootstrap needs. ``StoreClient`` connects to a launcher's ``StoreServer``,
+``torchrun.TorchStore`` to torchrun's store. One thread at a time uses a client. Its connection may
+stay open without traffic for the life of the process.
 """
 
 from __future__ import annotations
@@ -33,33 +33,32 @@ __all__ = [
     "address_text",
 ]
 
-# What the keys begin with under which processes tell the report of their job.
+# Prefix of the keys under which processes publish values for the report of their job.
 REPORT_KEYS = "report/"
 
-# How much longer than the server a client waits for an answer: only a stopped server is that late.
+# A client waits longer than the server by this time: only a stopped server is that late.
 _GRACE_S = 5.0
 
-_MOST_CERTAIN = 3  # so often in a row one is told the same before it is believed
+_MOST_CERTAIN = 3  # failures in a row that prove that there is no store of this job
 _PAUSE_S, _MOST_PAUSE_S = 0.05, 0.5
-# Where a listener is flooded the system loses who connects, who then does better to connect anew;
-# who is connected waits for its turn, and would lose it.
+# The system drops connection requests at a flooded listener, so a new request soon is better.
 _CONNECT_S, _MOST_CONNECT_S = 1.0, 8.0
-_PATIENCE_S = 20.0
-_AFTERWARDS_S = 5.0  # with a store that was lost when the job had long begun
+_HANDSHAKE_S = 20.0  # longer: a connected client would lose its turn at the server
+_RECONNECT_S = 5.0  # for a store that is lost after the start of the job
 
 
 class Store(Protocol):
     """Small values under text keys, visible to every rank; a later ``set`` replaces the value."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Store ``value``; blocks until the store has it. InitError if the store is gone."""
+        """Store ``value``; blocks until the store has it. InitError if the store is lost."""
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """The value of ``key``; blocks until some rank has set it.
 
         Raises:
-            TimeoutError: nobody set it within ``timeout_s``; the store stays usable.
-            InitError: the store is gone.
+            TimeoutError: it was not set within ``timeout_s``; the store stays usable.
+            InitError: the store is lost.
         """
 
     def close(self) -> None:
@@ -67,22 +66,23 @@ class Store(Protocol):
 
 
 class AbandonedError(InitError):
-    """What the store was asked for belongs to a world that will not be; the text says why."""
+    """The key belongs to a world that has been given up; the text says why."""
 
 
 class StoreClient:
     """A connection to the launcher's ``StoreServer`` at ``(host, port)``.
 
-    ``host`` is a name or an IPv4 or IPv6 address; of a name's addresses the first that can be
-    connected to is used. Construction connects and authenticates both sides, within ``timeout_s``:
-    a connection that is cut, or gets no answer, is dialled again until then. What says for certain
-    that there is no store of this job (nobody listens, another secret) is believed the third time.
+    ``host`` is a name or an IPv4 or IPv6 address. Of several addresses of a name, the first that
+    can be connected is used. Construction connects and authenticates both sides within
+    ``timeout_s``; until then it dials again when a connection is cut or gets no answer. After three
+    failures in a row that prove that there is no store of this job (no listener, another secret) it
+    gives up.
 
-    A connection that is cut later is dialled again as long, or for a few seconds, and what was
-    asked is asked again; the server does nothing twice.
+    When a connection is cut later, the client dials again until the same time, or for a few
+    seconds, and sends its request again. The server does a request once.
 
     Raises:
-        StoreUnreachableError: nobody listens.
+        StoreUnreachableError: no process listens.
         InitError: the other side does not know the job's secret.
     """
 
@@ -126,11 +126,11 @@ class StoreClient:
                 raise InitError(f"init: the connection to the store at {self._name} has ended")
             self._count += 1
             request = wire.Request(operation, key.encode(), value, 0, self._id, self._count)
-            wire.check_size(wire.encode_request(request))
+            wire.check_size(request.to_bytes())
             try:
                 body = self._exchange(request, timeout_s)
             except BaseException:
-                # Interrupted between question and answer: the next answer would be the wrong one.
+                # Interrupted before the answer, which the next request would take for its own.
                 self.close()
                 raise
         if body[0] == wire.Status.ABANDONED:
@@ -140,21 +140,21 @@ class StoreClient:
         return body[0], body[1:]
 
     def _exchange(self, request: wire.Request, timeout_s: float) -> bytes:
-        """The body of the answer, from whichever connection gets it."""
+        """The body of the answer, over this connection or a later one."""
         until = time.monotonic() + timeout_s
         attempts: _Attempts | None = None
         while True:
             left_s = max(0.0, until - time.monotonic())
             timed = replace(request, timeout_ms=math.ceil(left_s * 1000))
             try:
-                body = self._channel.ask(wire.encode_request(timed), left_s + _GRACE_S)
+                body = self._channel.ask(timed.to_bytes(), left_s + _GRACE_S)
             except SilentError:
                 raise
             except LostError as error:
                 self._channel.close()
                 if attempts is None:
-                    afterwards = time.monotonic() + _AFTERWARDS_S
-                    attempts = self._attempts(max(self._start_until, afterwards))
+                    until_s = time.monotonic() + _RECONNECT_S
+                    attempts = self._attempts(max(self._start_until, until_s))
                 elif not attempts.pause():
                     raise
                 self._dial_again(error, attempts)
@@ -170,20 +170,20 @@ class StoreClient:
             raise InitError(f"{lost}; {error.reason}") from None
         if channel.instance != self._channel.instance:
             channel.close()
-            raise InitError(f"{lost}; another one, which knows nothing of this job, is there now")
+            raise InitError(f"{lost}; another store, which has no values of this job, is there now")
         self._channel = channel
-        if self.is_closed:  # meanwhile, by another thread
+        if self.is_closed:  # another thread has closed it meanwhile
             channel.close()
 
     def _dial(self, attempts: _Attempts) -> StoreChannel:
-        """A connection, tried for until one comes about; failures that are certain count."""
+        """Dial until a connection is made, or until too many failures are certain."""
         certain = 0
         while True:
             try:
                 return StoreChannel(
                     self.address,
                     self._secret,
-                    timeout_s=attempts.patience_s,
+                    timeout_s=attempts.timeout_s,
                     connect_s=attempts.connect_s,
                 )
             except InitError as error:
@@ -196,23 +196,23 @@ class StoreClient:
 
 
 class _Attempts:
-    """How often a store is dialled, and until when: ever more rarely, not all at one moment."""
+    """When a store is dialled, and until when: with growing pauses, which differ among clients."""
 
-    def __init__(self, until: float, haste: float, has_ended: threading.Event) -> None:
+    def __init__(self, until: float, pause_factor: float, has_ended: threading.Event) -> None:
         self._until = until
-        self._haste = haste
+        self._pause_factor = pause_factor
         self._has_ended = has_ended
         self._pause_s = _PAUSE_S
         self.connect_s = _CONNECT_S
 
     @property
-    def patience_s(self) -> float:
-        """With one connection, until both sides have proved themselves."""
-        return min(max(self._until - time.monotonic(), 0.001), _PATIENCE_S)
+    def timeout_s(self) -> float:
+        """For one connection, until both sides have proved themselves."""
+        return min(max(self._until - time.monotonic(), 0.001), _HANDSHAKE_S)
 
     def pause(self) -> bool:
-        """Wait until it is time for the next; False if there is to be none."""
-        pause_s = self._pause_s * self._haste
+        """Wait until it is time for the next attempt; False if there is none."""
+        pause_s = self._pause_s * self._pause_factor
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
         self.connect_s = min(1.5 * self.connect_s, _MOST_CONNECT_S)
         if time.monotonic() + pause_s >= self._until:

@@ -1,7 +1,7 @@
-"""The job's store inside rank 0, for jobs that no launcher of ours keeps one for.
+"""The job's store inside rank 0, for jobs without a launcher of ours.
 
-How the other ranks get to know its addresses and the secret is up to what started them: a broadcast
-over MPI, a file that only the user can read.
+The other ranks get its addresses and the secret by a broadcast over MPI, or from a file that only
+the user can read.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ __all__ = ["HostedStore", "start_store"]
 
 @dataclass(frozen=True)
 class HostedStore:
-    """Where the store listens, and the job's secret; ``server`` is there on rank 0 only."""
+    """Where the store listens, and the job's secret; ``server`` is None on all ranks but rank 0."""
 
     addresses: tuple[tuple[str, int], ...]
     secret: bytes = field(repr=False)
     server: StoreServer | None = None
 
-    def encoded(self) -> bytes:
-        """What the others need, secret included: for a way that nobody else can read."""
+    def to_bytes(self) -> bytes:
+        """What the other ranks need. It contains the secret, so no other user may read it."""
         secret = base64.b64encode(self.secret).decode()
         return json.dumps({"addresses": self.addresses, "secret": secret}).encode()
 
     @classmethod
-    def decoded(cls, message: bytes) -> HostedStore:
-        """The contrary of ``encoded``; ValueError for anything else."""
+    def from_bytes(cls, message: bytes) -> HostedStore:
+        """The inverse of ``to_bytes``; ValueError for anything else."""
         try:
             fields = Fields.read("store", message)
             addresses = fields.addresses("addresses")
@@ -54,14 +54,14 @@ class HostedStore:
 def start_store(spans_hosts: bool, interfaces: Sequence[str] = ()) -> HostedStore:
     """Serve a store in this process, with a new secret, until it is closed.
 
-    It listens on the loopback interface; for several hosts on all addresses that they may reach, of
-    ``interfaces`` alone if any are named.
+    It listens on the loopback interface. With ``spans_hosts`` it listens at all addresses that
+    other hosts may reach, only on ``interfaces`` if any are named.
 
     Raises:
         InitError: there is no such interface.
     """
     secret = os.urandom(SECRET_BYTES)
-    from horovod.rendezvous.store.server import StoreServer  # no other rank needs it
+    from horovod.rendezvous.store.server import StoreServer  # other ranks do not need it
 
     hosts = _reachable(interfaces) if spans_hosts else []
     server = StoreServer(secret, addresses=[(host, 0) for host in hosts or ["127.0.0.1"]])
@@ -70,6 +70,6 @@ def start_store(spans_hosts: bool, interfaces: Sequence[str] = ()) -> HostedStor
 
 
 def _reachable(interfaces: Sequence[str]) -> list[str]:
-    """Addresses with a meaning beyond this machine and its links."""
+    """Addresses that are not loopback or link-local."""
     found = local_addresses(interfaces)
     return [a.host for a in found if not (a.ip.is_loopback or a.ip.is_link_local)]

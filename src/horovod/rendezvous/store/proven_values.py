@@ -1,7 +1,7 @@
-"""Values of any length in a store that strangers may write to: in chunks, under one proof.
+"""Values of any length, in chunks under one proof, in a store that other programs may write to.
 
-The proof (``authentication.prove``) is over role, key and the whole value. So nobody without the
-secret can write a value, alter one, leave a chunk out, or take it from another value or key.
+The proof (``authentication.prove``) is over role, key and the whole value. Without the secret a
+value cannot be written or altered, and no chunk can be left out or taken from another value or key.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = ["ProvenValues", "UnprovenError"]
 
 _CHUNK_BYTES = 60_000
 _MOST_CHUNKS = 4096  # of one value, 245 MB
-_HEAD = struct.Struct(f"!{PROOF_BYTES}sI")  # the proof, how many chunks follow
+_HEAD = struct.Struct(f"!{PROOF_BYTES}sI")  # the proof, the number of further chunks
 
 
 class UnprovenError(Exception):
-    """What is under a key was not left there by a process that knows the secret."""
+    """The value under a key was not written by a process that knows the secret."""
 
 
 class ProvenValues:
-    """The values of one ``role`` in ``store``; a key is used once, in one world."""
+    """The values of one ``role`` in ``store``; each key is used once."""
 
     def __init__(self, store: Store, secret: bytes, role: bytes) -> None:
         self._store = store
@@ -31,7 +31,7 @@ class ProvenValues:
         self._role = role
 
     def put(self, key: str, value: bytes) -> None:
-        """Leave ``value`` under ``key``; its first chunk, which counts the others, comes last."""
+        """Set ``key`` to ``value``. The first chunk, which counts the others, is written last."""
         starts = range(_CHUNK_BYTES, len(value), _CHUNK_BYTES)
         for number, start in enumerate(starts):
             self._store.set(f"{key}/{number}", value[start : start + _CHUNK_BYTES])
@@ -39,10 +39,10 @@ class ProvenValues:
         self._store.set(key, _HEAD.pack(proof, len(starts)) + value[:_CHUNK_BYTES])
 
     def take(self, key: str, wait_s: float) -> bytes | None:
-        """The value under ``key``; None if none is there in time.
+        """The value under ``key``; None if there is none in time.
 
         Raises:
-            UnprovenError: something else is there.
+            UnprovenError: it has no valid proof.
         """
         try:
             first = self._store.get(key, wait_s)

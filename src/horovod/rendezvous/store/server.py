@@ -1,11 +1,11 @@
-"""The store inside our launcher: one thread, one selector, no work while nobody asks.
+"""The store's server: one thread and one selector, which sleep while there are no requests.
 
-Bound to the loopback interface or to the addresses given, never to all. A connection proves that
-it knows the job's secret before anything it sends is interpreted; one that is slow, wrong, too
-large or broken off in the middle is dropped and reported once per address, and the others never
-notice. What strangers and clients can make it keep is bounded, descriptors included; clients are
-served before strangers, and strangers before who has yet to be accepted. ``get`` of an absent key
-is parked here until it is set.
+It listens on the loopback interface or at the given addresses, never at all addresses. A client
+proves that it knows the job's secret before the server interprets anything from it. A peer that is
+slow, wrong, too large or ends in the middle of a message is dropped and reported once per address;
+other clients do not notice. The memory and descriptors that peers can use are bounded. Clients are
+served before unauthenticated peers, and these before new connections. A ``get`` of an absent key is
+parked until the key is set.
 """
 
 from __future__ import annotations
@@ -22,39 +22,46 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from horovod.rendezvous.base.descriptors import accept_some, most_strangers
+from horovod.rendezvous.base.admission import (
+    UnauthenticatedPeers,
+    accept_some,
+    most_unauthenticated,
+)
+from horovod.rendezvous.base.deadlines import Timers
+from horovod.rendezvous.base.handshake import ProtocolError
 from horovod.rendezvous.base.tcp import shorten_pauses
-from horovod.rendezvous.base.timers import Timers
-from horovod.rendezvous.base.unauthenticated import UnauthenticatedPeers
 from horovod.rendezvous.store import wire
-from horovod.rendezvous.store.peer import DropError, StorePeer
+from horovod.rendezvous.store.peer import StorePeer
 from horovod.rendezvous.store.values import FullError, StoredValues
 
 __all__ = ["StoreServer"]
 
 _MAX_REPORTS = 20
-_MOST_CLIENTS = 65_536  # whose last request is remembered
-_BACKLOG = 1024  # a longer one would only be longer to wait in
-_TURNS = 8
-_REST_S = 0.1  # without descriptors, before it listens again
+_MOST_CLIENTS = 65_536  # whose last request number is kept
+_BACKLOG = 1024  # a longer one would only make the wait longer
+_TURNS = 8  # of the selector, in which a peer can prove itself before it may be dropped
+_PAUSE_S = 0.1  # without descriptors, before it listens again
 _LOOPBACK = (("127.0.0.1", 0),)
 
 
 def _to_stderr(text: str) -> None:
-    with suppress(OSError, ValueError):  # the server goes on if nobody reads it
+    with suppress(OSError, ValueError):  # stderr may be closed
         sys.stderr.write(f"horovod: {text}\n")
 
 
 class StoreServer:
     """Serves ``StoreClient``s that know ``secret``, at ``addresses`` (port 0: the system chooses).
 
-    From construction on, ``addresses`` are where; ``address`` is the first of them. ``start``
-    begins to serve on a thread of its own, ``close`` ends that thread and every connection.
-    ``io_timeout_s`` bounds the hello and each frame, not the silence between frames. At most
-    ``max_strangers``, by default a quarter of the descriptors, have yet to prove that they know the
-    secret; for more of them the oldest go. ``report``
-    gets a line for the first connection dropped of each address, ``on_set`` each key and value that
-    a client has set, both on the server's thread.
+    After construction ``addresses`` has the real ports; ``address`` is the first of them. ``start``
+    begins to serve on a new thread. ``close`` ends that thread and every connection.
+
+    Args:
+        io_timeout_s: limit for the hello and for each frame, not for the time between frames.
+        max_unauthenticated: limit of peers without a proof, by default a quarter of the
+            descriptors; above it the oldest are dropped.
+        report: gets a line for the first dropped connection of each address, on the server's
+            thread.
+        on_set: gets each key and value that a client has set, on the server's thread.
 
     Raises:
         OSError: an address is not this machine's or is taken.
@@ -66,7 +73,7 @@ class StoreServer:
         *,
         addresses: Sequence[tuple[str, int]] = _LOOPBACK,
         io_timeout_s: float = 10.0,
-        max_strangers: int | None = None,
+        max_unauthenticated: int | None = None,
         report: Callable[[str], None] = _to_stderr,
         on_set: Callable[[str, bytes], None] = lambda key, value: None,
     ) -> None:
@@ -75,19 +82,19 @@ class StoreServer:
         self._report = report
         self._on_set = on_set
         self._reported: set[str] = set()
-        self._shelf = StoredValues()
+        self._values = StoredValues()
         self._orders: deque[Callable[[], None]] = deque()
         self._is_closing = False
         self._instance = os.urandom(wire.INSTANCE_BYTES)
         self._peers: set[StorePeer] = set()
-        self._strangers: UnauthenticatedPeers[StorePeer] = UnauthenticatedPeers(
-            max_strangers or most_strangers()
+        self._unauthenticated: UnauthenticatedPeers[StorePeer] = UnauthenticatedPeers(
+            max_unauthenticated or most_unauthenticated()
         )
         self._parked: dict[bytes, dict[StorePeer, None]] = {}
-        self._done: dict[bytes, int] = {}  # by client, the number of its last set
+        self._done: dict[bytes, int] = {}  # client -> number of its last set
         self._timers: Timers[StorePeer] = Timers()
         self._listen_again_at: float | None = None
-        self._has_rested = False
+        self._has_paused = False
         self._listeners = _listen(addresses)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -98,11 +105,11 @@ class StoreServer:
         self.address = self.addresses[0]
 
     def start(self) -> None:
-        """Begin to serve; connections made since construction have waited in the backlog."""
+        """Begin to serve. Connections since construction wait in the backlog."""
         self._thread.start()
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Listen at further addresses, and soon serve there; where that is. From any thread.
+        """Listen at further addresses and return them; from any thread. Serving begins soon.
 
         Raises:
             OSError: as for construction.
@@ -120,11 +127,11 @@ class StoreServer:
         return added
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep ``value`` as if a client had set it; from any thread, done soon."""
+        """Set ``key`` as a client would; from any thread, done soon."""
         self._order(lambda: self._put(key.encode(), value))
 
     def abandon(self, scope: str, reason: str) -> None:
-        """Drop all keys that begin with ``scope``; who waits for one, or will, gets ``reason``.
+        """Drop all keys that begin with ``scope``; requests for them fail with ``reason``.
 
         From any thread, done soon.
         """
@@ -132,18 +139,18 @@ class StoreServer:
 
     def drop(self, scope: str) -> None:
         """Drop the values under keys that begin with ``scope``; from any thread, done soon."""
-        self._order(lambda: self._shelf.drop(scope.encode()))
+        self._order(lambda: self._values.drop(scope.encode()))
 
     def found(self, scope: str) -> dict[str, bytes]:
-        """What is under keys that begin with ``scope``; from any thread while it serves.
+        """The values of keys that begin with ``scope``; from any thread while the server runs.
 
-        Blocks until what was set before has been kept; nothing if that takes too long.
+        Blocks until earlier calls of ``set`` are done; empty if that takes too long.
         """
         values: dict[str, bytes] = {}
         is_read = threading.Event()
 
         def read() -> None:
-            values.update(self._shelf.found(scope.encode()))
+            values.update(self._values.found(scope.encode()))
             is_read.set()
 
         self._order(read)
@@ -155,7 +162,7 @@ class StoreServer:
         if self._thread.is_alive():
             self._wake_writer.send(b"x")
             self._thread.join()
-        self._take_orders()  # one may have brought listeners
+        self._take_orders()  # an order may add listeners
         for peer in self._peers:
             peer.socket.close()
         self._peers.clear()
@@ -223,7 +230,7 @@ class StoreServer:
                 what = "whole message" if peer.is_authentic else "proof of the secret"
                 self._drop(peer, f"no {what} within {self._io_timeout_s:g} s")
 
-    # Who comes.
+    # New connections.
 
     def _watch(self, listeners: Sequence[socket.socket]) -> None:
         for listener in listeners:
@@ -233,24 +240,23 @@ class StoreServer:
         if self._listen_again_at is not None:
             return
         try:
-            # So few at once that each of them has many turns to prove itself.
-            for accepted, address in accept_some(listener, self._strangers.most // _TURNS):
-                if self._strangers.is_full:
-                    self._make_room(f"{len(self._strangers)} others have none either")
+            # Few at once, so that each of them has many turns to prove itself.
+            for accepted, address in accept_some(listener, self._unauthenticated.most // _TURNS):
+                if self._unauthenticated.is_full:
+                    self._make_room(f"{len(self._unauthenticated)} others have none either")
                 self._welcome(accepted, address)
         except OSError as error:
-            # Without strangers what is open is ours or the clients', and waiting is all there is.
             if not self._make_room(str(error)):
-                self._rest(str(error))
+                self._pause(str(error))
 
     def _welcome(self, accepted: socket.socket, address: Any) -> None:
         peer = StorePeer(accepted, address, self._secret, self._instance, self._io_timeout_s)
         self._peers.add(peer)
-        self._strangers.add(peer, peer.host)
+        self._unauthenticated.add(peer, peer.host)
         self._selector.register(accepted, selectors.EVENT_READ, peer)
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A client whose machine is gone must not be kept for ever.
+            # Keepalive ends the connection of a machine that is gone.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             peer.flush()
         except OSError as error:
@@ -258,21 +264,21 @@ class StoreServer:
         self._time(peer)
 
     def _make_room(self, reason: str) -> bool:
-        """One who has not proved anything goes, if there is one."""
-        stranger = self._strangers.first_to_go()
-        if stranger is not None:
-            self._drop(stranger, f"no proof of the secret yet and {reason}")
-        return stranger is not None
+        """Drop an unauthenticated peer, if there is one."""
+        peer = self._unauthenticated.first_to_go()
+        if peer is not None:
+            self._drop(peer, f"no proof of the secret yet and {reason}")
+        return peer is not None
 
-    def _rest(self, reason: str) -> None:
-        if not self._has_rested:
+    def _pause(self, reason: str) -> None:
+        if not self._has_paused:
             self._report(f"store: new connections have to wait: {reason}")
-        self._has_rested = True
+        self._has_paused = True
         for listener in self._listeners:
             self._selector.unregister(listener)
-        self._listen_again_at = time.monotonic() + _REST_S
+        self._listen_again_at = time.monotonic() + _PAUSE_S
 
-    # What they say.
+    # Requests.
 
     def _advance(self, peer: StorePeer, events: int) -> None:
         if peer not in self._peers:
@@ -282,7 +288,7 @@ class StoreServer:
                 peer.flush()
             if events & selectors.EVENT_READ:
                 self._read(peer)
-        except (DropError, OSError) as error:
+        except (ProtocolError, OSError) as error:
             self._drop(peer, str(error))
         self._time(peer)
 
@@ -294,14 +300,14 @@ class StoreServer:
         while (request := peer.next_request()) is not None:
             self._handle(peer, request)
         if peer.is_authentic:
-            self._strangers.remove(peer)
+            self._unauthenticated.remove(peer)
 
     def _handle(self, peer: StorePeer, request: wire.Request) -> None:
-        if (reason := self._shelf.reason_against(request.key)) is not None:
+        if (reason := self._values.reason_against(request.key)) is not None:
             peer.answer(wire.Status.ABANDONED, reason)
         elif request.operation == wire.Operation.SET:
             peer.answer(*self._set(request))
-        elif (value := self._shelf.get(request.key)) is not None:
+        elif (value := self._values.get(request.key)) is not None:
             peer.answer(wire.Status.DONE, value)
         else:
             peer.parked_key = request.key
@@ -309,9 +315,9 @@ class StoreServer:
             self._parked.setdefault(request.key, {})[peer] = None
 
     def _set(self, request: wire.Request) -> tuple[wire.Status, bytes]:
-        """Once, even if a client that has lost its connection says it again; the answer."""
+        """Set the key once, even if a client sends the request again; the answer."""
         if request.number <= self._done.get(request.client, -1):
-            # Again, or held back on a connection that the client has left since.
+            # Sent again, or delayed on a connection that the client has left.
             return wire.Status.DONE, b""
         try:
             self._put(request.key, request.value)
@@ -321,18 +327,18 @@ class StoreServer:
         self._done[request.client] = request.number
         if len(self._done) > _MOST_CLIENTS:
             del self._done[next(iter(self._done))]
-        # Before the client goes on, and perhaps ends.
+        # Before the answer, since the client may end after it.
         self._on_set(request.key.decode(errors="replace"), request.value)
         return wire.Status.DONE, b""
 
     def _put(self, key: bytes, value: bytes) -> None:
-        self._shelf.put(key, value)
+        self._values.put(key, value)
         for waiting in list(self._parked.get(key, ())):
             self._unpark(waiting)
             self._answer(waiting, wire.Status.DONE, value)
 
     def _abandon(self, scope: bytes, reason: bytes) -> None:
-        self._shelf.abandon(scope, reason)
+        self._values.abandon(scope, reason)
         for key in [key for key in self._parked if key.startswith(scope)]:
             for waiting in list(self._parked[key]):
                 self._unpark(waiting)
@@ -354,7 +360,7 @@ class StoreServer:
         self._time(peer)
 
     def _time(self, peer: StorePeer) -> None:
-        """After anything has been done with it: when and what comes next."""
+        """Update the deadline and the awaited events of a peer after each action."""
         if peer not in self._peers:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.is_slow else 0)
@@ -375,7 +381,7 @@ class StoreServer:
     def _forget(self, peer: StorePeer) -> None:
         self._unpark(peer)
         self._peers.discard(peer)
-        self._strangers.remove(peer)
+        self._unauthenticated.remove(peer)
         self._timers.set(peer, None)
         self._selector.unregister(peer.socket)
         peer.socket.close()

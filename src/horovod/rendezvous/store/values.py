@@ -1,20 +1,20 @@
-"""What a store keeps: values under keys, bounded in bytes, and scopes that were abandoned."""
+"""What a store keeps: values under keys, limited in bytes, and abandoned scopes."""
 
 from __future__ import annotations
 
 __all__ = ["FullError", "StoredValues"]
 
 _MAX_STORED_BYTES = 256 * 1024 * 1024
-# A client that asks about a scope which was abandoned so many scopes ago has missed everything.
+# A scope that was abandoned longer ago is forgotten; no client asks for it any more.
 _MOST_ABANDONED = 256
 
 
 class FullError(Exception):
-    """There is no room for another value; the text says how much there is."""
+    """There is no room for another value; the text says how much the store holds."""
 
 
 class StoredValues:
-    """Values by key. One thread at a time."""
+    """Values by key, for one thread at a time."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -22,7 +22,7 @@ class StoredValues:
         self._abandoned: dict[bytes, bytes] = {}
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Keep ``value``, in place of an earlier one. Raises FullError."""
+        """Set ``key`` to ``value``. Raises FullError."""
         earlier = self._values.get(key)
         added = len(value) - len(earlier or b"")
         added += len(key) if earlier is None else 0
@@ -56,7 +56,7 @@ class StoredValues:
             self._stored_bytes -= len(key) + len(self._values.pop(key))
 
     def reason_against(self, key: bytes) -> bytes | None:
-        """Why nobody may wait for ``key`` or set it any more; None if its scope is in use."""
+        """Why ``key`` must not be set or waited for; None if its scope is in use."""
         for scope, reason in self._abandoned.items():
             if key.startswith(scope):
                 return reason

@@ -1,16 +1,13 @@
-"""What travels between a store's client and its server: the hello, and frames of a few bytes.
+"""What a store's client and its server send: the proof exchange, then frames of a few bytes.
 
-    server -> client   MAGIC, nonce                                   40 bytes
-    client -> server   MAGIC, nonce, proof as client                  72 bytes
-    server -> client   instance, proof as server over it, or REFUSAL  48 bytes
+    base/handshake.py: challenge, hello without a statement, reply that answers with the instance
     then, one at a time:
-    client -> server   length, Request, code                          4 + n + 32 bytes
-    server -> client   length, status, value, code                    4 + n + 32 bytes
+    client -> server   length, request, code         4 + n + 32 bytes
+    server -> client   length, status, value, code   4 + n + 32 bytes
 
-Until both proofs are verified only lengths known in advance are read and nothing is interpreted.
-From then on each frame carries a code under a key of this connection and direction, over its
-running number, length and body; nothing is interpreted before it holds. ``instance`` tells one
-server from another at the same address.
+``instance`` tells one server from another at the same address. Each frame carries a code under the
+key of its direction, over its running number, length and body. Nothing in a frame is interpreted
+before its code holds.
 """
 
 from __future__ import annotations
@@ -19,53 +16,30 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from horovod.rendezvous.base.authentication import (
-    CODE_BYTES,
-    NONCE_BYTES,
-    PROOF_BYTES,
-    RecordCodes,
-    derive_key,
-)
+from horovod.rendezvous.base.authentication import CODE_BYTES, RecordCodes
+from horovod.rendezvous.base.handshake import Protocol, ProtocolError
 
 __all__ = [
-    "CHALLENGE_BYTES",
     "CLIENT_BYTES",
-    "CLIENT_ROLE",
-    "FRAME_BYTES",
-    "HELLO_BYTES",
-    "INSTANCE_BYTES",
     "LENGTH",
-    "MAGIC",
     "MAX_BODY_BYTES",
-    "MAX_KEY_BYTES",
-    "REFUSAL",
-    "SERVER_ROLE",
-    "WELCOME_BYTES",
+    "PROTOCOL",
     "Operation",
     "Request",
     "Status",
     "body_in",
     "check_size",
-    "codes_of",
-    "decode_request",
-    "encode_request",
     "frame",
+    "frame_bytes",
     "missing_bytes",
 ]
 
-MAGIC = b"hvdstor2"  # the last character is the protocol's version
-CHALLENGE_BYTES = len(MAGIC) + NONCE_BYTES
-HELLO_BYTES = len(MAGIC) + NONCE_BYTES + PROOF_BYTES
 INSTANCE_BYTES = 16
-WELCOME_BYTES = INSTANCE_BYTES + PROOF_BYTES
-REFUSAL = bytes(WELCOME_BYTES)  # in place of a welcome, to who does not know the secret
-CLIENT_ROLE = b"horovod store client"
-SERVER_ROLE = b"horovod store server"
+PROTOCOL = Protocol(b"hvdstor3", answer_bytes=INSTANCE_BYTES)
 
 LENGTH = struct.Struct("!I")
 MAX_BODY_BYTES = 64 * 1024
-MAX_KEY_BYTES = 255
-FRAME_BYTES = LENGTH.size + CODE_BYTES  # beside the body
+_MAX_KEY_BYTES = 255
 CLIENT_BYTES = 16
 # Operation, client, number of the request, timeout in ms, length of the key.
 _REQUEST = struct.Struct(f"!B{CLIENT_BYTES}sQIB")
@@ -83,16 +57,16 @@ class Status(IntEnum):
 
     DONE = 0
     TIMEOUT = 1
-    ABANDONED = 2  # the value says why nobody must wait for this key or set it
-    FULL = 3  # the value says what there is room for
+    ABANDONED = 2  # the value says why this key must not be set or waited for
+    FULL = 3  # the value says how much the store holds
 
 
 @dataclass(frozen=True)
 class Request:
     """Set ``key`` to ``value``, or wait up to ``timeout_ms`` for its value.
 
-    ``client`` and ``number`` say which request it is, so that one which is sent again over another
-    connection, since nobody knows whether it arrived, is not done twice.
+    ``client`` and ``number`` identify the request. A client that has lost its connection sends it
+    again over another one, and the server does it once.
     """
 
     operation: Operation
@@ -102,77 +76,68 @@ class Request:
     client: bytes = bytes(CLIENT_BYTES)
     number: int = 0
 
+    def to_bytes(self) -> bytes:
+        """The body of the request; ValueError when the key is too long."""
+        if len(self.key) > _MAX_KEY_BYTES:
+            raise ValueError(f"store: key of {len(self.key)} bytes; at most {_MAX_KEY_BYTES} fit")
+        timeout_ms = min(self.timeout_ms, 2**32 - 1)
+        head = (self.operation, self.client, self.number, timeout_ms, len(self.key))
+        return _REQUEST.pack(*head) + self.key + self.value
 
-def codes_of(
-    secret: bytes, server_nonce: bytes, client_nonce: bytes
-) -> tuple[RecordCodes, RecordCodes]:
-    """Of what the client sends over this connection, and of what the server does."""
-    nonces = (server_nonce, client_nonce)
-    client_key = derive_key(secret, CLIENT_ROLE, *nonces)
-    return RecordCodes(client_key), RecordCodes(derive_key(secret, SERVER_ROLE, *nonces))
+    @classmethod
+    def from_bytes(cls, body: bytes) -> Request:
+        """The request in ``body``. Raises ProtocolError."""
+        if len(body) < _REQUEST.size:
+            raise ProtocolError(f"a request of {len(body)} bytes")
+        operation, client, number, timeout_ms, key_bytes = _REQUEST.unpack_from(body)
+        rest = body[_REQUEST.size :]
+        if len(rest) < key_bytes or operation not in Operation.__members__.values():
+            raise ProtocolError(f"operation {operation}, a key of {key_bytes} bytes in {len(rest)}")
+        key, value = rest[:key_bytes], rest[key_bytes:]
+        return cls(Operation(operation), key, value, timeout_ms, client, number)
 
 
 def check_size(body: bytes) -> None:
-    """ValueError when no frame may be as long."""
+    """ValueError when ``body`` does not fit into a frame."""
     if len(body) > MAX_BODY_BYTES:
         raise ValueError(f"store: {len(body)} bytes in one frame; at most {MAX_BODY_BYTES} fit")
 
 
 def frame(body: bytes, codes: RecordCodes) -> bytes:
-    """``body`` between its length and its code; ValueError when no frame may be as long."""
+    """``body`` between its length and its code; ValueError when it does not fit."""
     check_size(body)
     head = LENGTH.pack(len(body))
     return head + body + codes.next(head, body)
+
+
+def frame_bytes(body: bytes) -> int:
+    """Length of the frame of ``body``."""
+    return LENGTH.size + len(body) + CODE_BYTES
 
 
 def body_in(received: bytes | bytearray, codes: RecordCodes) -> bytes | None:
     """The body of the frame that ``received`` begins with; None while it is not whole.
 
     Raises:
-        ValueError: it is longer than a frame may be, or its code does not hold.
+        ProtocolError: it is too long, or its code does not hold.
     """
     if len(received) < LENGTH.size:
         return None
     (body_bytes,) = LENGTH.unpack_from(received)
     if body_bytes > MAX_BODY_BYTES:
-        raise ValueError(f"a message of {body_bytes} bytes, at most {MAX_BODY_BYTES} fit")
+        raise ProtocolError(f"a message of {body_bytes} bytes, at most {MAX_BODY_BYTES} fit")
     end = LENGTH.size + body_bytes
     if len(received) < end + CODE_BYTES:
         return None
     head, body = bytes(received[: LENGTH.size]), bytes(received[LENGTH.size : end])
     if not codes.is_next(bytes(received[end : end + CODE_BYTES]), head, body):
-        raise ValueError(
-            "a message without the code that it should have: it was altered on its way"
-        )
+        raise ProtocolError("a message with a wrong code: it was altered on its way")
     return body
 
 
 def missing_bytes(received: bytes) -> int:
-    """How many bytes at least are to follow what ``body_in`` does not take for a whole frame."""
+    """The least number of bytes that must follow ``received`` to make the frame whole."""
     if len(received) < LENGTH.size:
         return LENGTH.size - len(received)
     (body_bytes,) = LENGTH.unpack_from(received)
-    return FRAME_BYTES + int(body_bytes) - len(received)
-
-
-def encode_request(request: Request) -> bytes:
-    """The body of a request; ValueError when the key is too long."""
-    if len(request.key) > MAX_KEY_BYTES:
-        raise ValueError(f"store: key of {len(request.key)} bytes; at most {MAX_KEY_BYTES} fit")
-    timeout_ms = min(request.timeout_ms, 2**32 - 1)
-    head = _REQUEST.pack(
-        request.operation, request.client, request.number, timeout_ms, len(request.key)
-    )
-    return head + request.key + request.value
-
-
-def decode_request(body: bytes) -> Request:
-    """The request in ``body``; ValueError when it is none."""
-    if len(body) < _REQUEST.size:
-        raise ValueError(f"a request of {len(body)} bytes")
-    operation, client, number, timeout_ms, key_bytes = _REQUEST.unpack_from(body)
-    rest = body[_REQUEST.size :]
-    if len(rest) < key_bytes:
-        raise ValueError(f"a key of {key_bytes} bytes in {len(rest)}")
-    key, value = rest[:key_bytes], rest[key_bytes:]
-    return Request(Operation(operation), key, value, timeout_ms, client, number)
+    return LENGTH.size + int(body_bytes) + CODE_BYTES - len(received)

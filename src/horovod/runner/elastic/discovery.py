@@ -1,6 +1,6 @@
-"""The import path for the discovery of hosts; the code is in ``horovod.launch.others``."""
+"""The import path for the discovery of hosts; the code is in ``horovod.launch.compat``."""
 
-from horovod.launch.others.discovery import (
+from horovod.launch.compat.discovery import (
     DiscoveredHosts,
     FixedHosts,
     HostDiscovery,

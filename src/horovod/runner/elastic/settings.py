@@ -1,9 +1,5 @@
-"""The import path for ``ElasticSettings``; the class is in ``horovod.launch.others``."""
+"""The import path for ``ElasticSettings``; the class is in ``horovod.launch.compat``."""
 
-from horovod.launch.others.settings import (
-    ElasticSettings,
-)
+from horovod.launch.compat.settings import ElasticSettings
 
-__all__ = [
-    "ElasticSettings",
-]
+__all__ = ["ElasticSettings"]

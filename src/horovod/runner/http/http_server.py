@@ -1,11 +1,5 @@
-"""The import path for the store of launchers; the code is in ``horovod.launch.others``."""
+"""The import path for the store of launchers; the code is in ``horovod.launch.compat``."""
 
-from horovod.launch.others.rendezvous_server import (
-    KVStoreServer,
-    RendezvousServer,
-)
+from horovod.launch.compat.rendezvous_server import KVStoreServer, RendezvousServer
 
-__all__ = [
-    "KVStoreServer",
-    "RendezvousServer",
-]
+__all__ = ["KVStoreServer", "RendezvousServer"]

@@ -1,9 +1,5 @@
-"""The import path for ``LSFUtils``; the class is in ``horovod.launch.others``."""
+"""The import path for ``LSFUtils``; the class is in ``horovod.launch.compat``."""
 
-from horovod.launch.others.machines import (
-    LSFUtils,
-)
+from horovod.launch.compat.machines import LSFUtils
 
-__all__ = [
-    "LSFUtils",
-]
+__all__ = ["LSFUtils"]

@@ -1,4 +1,4 @@
-"""Where estimators train: processes that run a function."""
+"""The processes in which estimators train."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Backend", "SparkBackend", "default_num_proc"]
 
 
 class Backend(ABC):
-    """Processes in which Horovod works. Subclass it to train elsewhere than on executors."""
+    """Processes with Horovod. Subclass it to train elsewhere than on Spark's executors."""
 
     @abstractmethod
     def run(
@@ -29,17 +29,17 @@ class Backend(ABC):
 
     @abstractmethod
     def num_processes(self) -> int:
-        """How many there are."""
+        """The number of processes."""
 
 
 class SparkBackend(Backend):
     """Processes of ``horovod.spark.run``.
 
     Args:
-        num_proc: how many; by default Spark's default parallelism.
-        env: their environment; by default this process's. ``CUDA_VISIBLE_DEVICES`` of the driver
-            means nothing to them and is left out.
-        kwargs: what else ``horovod.spark.run`` is called with.
+        num_proc: the number of processes; by default Spark's default parallelism.
+        env: their environment; by default this process's. The driver's ``CUDA_VISIBLE_DEVICES`` is
+            left out, because it does not apply to executors.
+        kwargs: further arguments of ``horovod.spark.run``.
     """
 
     def __init__(
@@ -59,20 +59,14 @@ class SparkBackend(Backend):
         """As ``Backend.run``; ``env`` is added to the environment."""
         environment = {**(os.environ if self._env is None else self._env), **(env or {})}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
-        return horovod.spark.run(
-            fn,
-            args=args,
-            kwargs=kwargs,
-            num_proc=self.num_processes(),
-            env=environment,
-            **self._kwargs,
-        )
+        options = {"num_proc": self.num_processes(), "env": environment, **self._kwargs}
+        return horovod.spark.run(fn, args=args, kwargs=kwargs, **options)
 
     def num_processes(self) -> int:
         """The number given, or Spark's default parallelism.
 
         Raises:
-            RuntimeError: neither is there.
+            RuntimeError: there is neither a number nor a SparkContext.
         """
         return default_num_proc() if self._num_proc is None else self._num_proc
 

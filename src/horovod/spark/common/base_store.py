@@ -1,12 +1,13 @@
-"""What all stores have, and what processes that train know of one."""
+"""The base class of stores, and the part of a store that training processes get."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import fsspec
@@ -15,14 +16,12 @@ import pyarrow.fs
 
 from horovod.core.base.own_files import replacing
 
-__all__ = ["LOCAL", "RemoteStore", "Store"]
-
 LOCAL = "file"
 
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """What the processes that train know of a store and of their run; it can be pickled."""
+    """A store and the paths of a run, for the training processes; it can be pickled."""
 
     store: Store
     train_data_path: str
@@ -40,7 +39,7 @@ class RemoteStore:
 
 
 class Store:
-    """A place with a folder for prepared data and a folder for runs.
+    """A folder for prepared data and a folder for runs, on one file system.
 
         PREFIX/intermediate_train_data[.N]      Parquet, as are ..._val_data and ..._test_data
         PREFIX/runs/RUN_ID/checkpoint
@@ -49,10 +48,10 @@ class Store:
     Paths are URLs of fsspec, or paths of this machine.
 
     Args:
-        prefix_path: the place; by default the current folder.
-        train_path, val_path, test_path, runs_path: other places for these.
+        prefix_path: the folder of all; by default the current folder.
+        train_path, val_path, test_path, runs_path: other folders for these.
         save_runs: write checkpoints and logs.
-        storage_options: what fsspec needs for the file system, such as keys. Spark has its own
+        storage_options: fsspec's options for the file system, such as keys. Spark has its own
             settings for the same.
         checkpoint_filename: instead of ``checkpoint``.
     """
@@ -81,8 +80,8 @@ class Store:
 
     @staticmethod
     def create(prefix_path: str, *args: Any, **kwargs: Any) -> Store:
-        """The store for a path: HDFS's, Databricks' or fsspec's."""
-        # Here, because they are stores.
+        """The store for a path: of HDFS, Databricks or fsspec."""
+        # Not at the top, because that module imports this one.
         from horovod.spark.common.store import DBFSLocalStore, FilesystemStore, HDFSStore
 
         for kind in (HDFSStore, DBFSLocalStore):
@@ -97,7 +96,7 @@ class Store:
 
     @property
     def fs(self) -> Any:
-        """The file system, as fsspec has it."""
+        """The file system of fsspec."""
         return fsspec.filesystem(_protocol(self.prefix_path), **self.storage_options)
 
     def get_filesystem(self) -> Any:
@@ -115,15 +114,15 @@ class Store:
         return self.get_full_path
 
     def get_localized_path(self, path: str) -> str:
-        """A URL's path inside of the file system."""
+        """The path of a URL inside the file system."""
         return str(self.fs._strip_protocol(path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is something."""
+        """Whether there is a file or folder."""
         return bool(self.fs.exists(path))
 
     def read(self, path: str) -> bytes:
-        """All of a file."""
+        """The contents of a file."""
         return bytes(self.fs.cat_file(path))
 
     def write_text(self, path: str, text: str) -> None:
@@ -131,11 +130,10 @@ class Store:
         self.write(path, text.encode())
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file; its folders come into being. On this machine nobody sees half of it.
+        """Write a file and create its folders. On this machine the file is replaced atomically.
 
         Raises:
-            OSError: it cannot be written; on this machine also where something else than a regular
-                file is in its place.
+            OSError: it cannot be written; on this machine also if the path is no regular file.
         """
         fs = self.fs
         fs.makedirs(fs._parent(path), exist_ok=True)
@@ -152,17 +150,17 @@ class Store:
     def read_serialized_keras_model(
         self, ckpt_path: str, model: Any = None, custom_objects: Any = None
     ) -> bytes:
-        """A Keras checkpoint as it is in its file: a model in the format ``.keras``, or weights.
+        """The contents of a Keras checkpoint: a model in the format ``.keras``, or weights.
 
-        ``model`` and ``custom_objects`` have no effect: nothing is loaded.
+        ``model`` and ``custom_objects`` have no effect: the model is not loaded.
         """
         return self.read(ckpt_path)
 
     def may_replace_data(self, path: str) -> bool:
-        """Whether there is nothing at ``path``, or prepared data that this user has written.
+        """Whether ``path`` is free, or has prepared data that this user has written.
 
-        Data is ours if a file beside it, ``PATH.horovod``, names this user; on this machine both
-        also have one owner, and neither is a link.
+        The file ``PATH.horovod`` names the user who wrote the data; on this machine both also need
+        the same owner, and neither may be a link.
         """
         marker = _marker_of(path)
         if _protocol(path) == LOCAL:
@@ -178,49 +176,49 @@ class Store:
         return self._names_this_user(marker)
 
     def claim_data(self, path: str) -> None:
-        """Say that the data that will be written to ``path`` is this user's."""
+        """Mark the data that will be written to ``path`` as this user's."""
         self.write_text(_marker_of(path), _user_text())
 
     def _names_this_user(self, marker: str) -> bool:
         return self.exists(marker) and self.read(marker) == _user_text().encode()
 
     def is_parquet_dataset(self, path: str) -> bool:
-        """Whether Parquet files lie there."""
+        """Whether there are Parquet files."""
         try:
             return bool(self.get_parquet_dataset(path).files)
         except (OSError, ValueError):
             return False
 
     def get_parquet_dataset(self, path: str) -> Any:
-        """The Parquet files there as a data set of pyarrow's.
+        """The Parquet files at ``path`` as a dataset of pyarrow.
 
         Raises:
-            OSError: there is nothing.
+            OSError: there are no files.
         """
         return ds.dataset(
             self.get_localized_path(path), filesystem=self.arrow_filesystem(), format="parquet"
         )
 
     def get_data_metadata_path(self, path: str) -> str:
-        """Where writers of Parquet leave what is common to all files of ``path``, if they do."""
+        """The path of the common metadata of the Parquet files at ``path``; it may not exist."""
         return f"{self.get_localized_path(path).rstrip('/')}/_common_metadata"
 
     def arrow_filesystem(self) -> Any:
-        """The file system, as pyarrow has it."""
+        """The file system of pyarrow."""
         if _protocol(self.prefix_path) == LOCAL:
             return pyarrow.fs.LocalFileSystem()
         return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self.fs))
 
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """Of a prepared data set's rows for training."""
+        """The path of the training rows of a prepared dataset."""
         return _numbered(self._train_path, idx)
 
     def get_val_data_path(self, idx: int | None = None) -> str:
-        """Of its rows for validation."""
+        """The path of its validation rows."""
         return _numbered(self._val_path, idx)
 
     def get_test_data_path(self, idx: int | None = None) -> str:
-        """Of its rows for tests."""
+        """The path of its test rows."""
         return _numbered(self._test_path, idx)
 
     def saving_runs(self) -> bool:
@@ -228,28 +226,28 @@ class Store:
         return self._save_runs
 
     def get_runs_path(self) -> str:
-        """Of all runs."""
+        """The folder of all runs."""
         return self._runs_path
 
     def get_run_path(self, run_id: str) -> str:
-        """Of a run."""
+        """The folder of a run."""
         return f"{self._runs_path}/{run_id}"
 
     def get_checkpoint_path(self, run_id: str) -> str | None:
-        """Of a run's checkpoint; None without saved runs."""
+        """The path of a run's checkpoint; None without saved runs."""
         if not self._save_runs:
             return None
         return f"{self.get_run_path(run_id)}/{self._checkpoint_filename}"
 
     def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
-        """Of all files with this ending, where a run's checkpoint is a folder."""
+        """The files with this ending in the folder of a run's checkpoints, sorted."""
         path = self.get_checkpoint_path(run_id)
         if path is None or not self.fs.isdir(path):
             return []
         return sorted(name for name in self.fs.ls(path, detail=False) if name.endswith(suffix))
 
     def get_logs_path(self, run_id: str) -> str | None:
-        """Of a run's logs; None without saved runs."""
+        """The folder of a run's logs; None without saved runs."""
         return f"{self.get_run_path(run_id)}/{self.get_logs_subdir()}" if self._save_runs else None
 
     def get_checkpoint_filename(self) -> str:
@@ -261,15 +259,15 @@ class Store:
         return "logs"
 
     def get_local_output_dir_fn(self, run_id: str) -> Callable[[], AbstractContextManager[str]]:
-        """A function that makes a folder on this machine for a ``with`` statement."""
-        return _LocalFolder(run_id)
+        """A function that makes a temporary folder on this machine for a ``with`` statement."""
+        return partial(tempfile.TemporaryDirectory, prefix=f"horovod-{run_id}-")
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """A function that copies what is in a folder of this machine into the run's."""
-        return _Sync(self, self.get_run_path(run_id))
+        """A function that copies the files of a folder of this machine into the run's folder."""
+        return partial(upload, self, self.get_run_path(run_id))
 
     def to_remote(self, run_id: str, dataset_idx: int | None) -> RemoteStore:
-        """For the processes that train."""
+        """The part for the training processes."""
         return RemoteStore(
             store=self,
             train_data_path=self.get_train_data_path(dataset_idx),
@@ -290,31 +288,13 @@ class Store:
         return self.get_full_path(path) if path else f"{self.prefix_path.rstrip('/')}/{name}"
 
 
-@dataclass(frozen=True)
-class _LocalFolder:
-    run_id: str
-
-    def __call__(self) -> AbstractContextManager[str]:
-        return self._folder()
-
-    @contextmanager
-    def _folder(self) -> Iterator[str]:
-        with tempfile.TemporaryDirectory(prefix=f"horovod-{self.run_id}-") as path:
-            yield path
-
-
-@dataclass(frozen=True)
-class _Sync:
-    store: Store
-    run_path: str
-
-    def __call__(self, folder: str) -> None:
-        for parent, _, names in os.walk(folder):
-            for name in names:
-                path = os.path.join(parent, name)
-                with open(path, "rb") as file:
-                    target = f"{self.run_path}/{os.path.relpath(path, folder)}"
-                    self.store.write(target, file.read())
+def upload(store: Store, path: str, folder: str) -> None:
+    """Copy the files of a folder of this machine into a folder of the store."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            local = os.path.join(parent, name)
+            with open(local, "rb") as file:
+                store.write(f"{path}/{os.path.relpath(local, folder)}", file.read())
 
 
 def _marker_of(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Columns of training data, and arrays made of them: Arrow in, NumPy out, no loop over rows."""
+"""Columns of training data as NumPy arrays, made from Arrow batches without loops over rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["VECTOR", "Block", "Column", "block_of", "describe", "row_count", "spark_types"]
-
 # The name of MLlib's vectors among Spark's types.
 VECTOR = "vector"
-# Which of a vector's two forms its row has, in the struct that Spark stores it as.
+# The type field of a dense vector in Spark's struct of a vector.
 _DENSE = 1
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-# What a column's metadata in Spark says of a vector that was stored as an array.
+# The Spark metadata of a column of vectors that is stored as arrays.
 _WAS_VECTOR = ("horovod", VECTOR)
 
 Array = npt.NDArray[Any]
@@ -27,9 +25,9 @@ Block = dict[str, Array]
 
 @dataclass(frozen=True)
 class Column:
-    """What Spark calls a column's type, and the array that one row of it is.
+    """The Spark type of a column, and the dtype and shape of one row.
 
-    ``is_sparse`` says that sparse vectors are stored, of which rows are made dense when read.
+    ``is_sparse``: sparse vectors are stored; the reader makes dense rows from them.
     """
 
     spark_type: str
@@ -42,18 +40,18 @@ class Column:
         """Numbers in a row."""
         return int(np.prod(self.shape, dtype=np.int64))
 
-    def encoded(self) -> dict[str, Any]:
-        """As JSON takes it."""
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as values for JSON."""
         return asdict(self)
 
     @classmethod
-    def decoded(cls, fields: Mapping[str, Any]) -> Column:
-        """What ``encoded`` has made."""
+    def from_dict(cls, fields: Mapping[str, Any]) -> Column:
+        """The inverse of ``to_dict``."""
         return cls(**{**fields, "shape": tuple(fields["shape"])})
 
 
 def row_count(block: Block) -> int:
-    """Rows of a block, whose arrays have equally many."""
+    """The number of rows of a block."""
     return len(next(iter(block.values())))
 
 
@@ -61,13 +59,13 @@ def block_of(batch: pa.RecordBatch | pa.Table, names: Iterable[str], floats: str
     """An array ``[rows, ...]`` for each of the columns.
 
     Args:
-        batch: rows as Parquet or Spark have them.
+        batch: rows from Parquet or Spark.
         names: the columns.
-        floats: the dtype that floating-point numbers get; None leaves theirs.
+        floats: the dtype of floating-point numbers; None keeps theirs.
 
     Raises:
-        ValueError: a column is missing, or cannot be an array: it has nulls, its rows differ in
-            length, its values are no numbers.
+        ValueError: a column is missing, has nulls, has rows of different lengths, or has values
+            that are no numbers.
     """
     block: Block = {}
     for name in names:
@@ -83,7 +81,7 @@ def block_of(batch: pa.RecordBatch | pa.Table, names: Iterable[str], floats: str
 
 
 def describe(batch: pa.RecordBatch | pa.Table, types: Mapping[str, str]) -> dict[str, Column]:
-    """The columns of ``types`` (what Spark calls them, by name), as the rows of ``batch`` are."""
+    """The columns of ``types`` (Spark types by name), with the dtypes and shapes in ``batch``."""
     columns = {}
     for name, array in block_of(batch, types, None).items():
         column = batch.column(name)
@@ -93,7 +91,7 @@ def describe(batch: pa.RecordBatch | pa.Table, types: Mapping[str, str]) -> dict
 
 
 def spark_types(schema: pa.Schema) -> dict[str, str]:
-    """What Spark calls the types of columns that it has written to Parquet; else Arrow's names."""
+    """The Spark types of columns that Spark has written to Parquet; else types by Arrow's names."""
     text = (schema.metadata or {}).get(_SPARK_SCHEMA)
     if text is None:
         return {field.name: _spark_name(field.type) for field in schema}
@@ -141,7 +139,7 @@ def _lists(column: pa.Array, name: str) -> Array:
 
 
 def _vectors(column: pa.StructArray, name: str) -> Array:
-    """Vectors, dense and sparse ones mixed, as dense rows."""
+    """Dense and sparse vectors as dense rows."""
     if {field.name for field in column.type} != {"type", "size", "indices", "values"}:
         raise ValueError(f"column {name!r}: values of type {column.type} are no numbers")
     is_dense = column.field("type").to_numpy(zero_copy_only=False) == _DENSE
@@ -167,5 +165,7 @@ def _width(lengths: Array, name: str) -> int:
     width = int(lengths[0])
     if (lengths != width).any():
         other = int(lengths[lengths != width][0])
-        raise ValueError(f"column {name!r}: rows have {width} and {other} values; all need as many")
+        raise ValueError(
+            f"column {name!r}: rows have {width} and {other} values; expected equal numbers"
+        )
     return width

@@ -1,10 +1,9 @@
-"""Where batches come from; subclass ``DataModule`` to read them in another way."""
+"""Sources of batches; subclass ``DataModule`` for another source."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import fsspec
@@ -12,8 +11,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 
 from horovod.core.base.replaced import names_of
-from horovod.spark.common.pieces import Piece, pieces_of, share_of, steps_of
 from horovod.spark.common.reader import Batches, Blocks, Reading
+from horovod.spark.common.shards import RowGroup, row_groups_of, shard_of, steps_of
 from horovod.spark.common.transformation import Transformation
 
 __all__ = ["DataModule", "ParquetDataModule", "PetastormDataModule"]
@@ -26,18 +25,19 @@ class DataModule(ABC):
 
     Args:
         train_dir, val_dir: URLs of the Parquet files.
-        num_train_epochs: epochs that will be asked for.
+        num_train_epochs: the number of training epochs.
         has_val: whether there are validation data.
         train_batch_size, val_batch_size: rows of a batch.
-        shuffle: training data come in another order in each epoch.
-        transform_fn: makes a pandas DataFrame out of one, before columns are taken.
-        inmemory_cache_all: rows stay in memory after the first epoch.
-        cur_shard, shard_count: which share of the rows this process reads, out of how many.
+        shuffle: read training data in another order in each epoch.
+        transform_fn: takes and returns a pandas DataFrame, before columns are selected.
+        inmemory_cache_all: keep the rows in memory after the first epoch.
+        cur_shard, shard_count: the shard of the rows that this process reads, and the number of
+            shards.
         schema_fields: the columns.
-        storage_options: what fsspec needs for the file system.
-        steps_per_epoch_train, steps_per_epoch_val: batches of an epoch; all of them are taken.
-        verbose: whether to say something.
-        kwargs: other params of the estimator, for data modules that know them.
+        storage_options: fsspec's options for the file system.
+        steps_per_epoch_train, steps_per_epoch_val: batches of an epoch; all of them are consumed.
+        verbose: whether to print messages.
+        kwargs: other params of the estimator.
     """
 
     short_name: str
@@ -83,12 +83,7 @@ class DataModule(ABC):
     def __enter__(self) -> DataModule:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     @abstractmethod
@@ -101,13 +96,13 @@ class DataModule(ABC):
 
 
 class ParquetDataModule(DataModule):
-    """Reads Parquet files by pyarrow, in bounded memory; what estimators use by default.
+    """Reads Parquet files with pyarrow, in bounded memory; the default of estimators.
 
-    Besides the arguments of a ``DataModule`` it knows ``train_pieces`` and ``val_pieces``, the row
-    groups (else it looks at all files), ``floats``, the dtype of floating-point numbers,
-    ``random_seed``, ``shuffle_rows``, ``reader_pool_type``, ``train_reader_num_workers``,
-    ``val_reader_num_workers``, ``transformation_edit_fields`` and
-    ``transformation_removed_fields``, all like an estimator's params.
+    Besides the arguments of a ``DataModule`` it takes ``train_row_groups`` and ``val_row_groups``
+    (by default those of all files), ``floats``, the dtype of floating-point numbers, and these
+    params of estimators: ``random_seed``, ``shuffle_rows``, ``reader_pool_type``,
+    ``train_reader_num_workers``, ``val_reader_num_workers``, ``transformation_edit_fields`` and
+    ``transformation_removed_fields``.
     """
 
     short_name = "parquet"
@@ -117,10 +112,10 @@ class ParquetDataModule(DataModule):
         self._opened: list[Batches] = []
 
     def train_data(self) -> Batches:
-        """This process's share, as large as that of any other process."""
+        """This process's shard; all shards have the same size."""
         return self._batches(
             self.train_dir,
-            self.kwargs.get("train_pieces"),
+            self.kwargs.get("train_row_groups"),
             self._reading(self.shuffle, self.kwargs.get("train_reader_num_workers", 2)),
             self.train_batch_size,
             self.steps_per_epoch_train,
@@ -128,19 +123,19 @@ class ParquetDataModule(DataModule):
         )
 
     def val_data(self) -> Batches:
-        """This process's share, in the order of the files; each row is in one share."""
+        """This process's shard, in the order of the files; each row is in one shard."""
         if not self.has_val or self.val_dir is None:
             raise ValueError("there are no validation data")
         return self._batches(
             self.val_dir,
-            self.kwargs.get("val_pieces"),
+            self.kwargs.get("val_row_groups"),
             self._reading(False, self.kwargs.get("val_reader_num_workers", 2)),
             self.val_batch_size,
             self.steps_per_epoch_val,
             is_even=False,
         )
 
-    def __exit__(self, *reason: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for batches in self._opened:
             batches.close()
 
@@ -150,7 +145,7 @@ class ParquetDataModule(DataModule):
         return Reading(
             names=tuple(self.schema_fields or ()),
             floats=options.get("floats", "float32"),
-            transformation=self._transformation(),
+            transformation=Transformation.of(self.transform_fn, options),
             is_shuffled=is_shuffled,
             pool_rows=options.get("shuffle_rows"),
             seed=None if seed is None else seed + self.cur_shard,
@@ -159,35 +154,26 @@ class ParquetDataModule(DataModule):
             is_kept=self.inmemory_cache_all,
         )
 
-    def _transformation(self) -> Transformation | None:
-        if self.transform_fn is None:
-            return None
-        return Transformation(
-            self.transform_fn,
-            tuple(map(tuple, self.kwargs.get("transformation_edit_fields") or ())),
-            tuple(self.kwargs.get("transformation_removed_fields") or ()),
-        )
-
     def _batches(
         self,
         url: str,
-        pieces: Sequence[Piece] | None,
+        groups: Sequence[RowGroup] | None,
         reading: Reading,
         batch_size: int,
         steps: int,
         is_even: bool,
     ) -> Batches:
         filesystem, path = _opened(url, self.storage_options or {})
-        if pieces is None:
-            pieces = pieces_of(ds.dataset(path, filesystem=filesystem, format="parquet"))
-        stretches = share_of(pieces, self.cur_shard, self.shard_count, is_even)
-        blocks = Blocks(stretches, filesystem, reading)
-        batches = Batches(blocks, batch_size, steps or steps_of(stretches, batch_size))
+        if groups is None:
+            groups = row_groups_of(ds.dataset(path, filesystem=filesystem, format="parquet"))
+        shard = shard_of(groups, self.cur_shard, self.shard_count, is_even)
+        blocks = Blocks(shard, filesystem, reading)
+        batches = Batches(blocks, batch_size, steps or steps_of(shard, batch_size))
         self._opened.append(batches)
         return batches
 
 
-# The name in existing programs: it reads the same files, without Petastorm.
+# The name in existing programs; it does not use Petastorm.
 PetastormDataModule = ParquetDataModule
 
 

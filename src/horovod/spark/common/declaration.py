@@ -1,4 +1,4 @@
-"""Spark ML params from a table: param, default, check, setter and getter of one line each."""
+"""Spark ML params from a table: one line gives param, default, check, setter and getter."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params
 
-__all__ = ["Declared", "Parameter", "at_least", "declares", "one_of"]
-
 Check = Callable[[str, Any], None]
 C = TypeVar("C", bound="type[Declared]")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a class says about one of its params.
+    """One param of a class.
 
     Args:
-        default: its value unless it is set.
-        doc: what it is.
-        check: raises ``ValueError`` for a value that cannot be.
-        setter, getter: names of the accessors, where they are not ``setName`` and ``getName``.
-        is_saved: whether it is written with the instance.
+        default: the value if it is not set.
+        doc: its meaning.
+        check: raises ``ValueError`` for an unusable value.
+        setter, getter: names of the accessors; by default ``setName`` and ``getName``.
+        is_saved: whether it is saved with the instance.
     """
 
     default: Any
@@ -36,7 +34,7 @@ class Parameter:
 
 
 class Declared(Params):
-    """Params that a table declares; the constructor takes them by their names."""
+    """A class with params from a table; the constructor takes them as keywords."""
 
     parameters: Mapping[str, Parameter] = {}
 
@@ -50,7 +48,7 @@ class Declared(Params):
         """Set params by their names.
 
         Raises:
-            TypeError: a name is none of a param.
+            TypeError: there is no param of a name.
             ValueError: a value is unusable.
         """
         unknown = sorted(set(kwargs) - set(self.parameters))
@@ -60,12 +58,12 @@ class Declared(Params):
         return self
 
     def value(self, name: str) -> Any:
-        """What a param is set to, or its default."""
+        """The value of a param, or its default."""
         return self.getOrDefault(self.getParam(name))
 
 
 def declares(parameters: Mapping[str, Parameter]) -> Callable[[C], C]:
-    """Give a class these params, beside those of its base."""
+    """Give a class these params, in addition to those of its base."""
 
     def decorate(kind: C) -> C:
         kind.parameters = {**kind.parameters, **parameters}
@@ -82,7 +80,7 @@ def declares(parameters: Mapping[str, Parameter]) -> Callable[[C], C]:
 
 
 def at_least(least: float) -> Check:
-    """A number, this or more."""
+    """Check that a value is a number of at least ``least``."""
 
     def check(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
@@ -92,7 +90,7 @@ def at_least(least: float) -> Check:
 
 
 def one_of(choices: Sequence[Any]) -> Check:
-    """One of these values."""
+    """Check that a value is one of ``choices``."""
 
     def check(name: str, value: Any) -> None:
         if value not in choices:

@@ -1,4 +1,4 @@
-"""What estimators and models of all frameworks do alike."""
+"""The base classes of the estimators and models of all frameworks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["HorovodEstimator", "HorovodModel", "require"]
 class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
     """Trains a model on the rows of a DataFrame, in processes of a backend.
 
-    A framework says how a process trains (``_train``) and what its params have to be (``_check``).
+    A framework defines the training (``_train``) and checks its params (``_check``).
 
     Raises:
         TypeError: an argument is no param.
@@ -37,8 +37,7 @@ class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if self.value("num_proc") is not None and self.value("backend") is not None:
-            raise ValueError("give num_proc or backend, not both: a backend knows its processes")
+        self._check_processes()
 
     def fit(
         self, dataset: DataFrame | None = None, params: Any = None, *, df: DataFrame | None = None
@@ -46,7 +45,7 @@ class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
         """Train on the rows of ``dataset``, or ``df``: a model, or one for each of ``params``.
 
         Raises:
-            TypeError: neither is given, or both.
+            TypeError: both or neither are given.
             ValueError: params or data are unusable.
         """
         return super().fit(_the_one(dataset, df), params)
@@ -54,11 +53,11 @@ class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
     def fit_on_parquet(
         self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None
     ) -> Any:
-        """Train on what lies in the store's folder for training data, and for validation data.
+        """Train on the data in the store's folders for training and validation data.
 
         Args:
             params: other values for params, as for ``fit``.
-            dataset_idx: number of the data set, as ``prepare_data`` has given it.
+            dataset_idx: number of the dataset, from ``prepare_data``.
 
         Returns:
             The model.
@@ -88,7 +87,7 @@ class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
             return self._fit_prepared(backend, store, dataset_idx)
 
     def _checked(self) -> tuple[Backend, Store]:
-        """Backend and store, once all params are known to be usable."""
+        """Check all params; the backend and the store."""
         require(self, "model", "Model parameter is required")
         require(self, "store", "Store parameter is required")
         require(self, "feature_cols", "feature_cols are missing")
@@ -97,10 +96,13 @@ class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
         if shapes is not None and len(shapes) != len(labels):
             raise ValueError(f"{len(shapes)} label_shapes for {len(labels)} labels")
         self._check()
-        backend = self.value("backend")
-        if backend is not None and self.value("num_proc") is not None:
+        self._check_processes()
+        backend = self.value("backend") or SparkBackend(self.value("num_proc"))
+        return backend, self.value("store")
+
+    def _check_processes(self) -> None:
+        if self.value("num_proc") is not None and self.value("backend") is not None:
             raise ValueError("give num_proc or backend, not both: a backend knows its processes")
-        return backend or SparkBackend(self.value("num_proc")), self.value("store")
 
     def _fit_prepared(self, backend: Backend, store: Store, dataset_idx: int | None) -> Any:
         run_id = self.value("run_id") or f"{self._run_prefix}_{int(time.time())}"
@@ -115,14 +117,14 @@ class HorovodEstimator(EstimatorParams, Persistent, Estimator[Any]):
 
     @abstractmethod
     def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> Any:
-        """Train, from a checkpoint if there is one; returns the model."""
+        """Train, from the checkpoint at a path if given; returns the model."""
 
 
 class HorovodModel(ModelParams, Persistent, Model):
     """A trained model: ``transform`` adds a column with predictions for each label."""
 
     def setOutputCols(self, value: Sequence[str]) -> HorovodModel:  # noqa: N802
-        """Name the columns with predictions; else they are ``<label>__output``."""
+        """Name the columns with predictions; by default ``<label>__output``."""
         self._set(outputCols=list(value))
         return self
 
@@ -137,7 +139,7 @@ class HorovodModel(ModelParams, Persistent, Model):
         """``dataset``, or ``df``, with a column of predictions for each label.
 
         Raises:
-            TypeError: neither is given, or both.
+            TypeError: both or neither are given.
             ValueError: params or columns are unusable.
         """
         return super().transform(_the_one(dataset, df), params)
@@ -161,11 +163,11 @@ class HorovodModel(ModelParams, Persistent, Model):
     @staticmethod
     @abstractmethod
     def _predictor(data: bytes) -> Any:
-        """The function that predicts, in a task of Spark's."""
+        """The function that predicts, in a Spark task; made from ``_predictor_data``."""
 
     @abstractmethod
     def _predictor_data(self) -> bytes:
-        """What ``_predictor`` makes it of."""
+        """The argument of ``_predictor``."""
 
     def _floats(self) -> str | None:
         floats: str | None = (self.value("_metadata") or {}).get("floats", "float32")
@@ -173,7 +175,7 @@ class HorovodModel(ModelParams, Persistent, Model):
 
 
 def _the_one(dataset: DataFrame | None, df: DataFrame | None) -> DataFrame:
-    """Spark ML's name for the argument, or the original's."""
+    """The DataFrame, given by Spark ML's name or by the original's."""
     given = [frame for frame in (dataset, df) if frame is not None]
     if len(given) != 1:
         raise TypeError("expected a DataFrame, as dataset or as df")
@@ -187,9 +189,9 @@ def require(instance: Declared, name: str, message: str) -> None:
 
 
 def metadata_of(plan: Plan, sizes: Sequence[int], floats: str | None) -> dict[str, Any]:
-    """What a model has to know of its columns; JSON can say it."""
+    """A description of the columns for a model, as values for JSON."""
     return {
-        "columns": {name: column.encoded() for name, column in plan.columns.items()},
+        "columns": {name: column.to_dict() for name, column in plan.columns.items()},
         "sizes": list(sizes),
         "floats": floats,
     }
@@ -197,5 +199,5 @@ def metadata_of(plan: Plan, sizes: Sequence[int], floats: str | None) -> dict[st
 
 def _label_column(columns: Mapping[str, Any], label: str, size: int) -> Column:
     if label in columns:
-        return Column.decoded(columns[label])
+        return Column.from_dict(columns[label])
     return Column("double", "float64", () if size == 1 else (size,))

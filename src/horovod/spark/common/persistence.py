@@ -1,6 +1,6 @@
-"""Estimators and models as MLlib saves and loads them.
+"""Saving and loading of estimators and models, as in MLlib.
 
-What JSON cannot say (models, functions) is pickled: load only what you trust.
+Values that JSON cannot represent (models, functions) are pickled: load only files that you trust.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from pyspark.ml.util import (
 from horovod.launch.calls import by_value
 from horovod.spark.common.declaration import Declared
 
-__all__ = ["Persistent"]
-
 _PLAIN, _PICKLED, _PACKED = "value", "pickled", "packed"
 
 
@@ -36,17 +34,17 @@ class Persistent(Declared, MLReadable[Any], MLWritable):
 
     @classmethod
     def read(cls) -> MLReader[Any]:
-        """As MLlib's: ``read().load(path)``. Unpickles what is there: load only what you trust."""
+        """As MLlib's: ``read().load(path)``. It unpickles: load only files that you trust."""
         return _Reader(cls)
 
     @classmethod
-    def packed(cls, name: str, value: Any) -> bytes | None:
-        """A param's value in a form of the framework's own; None to pickle it."""
+    def to_bytes(cls, name: str, value: Any) -> bytes | None:
+        """A param's value in the framework's own format; None to pickle it."""
         return None
 
     @classmethod
-    def unpacked(cls, name: str, data: bytes, custom_objects: Any) -> Any:
-        """What ``packed`` has made."""
+    def from_bytes(cls, name: str, data: bytes, custom_objects: Any) -> Any:
+        """The inverse of ``to_bytes``."""
         raise NotImplementedError
 
 
@@ -56,10 +54,10 @@ class _Writer(MLWriter):
         self._instance = instance
 
     def saveImpl(self, path: str) -> None:  # noqa: N802
-        """Write all params but those that live here only."""
+        """Write all params that are saved."""
         instance = self._instance
         saved = {
-            param.name: _encoded(type(instance), param.name, value)
+            param.name: _to_json(type(instance), param.name, value)
             for param, value in instance._paramMap.items()
             if instance.parameters[param.name].is_saved
         }
@@ -79,7 +77,7 @@ class _Reader(MLReader[Any]):
         """An instance like the one that was saved.
 
         Raises:
-            ValueError: something else was saved there.
+            ValueError: an instance of another class was saved there.
         """
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
         expected = f"{self._kind.__module__}.{self._kind.__name__}"
@@ -88,14 +86,14 @@ class _Reader(MLReader[Any]):
         instance = self._kind()
         instance._resetUid(metadata["uid"])
         saved = metadata["paramMap"]
-        objects = _decoded(self._kind, "custom_objects", saved.get("custom_objects"), None)
-        for name, encoded in saved.items():
-            instance._set(**{name: _decoded(self._kind, name, encoded, objects)})
+        objects = _from_json(self._kind, "custom_objects", saved.get("custom_objects"), None)
+        for name, saved_value in saved.items():
+            instance._set(**{name: _from_json(self._kind, name, saved_value, objects)})
         return instance
 
 
-def _encoded(kind: type[Persistent], name: str, value: Any) -> dict[str, Any]:
-    packed = kind.packed(name, value)
+def _to_json(kind: type[Persistent], name: str, value: Any) -> dict[str, Any]:
+    packed = kind.to_bytes(name, value)
     if packed is not None:
         return {_PACKED: base64.b64encode(packed).decode()}
     try:
@@ -106,13 +104,13 @@ def _encoded(kind: type[Persistent], name: str, value: Any) -> dict[str, Any]:
     return {_PICKLED: base64.b64encode(by_value.dumps(value)).decode()}
 
 
-def _decoded(
-    kind: type[Persistent], name: str, encoded: dict[str, Any] | None, objects: Any
+def _from_json(
+    kind: type[Persistent], name: str, saved_value: dict[str, Any] | None, objects: Any
 ) -> Any:
-    if encoded is None:
+    if saved_value is None:
         return None
-    if _PLAIN in encoded:
-        return encoded[_PLAIN]
-    if _PACKED in encoded:
-        return kind.unpacked(name, base64.b64decode(encoded[_PACKED]), objects)
-    return cloudpickle.loads(base64.b64decode(encoded[_PICKLED]))
+    if _PLAIN in saved_value:
+        return saved_value[_PLAIN]
+    if _PACKED in saved_value:
+        return kind.from_bytes(name, base64.b64decode(saved_value[_PACKED]), objects)
+    return cloudpickle.loads(base64.b64decode(saved_value[_PICKLED]))

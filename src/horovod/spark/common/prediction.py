@@ -1,4 +1,4 @@
-"""Predictions over a DataFrame: Arrow batches through a model, on Spark's executors."""
+"""Predictions for a DataFrame: a model processes Arrow batches on Spark's executors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
 from horovod.spark.common.columns import VECTOR, Array, Column, block_of
 
-__all__ = ["Output", "Predict", "predicted"]
-
-# Arrays of the features, in their order, to arrays of the outputs.
+# From arrays of the features, in their order, to arrays of the outputs.
 Predict = Callable[[Sequence[Array]], Sequence[Array]]
-# Rows that a model gets at a time: Arrow's batches can be larger than what fits beside a model.
+# Rows that a model gets at a time: a batch of Arrow may be too large for the memory.
 _ROWS = 1024
 _INTEGERS = ("tinyint", "smallint", "int", "bigint", "boolean")
 
 
 @dataclass(frozen=True)
 class Output:
-    """A column with predictions: its name, what its label is, and the numbers in a row of it."""
+    """A column with predictions: its name, its label, and the numbers in one row."""
 
     name: str
     label: Column
@@ -35,7 +33,7 @@ class Output:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a row is one number; class scores of a scalar label are a vector."""
+        """Whether a row is one number; class scores for a scalar label are a vector."""
         return self.size == 1 and not self.label.shape
 
 
@@ -51,14 +49,14 @@ def predicted(
 
     Args:
         df: has the features; its columns stay.
-        features: names of the columns that the model gets.
-        outputs: what is added.
-        make: makes the function out of ``model``, once per task.
-        model: travels once to each executor.
+        features: names of the model's input columns.
+        outputs: the columns that are added.
+        make: makes the function from ``model``, once per task.
+        model: sent once to each executor.
         floats: the dtype of floating-point numbers for the model.
 
     Raises:
-        ValueError: a feature is missing, or an output column is there already.
+        ValueError: a feature is missing, or an output column exists already.
     """
     missing = [name for name in features if name not in df.columns]
     if missing:
@@ -107,7 +105,7 @@ def _arrow(output: Output, array: Array) -> pa.Array:
     flat = pa.array(numbers.ravel())
     if output.is_scalar:
         return flat
-    offsets = np.arange(0, flat.__len__() + 1, output.size, dtype=np.int32)
+    offsets = np.arange(0, len(flat) + 1, output.size, dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), flat)
 
 

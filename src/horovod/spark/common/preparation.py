@@ -1,4 +1,4 @@
-"""A DataFrame becomes Parquet files in a store: rows for training, and for validation."""
+"""Writes a DataFrame as Parquet files into a store: rows for training and for validation."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BooleanType, NumericType
 
 from horovod.spark.common.columns import VECTOR
-from horovod.spark.common.pieces import pieces_of, rows_of
+from horovod.spark.common.shards import row_groups_of, rows_of
 from horovod.spark.common.store import Store
-
-__all__ = ["prepare_data"]
 
 _FILES_TIMEOUT_S = 60.0
 _PAUSE_S = 0.1
-# Of a random split, which has to be the same each time that Spark computes it.
+# The seed of a random split, which has to be the same each time that Spark computes it.
 _SEED = 1
 
 
 @dataclass(frozen=True)
-class _Wish:
-    """What a prepared data set is made of, beside the DataFrame."""
+class _DatasetKey:
+    """What identifies a prepared dataset, beside the DataFrame."""
 
     prefix_path: str
     columns: tuple[str, ...]
@@ -42,62 +40,61 @@ class _Wish:
 
 @dataclass
 class _Entry:
-    """A prepared data set; ``frame`` is gone with the DataFrame that it was made of."""
+    """A prepared dataset; ``frame`` is a weak reference to its DataFrame."""
 
-    wish: _Wish
+    key: _DatasetKey
     frame: weakref.ref[DataFrame]
     users: int = 1
     is_being_written: bool = True
     is_there: bool = False
 
 
-class _Register:
-    """Which data sets of which store are there, and who uses them."""
+class _Datasets:
+    """The prepared datasets of this process, and the number of their users."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._entries: dict[tuple[str, int], _Entry] = {}
 
-    def take(
-        self, wish: _Wish, frame: DataFrame, may_replace: Callable[[int], bool]
+    def acquire(
+        self, key: _DatasetKey, frame: DataFrame, may_replace: Callable[[int], bool]
     ) -> tuple[int, bool]:
-        """A number, and whether the data set is there; if not, the caller writes it.
+        """The number of a dataset, and whether it exists; if not, the caller has to write it.
 
-        Numbers where something else lies than ``may_replace`` are left out. Waits for whoever is
-        writing it.
+        Waits while another thread writes it. Skips numbers whose data ``may_replace`` refuses.
         """
         with self._lock:
             for (_, number), entry in self._entries.items():
-                if entry.wish == wish and entry.frame() is frame:
+                if entry.key == key and entry.frame() is frame:
                     entry.users += 1
                     while entry.is_being_written:
                         self._lock.wait()
                     entry.is_being_written = not entry.is_there
                     return number, entry.is_there
             number = 0
-            while self._is_used(wish.prefix_path, number) or not may_replace(number):
+            while self._is_used(key.prefix_path, number) or not may_replace(number):
                 number += 1
-            self._entries[wish.prefix_path, number] = _Entry(wish, weakref.ref(frame))
+            self._entries[key.prefix_path, number] = _Entry(key, weakref.ref(frame))
             return number, False
 
-    def written(self, wish: _Wish, number: int, is_there: bool) -> None:
-        """Its writer has ended."""
+    def written(self, key: _DatasetKey, number: int, is_there: bool) -> None:
+        """Note that the writer of a dataset has ended."""
         with self._lock:
-            entry = self._entries[wish.prefix_path, number]
+            entry = self._entries[key.prefix_path, number]
             entry.is_there, entry.is_being_written = is_there, False
             self._lock.notify_all()
 
-    def give_back(self, wish: _Wish, number: int) -> None:
-        """One who uses it less."""
+    def release(self, key: _DatasetKey, number: int) -> None:
+        """Note that a user of a dataset has ended."""
         with self._lock:
-            self._entries[wish.prefix_path, number].users -= 1
+            self._entries[key.prefix_path, number].users -= 1
 
     def _is_used(self, prefix: str, number: int) -> bool:
         entry = self._entries.get((prefix, number))
         return entry is not None and entry.users > 0
 
 
-_register = _Register()
+_datasets = _Datasets()
 
 
 @contextlib.contextmanager
@@ -115,25 +112,25 @@ def prepare_data(
 ) -> Iterator[int]:
     """Write a DataFrame into a store, unless this process has done so; yields its number there.
 
-    ``store.get_train_data_path(number)`` has the rows. While the ``with`` statement lasts nobody
-    else gets the number; afterwards it stays as long as no other DataFrame needs it.
+    ``store.get_train_data_path(number)`` has the rows. Within ``with`` no other DataFrame gets the
+    number; afterwards the data stay until another DataFrame needs the number.
 
     Args:
-        num_processes: how many will read.
-        store: where to.
+        num_processes: the number of processes that will read.
+        store: the store.
         df: the rows; with a random split it is computed once.
-        label_columns, feature_columns: what is written; None: all columns are features.
-        validation: share of the rows for validation, or a column (boolean, or a number that is
-            greater than 0) that says which.
-        sample_weight_col: written, too.
-        compress_sparse: write vectors as they are; else as arrays.
-        partitions_per_process: files for each process.
-        verbose: with more than 0, say what is there in the end.
+        label_columns, feature_columns: the columns to write; None: all other columns are features.
+        validation: share of the rows for validation, or a column (boolean, or a number, which
+            selects a row if greater than 0).
+        sample_weight_col: a column that is written, too.
+        compress_sparse: write vectors as vectors; else as arrays.
+        partitions_per_process: Parquet files per process.
+        verbose: print the numbers of rows if greater than 0.
 
     Raises:
         ValueError: a number is not positive, labels are missing, columns are unknown or of an
             unusable type.
-        RuntimeError: files have not appeared in time.
+        RuntimeError: files did not appear in time.
     """
     names = _columns_of(df, label_columns, feature_columns, validation, sample_weight_col)
     if num_processes <= 0 or partitions_per_process <= 0:
@@ -141,29 +138,29 @@ def prepare_data(
             f"num_processes={num_processes}, partitions_per_process={partitions_per_process}: "
             "both have to be greater than 0"
         )
-    wish = _Wish(
+    key = _DatasetKey(
         store.prefix_path,
         tuple(names),
         validation,
         compress_sparse,
         num_processes * partitions_per_process,
     )
-    number, is_there = _register.take(wish, df, partial(_may_replace, store))
+    number, is_there = _datasets.acquire(key, df, partial(_may_replace, store))
     try:
         if not (is_there and store.is_parquet_dataset(store.get_train_data_path(number))):
             is_there = False
             try:
-                _write(store, df, wish, number, verbose)
+                _write(store, df, key, number, verbose)
                 is_there = True
             finally:
-                _register.written(wish, number, is_there)
+                _datasets.written(key, number, is_there)
         yield number
     finally:
-        _register.give_back(wish, number)
+        _datasets.release(key, number)
 
 
 def _may_replace(store: Store, number: int) -> bool:
-    """Whether this user's estimators, or nobody, have data of that number in the store."""
+    """Whether the data of that number in the store are missing or this user's."""
     paths = (store.get_train_data_path(number), store.get_val_data_path(number))
     return all(map(store.may_replace_data, paths))
 
@@ -193,19 +190,19 @@ def _columns_of(
     return names
 
 
-def _write(store: Store, df: DataFrame, wish: _Wish, number: int, verbose: int) -> None:
+def _write(store: Store, df: DataFrame, key: _DatasetKey, number: int, verbose: int) -> None:
     train_path, val_path = store.get_train_data_path(number), store.get_val_data_path(number)
-    columns = [_stored(df, name, wish.is_compressed) for name in wish.columns]
-    if not wish.validation:
-        counts = [_write_rows(store, df.select(*columns), train_path, wish.partition_count), 0]
+    columns = [_stored(df, name, key.is_compressed) for name in key.columns]
+    if not key.validation:
+        counts = [_write_rows(store, df.select(*columns), train_path, key.partition_count), 0]
     else:
-        flag = _flag(df, wish.validation)
+        flag = _flag(df, key.validation)
         marked = df.select(*columns, flag.alias("__validation"))
-        # Both halves have to come from the same rows, also where the DataFrame is random.
+        # Both parts must come from the same rows, even if the DataFrame is random.
         marked = marked.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = [
-                _write_rows(store, part.drop("__validation"), path, wish.partition_count)
+                _write_rows(store, part.drop("__validation"), path, key.partition_count)
                 for part, path in (
                     (marked.where(~F.col("__validation")), train_path),
                     (marked.where("__validation"), val_path),
@@ -219,7 +216,7 @@ def _write(store: Store, df: DataFrame, wish: _Wish, number: int, verbose: int) 
 
 def _stored(df: DataFrame, name: str, is_compressed: bool) -> Any:
     if df.schema[name].dataType.simpleString() == VECTOR and not is_compressed:
-        # The reader of the files learns from the metadata what it was.
+        # The metadata tell the reader that this was a vector.
         return vector_to_array(f"`{name}`").alias(name, metadata={"horovod": VECTOR})
     return F.col(f"`{name}`")
 
@@ -246,13 +243,13 @@ def _write_rows(store: Store, rows: DataFrame, path: str, partition_count: int) 
 
 
 def _wait_for_rows(store: Store, path: str, count: int) -> None:
-    """File systems may show files later than Spark has written them."""
+    """Wait for the files: some file systems show them later."""
     deadline = time.monotonic() + _FILES_TIMEOUT_S
     found = -1
     while found != count:
         if found >= 0:
             time.sleep(_PAUSE_S)
-        found = rows_of(pieces_of(store.get_parquet_dataset(path))) if store.exists(path) else 0
+        found = rows_of(row_groups_of(store.get_parquet_dataset(path))) if store.exists(path) else 0
         if time.monotonic() > deadline:
             raise RuntimeError(
                 "Timeout while waiting for all parquet-store files to appear: Spark has written "

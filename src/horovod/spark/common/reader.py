@@ -1,7 +1,7 @@
-"""A rank's share of a Parquet data set as batches of arrays, in bounded memory.
+"""A rank's shard of a Parquet dataset as batches of arrays, in bounded memory.
 
-Blocks (some thousand rows each) are decoded ahead by a thread; in it Arrow works without Python's
-lock. Whoever takes batches mixes and cuts the blocks: that is cheap.
+A thread decodes blocks of some thousand rows ahead; Arrow releases Python's lock. The consumer's
+thread shuffles the blocks and cuts them into batches, which is cheap.
 """
 
 from __future__ import annotations
@@ -17,35 +17,33 @@ import pyarrow.dataset as ds
 
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 from horovod.spark.common.columns import Block, block_of, row_count
-from horovod.spark.common.pieces import Stretch
+from horovod.spark.common.shards import RowRange
 from horovod.spark.common.shuffling import cut, joined, mixed
 from horovod.spark.common.transformation import Transformation
 
-__all__ = ["Batches", "Blocks", "Reading"]
-
 _BLOCK_BYTES = 2 * 1024 * 1024
 _MOST_BLOCK_ROWS = 64 * 1024
-# Blocks that wait for the consumer; with the pool in which rows are mixed, all that is in memory.
+# Blocks that wait for the consumer. These and the shuffling pool are all rows in memory.
 _BLOCKS_AHEAD = 8
 _POOL_BYTES = 32 * 1024 * 1024
-# Row groups that are read in turns, so that rows of different places are mixed.
-_OPEN_PIECES = 4
+# Row ranges that are read in turns, so that rows of different row groups are mixed.
+_OPEN_RANGES = 4
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How data are read.
+    """How rows are read.
 
     Args:
-        names: the columns that batches have.
-        floats: the dtype of floating-point numbers; None leaves theirs.
-        transformation: what is done before the columns are taken.
-        is_shuffled: rows come in another order in each pass.
-        pool_rows: rows among which one is drawn; None: as many as 32 MiB hold.
-        seed: of the order.
+        names: the columns of batches.
+        floats: the dtype of floating-point numbers; None keeps theirs.
+        transformation: applied before the columns are selected.
+        is_shuffled: read rows in another order in each pass.
+        pool_rows: rows of the shuffling pool; None: as many as 32 MiB hold.
+        seed: the seed of the order.
         worker_count: row batches that are decoded at the same time.
-        is_ahead: a thread decodes; else whoever asks for batches does.
-        is_kept: the rows stay in memory after the first pass.
+        is_ahead: a thread decodes; else the consumer's thread does.
+        is_kept: keep the rows in memory after the first pass.
     """
 
     names: tuple[str, ...]
@@ -61,32 +59,31 @@ class Reading:
 
 @dataclass
 class Blocks:
-    """The rows of a share, block by block; each call of ``a_pass`` gives all of them."""
+    """The rows of a shard, block by block; ``one_pass`` gives all of them."""
 
-    stretches: Sequence[Stretch]
+    shard: Sequence[RowRange]
     filesystem: Any
     reading: Reading
     _format: Any = field(default_factory=ds.ParquetFileFormat)
 
-    def a_pass(self, random: np.random.Generator | None) -> Iterator[Block]:
-        """All rows once; in an order that ``random`` decides, if given."""
+    def one_pass(self, random: np.random.Generator | None) -> Iterator[Block]:
+        """All rows once; in a random order if ``random`` is given."""
         if random is None:
-            return itertools.chain.from_iterable(map(self._read, self.stretches))
-        order = [self.stretches[number] for number in random.permutation(len(self.stretches))]
-        return _in_turns([self._read(stretch) for stretch in order])
+            return itertools.chain.from_iterable(map(self._read, self.shard))
+        order = [self.shard[number] for number in random.permutation(len(self.shard))]
+        return _in_turns([self._read(rows) for rows in order])
 
-    def _read(self, stretch: Stretch) -> Iterator[Block]:
-        piece = stretch.piece
+    def _read(self, rows: RowRange) -> Iterator[Block]:
         fragment = self._format.make_fragment(
-            piece.path, filesystem=self.filesystem, row_groups=[piece.row_group]
+            rows.group.path, filesystem=self.filesystem, row_groups=[rows.group.index]
         )
         first = 0
         for batch in self._batches(fragment):
-            begin, end = max(stretch.begin - first, 0), min(stretch.end - first, batch.num_rows)
+            begin, end = max(rows.begin - first, 0), min(rows.end - first, batch.num_rows)
             first += batch.num_rows
             if begin < end:
                 yield self._block(batch.slice(begin, end - begin))
-            if first >= stretch.end:
+            if first >= rows.end:
                 return
 
     def _batches(self, fragment: Any) -> Iterator[pa.RecordBatch]:
@@ -112,12 +109,12 @@ class Blocks:
 class Batches:
     """Batches ``{column: array}``; each iteration is an epoch of ``steps`` of them.
 
-    Passes over the share follow each other: where an epoch is no pass, the next one goes on where
-    the last one ended. The arrays belong to the caller.
+    An epoch may be shorter or longer than a pass over the shard; the next epoch continues where the
+    last one ended. The arrays belong to the caller.
 
     Args:
-        blocks: the share.
-        batch_size: rows of a batch; the last one of a pass can have fewer.
+        blocks: the shard.
+        batch_size: rows of a batch; the last batch of a pass can have fewer.
         steps: batches of an epoch.
     """
 
@@ -127,7 +124,7 @@ class Batches:
         self._batch_size = batch_size
         self._steps = steps
         self._random = np.random.default_rng(self._reading.seed)
-        self._ahead = _Ahead(self._passes, _BLOCKS_AHEAD if self._reading.is_ahead else 0)
+        self._prefetch = _Prefetch(self._passes, _BLOCKS_AHEAD if self._reading.is_ahead else 0)
         self._source: Iterator[Block | None] | None = None
         self._kept: Block | None = None
         self._stream: Iterator[Block] = iter(())
@@ -139,16 +136,16 @@ class Batches:
         for _ in range(self._steps):
             batch = next(self._stream, None)
             if batch is None:
-                self._stream = self._a_pass()
+                self._stream = self._one_pass()
                 batch = next(self._stream)
             yield batch
 
     def close(self) -> None:
         """End the thread."""
         self._source = None
-        self._ahead.close_async_loader()
+        self._prefetch.close_async_loader()
 
-    def _a_pass(self) -> Iterator[Block]:
+    def _one_pass(self) -> Iterator[Block]:
         reading = self._reading
         if self._kept is not None:
             return cut(iter([self._kept]), self._batch_size, self._own_order(self._kept))
@@ -156,7 +153,7 @@ class Batches:
         if reading.is_kept:
             self._kept = joined(list(rest))
             self.close()
-            return self._a_pass()
+            return self._one_pass()
         if not reading.is_shuffled:
             return cut(rest, self._batch_size)
         return mixed(rest, self._batch_size, self._random, _POOL_BYTES, reading.pool_rows)
@@ -165,37 +162,37 @@ class Batches:
         return self._random.permutation(row_count(block)) if self._reading.is_shuffled else None
 
     def _rest_of_pass(self) -> Iterator[Block]:
-        """The blocks up to the next mark between two passes."""
+        """The blocks up to the end of the pass, which is a None."""
         if self._source is None:
-            self._source = iter(self._ahead)
+            self._source = iter(self._prefetch)
         return iter(self._source.__next__, None)
 
     def _passes(self) -> Iterator[Block | None]:
-        """All passes there will ever be, a None after each."""
+        """Passes without an end; a None after each."""
         random = np.random.default_rng(self._reading.seed)
         while True:
-            yield from self._blocks.a_pass(random if self._reading.is_shuffled else None)
+            yield from self._blocks.one_pass(random if self._reading.is_shuffled else None)
             yield None
 
 
-class _Ahead(AsyncDataLoaderMixin, BaseDataLoader):
-    """Runs ahead of whoever takes blocks, on a thread, over the ends of passes too."""
+class _Prefetch(AsyncDataLoaderMixin, BaseDataLoader):
+    """Prefetches blocks on a thread, over the ends of passes too."""
 
     def __init__(self, passes: Callable[[], Iterator[Block | None]], ahead: int) -> None:
         self._passes = passes
         super().__init__(async_loader_queue_size=ahead)
 
     def __len__(self) -> int:
-        raise TypeError("passes follow each other without an end")
+        raise TypeError("the passes have no end")
 
     def _iterate(self) -> Iterator[Block | None]:
         return self._passes()
 
 
 def _in_turns(readers: list[Iterator[Block]]) -> Iterator[Block]:
-    """A block of each in turn, a few of them at the same time."""
+    """Blocks of the readers in turn; a few readers are open at a time."""
     waiting = iter(readers)
-    current = list(itertools.islice(waiting, _OPEN_PIECES))
+    current = list(itertools.islice(waiting, _OPEN_RANGES))
     while current:
         for reader in list(current):
             block = next(reader, None)

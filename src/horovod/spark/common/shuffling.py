@@ -1,4 +1,4 @@
-"""Blocks of rows become batches, in order or mixed; pure functions over iterators."""
+"""Cuts blocks of rows into batches, in order or shuffled; pure functions over iterators."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ import numpy as np
 
 from horovod.spark.common.columns import Array, Block, row_count
 
-__all__ = ["cut", "joined", "mixed"]
-
-# Rows that are gathered at a time: few calls for many batches, and not all of a pool twice.
+# Rows that are gathered at a time: many batches per call, without a copy of the whole pool.
 _GATHERED = 8192
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """The rows of all of them, as one block."""
+    """The rows of all blocks as one block."""
     if len(blocks) == 1:
         return blocks[0]
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
 def cut(blocks: Iterator[Block], batch_size: int, order: Array | None = None) -> Iterator[Block]:
-    """Batches of the rows as they come, or of one block's in an order; the last can be short."""
+    """Batches of the rows in order, or of the first block in ``order``; the last can be short."""
     if order is not None:
         yield from _sliced(_gathered(next(blocks), order), batch_size)
         return
     for batch in _sliced(blocks, batch_size):
-        # Blocks can be what Arrow holds, which nobody may write to.
+        # Arrow's memory is read-only.
         yield {name: array.copy() for name, array in batch.items()}
 
 
@@ -38,14 +36,14 @@ def mixed(
     pool_bytes: int,
     pool_rows: int | None = None,
 ) -> Iterator[Block]:
-    """Batches of rows drawn from a pool of the next ones; the last can be short.
+    """Batches of rows drawn from a pool of upcoming rows; the last can be short.
 
     Args:
         blocks: the rows.
         batch_size: rows of a batch.
-        random: decides.
-        pool_bytes: what the pool may take, unless that is less than two batches.
-        pool_rows: rows of the pool, instead.
+        random: draws the rows.
+        pool_bytes: size of the pool; it has at least the rows of two batches.
+        pool_rows: rows of the pool, instead of ``pool_bytes``.
     """
     return _sliced(_drawn(blocks, 2 * batch_size, random, pool_bytes, pool_rows), batch_size)
 
@@ -57,7 +55,7 @@ def _drawn(
     pool_bytes: int,
     pool_rows: int | None,
 ) -> Iterator[Block]:
-    """Once the pool is full, rows that come take the places of rows that are drawn."""
+    """Once the pool is full, new rows replace the drawn rows."""
     filling: list[Block] = []
     pool: Block = {}
     for block in blocks:
@@ -76,15 +74,15 @@ def _drawn(
 def _exchanged(pool: Block, block: Block, random: np.random.Generator) -> Iterator[Block]:
     size, step = row_count(block), max(row_count(pool) // 2, 1)
     for begin in range(0, size, step):
-        coming = _slice(block, begin, min(begin + step, size))
-        places = random.choice(row_count(pool), row_count(coming), replace=False)
+        new_rows = _slice(block, begin, min(begin + step, size))
+        places = random.choice(row_count(pool), row_count(new_rows), replace=False)
         yield {name: array.take(places, axis=0) for name, array in pool.items()}
         for name, array in pool.items():
-            array[places] = coming[name]
+            array[places] = new_rows[name]
 
 
 def _owned(blocks: Sequence[Block]) -> Block:
-    """Joined, in arrays that can be written to."""
+    """Joined blocks, in writable arrays."""
     whole = joined(blocks)
     return whole if len(blocks) > 1 else {name: array.copy() for name, array in whole.items()}
 
@@ -96,7 +94,7 @@ def _gathered(block: Block, order: Array) -> Iterator[Block]:
 
 
 def _sliced(blocks: Iterator[Block], batch_size: int) -> Iterator[Block]:
-    """Batches that are parts of blocks; only what lies over the end of one is copied."""
+    """Batches that are views of blocks; only a batch over the end of a block is copied."""
     rest: Block | None = None
     for block in blocks:
         size, begin = row_count(block), 0

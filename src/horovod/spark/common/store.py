@@ -1,4 +1,4 @@
-"""Where data, checkpoints and logs of estimators lie: any file system that fsspec knows."""
+"""Stores for the data, checkpoints and logs of estimators, on any file system of fsspec."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ON_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 
 
 class AbstractFilesystemStore(Store):
-    """What all stores are that ``create`` makes; an older base class."""
+    """The base class of the stores that ``create`` makes; an older name."""
 
 
 class FilesystemStore(AbstractFilesystemStore):
-    """On this machine or a file system that it has mounted, or on whatever fsspec has a driver for.
+    """On a local or mounted file system, or on another one that fsspec has a driver for.
 
     ``s3://``, ``gs://``, ``abfs://`` and others need the package that fsspec names, on all nodes.
     """
@@ -53,7 +53,7 @@ class LocalStore(FilesystemStore):
 
 
 class HDFSUrl(NamedTuple):
-    """The parts of ``hdfs://HOST:PORT/PATH``; None for what is not in there."""
+    """The parts of ``hdfs://HOST:PORT/PATH``; None for a missing part."""
 
     prefix: str | None
     host: str | None
@@ -65,14 +65,14 @@ class HDFSStore(AbstractFilesystemStore):
     """On Hadoop's file system; needs libhdfs, as pyarrow's documentation says.
 
     Args:
-        prefix_path: ``hdfs://HOST:PORT/PATH``, ``hdfs:///PATH`` or just the path.
-        host, port: of the namenode, where the path has none; else that of the configuration.
+        prefix_path: ``hdfs://HOST:PORT/PATH``, ``hdfs:///PATH`` or only the path.
+        host, port: the namenode, if the path has none; by default that of Hadoop's configuration.
         user, kerb_ticket, extra_conf: as for pyarrow's ``HadoopFileSystem``.
         driver: ``libhdfs``.
         args, kwargs: as for ``Store``.
 
     Raises:
-        ValueError: the path, or another one, names another namenode, or the driver is unknown.
+        ValueError: paths name different namenodes, or the driver is unknown.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class HDFSStore(AbstractFilesystemStore):
         return HDFSUrl(prefix, found.hostname, found.port, found.path)
 
     def get_full_path(self, path: str) -> str:
-        """With the namenode, if it is known.
+        """The URL of a path, with the namenode if it is known.
 
         Raises:
-            ValueError: the path has another one.
+            ValueError: the path has another namenode.
         """
         found = urlsplit(path)
         if (found.scheme or "hdfs") != "hdfs":
@@ -139,19 +139,19 @@ class DBFSLocalStore(AbstractFilesystemStore):
         args, kwargs: as for ``Store``.
 
     Raises:
-        ValueError: it is another path.
+        ValueError: the path has another form.
     """
 
     _default_checkpoint_filename = "checkpoint.tf"
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Whether this is Databricks and a path of it."""
+        """Whether this process runs on Databricks, and the path is on its file system."""
         return ON_DATABRICKS in os.environ and cls.matches_dbfs(path)
 
     @staticmethod
     def matches_dbfs(path: str) -> bool:
-        """Whether it is a path of Databricks' file system."""
+        """Whether the path is on Databricks' file system."""
         return re.match(r"(dbfs:/|/dbfs/|file:(//)?/dbfs/)", path) is not None
 
     def get_full_path(self, path: str) -> str:

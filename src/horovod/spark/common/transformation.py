@@ -1,4 +1,4 @@
-"""What a user's function makes of rows, before they become batches."""
+"""A user's transformation of rows, before they become batches."""
 
 from __future__ import annotations
 
@@ -11,31 +11,37 @@ import pyarrow as pa
 
 from horovod.spark.common.columns import Array, Block, Column
 
-__all__ = ["Transformation"]
-
 _SPARK_TYPES = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
 _FLOAT_TYPES = {"float16": "float", "float32": "float", "float64": "double", "bool": "boolean"}
 
 
 @dataclass(frozen=True)
 class Transformation:
-    """A function of pandas DataFrames, and what it says of its result.
+    """A function of pandas DataFrames, and the schema of its result.
 
     Args:
-        function: makes a DataFrame out of one; cells can be arrays.
+        function: takes a DataFrame and returns one; cells can be arrays.
         edited: ``(name, dtype, shape, nullable)`` of columns that it changes or adds.
-        removed: columns that it takes away.
+        removed: columns that it removes.
     """
 
     function: Callable[[Any], Any]
     edited: tuple[tuple[Any, ...], ...] = ()
     removed: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, function: Any, params: Mapping[str, Any]) -> Transformation | None:
+        """The transformation by ``function`` and an estimator's params; None without a function."""
+        if function is None:
+            return None
+        edited = tuple(map(tuple, params.get("transformation_edit_fields") or ()))
+        return cls(function, edited, tuple(params.get("transformation_removed_fields") or ()))
+
     def block(self, batch: pa.RecordBatch, names: Sequence[str], floats: str | None) -> Block:
-        """The arrays of the columns that the function makes of these rows.
+        """The arrays of the columns that the function returns for these rows.
 
         Raises:
-            ValueError: it makes no such columns, or their values are no numbers.
+            ValueError: a column is missing, or its values are no numbers.
         """
         frame = self.function(batch.to_pandas())
         missing = [name for name in names if name not in frame.columns or name in self.removed]
@@ -49,7 +55,7 @@ class Transformation:
     def describe(
         self, batch: pa.RecordBatch, names: Sequence[str], types: Mapping[str, str]
     ) -> dict[str, Column]:
-        """The columns that the function makes of these rows, whose types were as given."""
+        """The columns that the function returns for these rows; ``types`` are those before it."""
         edited = {name for name, *_ in self.edited}
         columns = {}
         for name, array in self.block(batch, names, None).items():

@@ -1,4 +1,4 @@
-"""``prepare_data`` and small helpers, where scripts look for them."""
+"""``prepare_data`` and helpers, at their documented import path."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import Any
 
-from horovod.rendezvous.identity.host_id import this_place
+from horovod.rendezvous.identity.host_id import this_host_id
 from horovod.spark.common.preparation import prepare_data
 from horovod.spark.common.store import ON_DATABRICKS
 
@@ -19,13 +19,13 @@ def is_databricks() -> bool:
 
 
 def host_hash(salt: str | None = None) -> str:
-    """A text that is the same for processes that can share memory, and for the same ``salt``."""
-    digest = hashlib.sha256(f"{this_place().host}-{salt or ''}".encode()).hexdigest()
+    """A text that is equal in processes that can share memory, for the same ``salt``."""
+    digest = hashlib.sha256(f"{this_host_id().host}-{salt or ''}".encode()).hexdigest()
     return f"{os.uname().nodename.partition('.')[0]}-{digest[:32]}"
 
 
 def to_list(var: Any, length: int) -> list[Any] | None:
-    """``var`` as a list of so many; one element, or what is no list, comes that often. None: None.
+    """``var`` as a list of ``length``; one element, or another value, is repeated. None stays None.
 
     Raises:
         ValueError: the list has another length.

@@ -1,11 +1,11 @@
-"""Readers of blocks of rows as loaders of batches of tensors, for data modules of one's own.
+"""Loaders of batches of tensors over readers of blocks of rows, for users' data modules.
 
-A reader is an iterable of blocks: mappings, or named tuples, of arrays with equally many rows. If
-it has a method ``reset``, that is called before it is read again; ``num_epochs`` of None says that
-it never ends.
+A reader is an iterable of blocks: mappings or named tuples of arrays with equally many rows. If it
+has a method ``reset``, the loader calls it before it reads again. A reader whose ``num_epochs`` is
+None never ends.
 
-Loaders with ``Async`` in their names make batches ahead on a thread. They take keywords only, also
-``async_loader_queue_size`` and ``debug_data_loader``, and end with ``close_async_loader``.
+Loaders with ``Async`` in their names prefetch batches on a thread. They take keyword arguments
+only, also ``async_loader_queue_size`` and ``debug_data_loader``. ``close_async_loader`` ends them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,34 @@ __all__ = [
 _NO_LIMIT = -1
 
 
-class PytorchDataLoader(BaseDataLoader):
+class _TensorLoader(BaseDataLoader):
+    name: str
+    limit_step_per_epoch: int
+    verbose: bool
+
+    def __len__(self) -> int:
+        if self.limit_step_per_epoch == _NO_LIMIT:
+            raise TypeError("the number of batches is known only when the reader ends")
+        return self.limit_step_per_epoch
+
+    def _process_batch(self, batch: Block) -> dict[str, torch.Tensor]:
+        return {name: torch.as_tensor(array) for name, array in batch.items()}
+
+    def _log(self, text: str) -> None:
+        if self.verbose:
+            print(f"{self.name or type(self).__name__}: {text}", flush=True)
+
+
+class PytorchDataLoader(_TensorLoader):
     """Batches ``{column: tensor}``; each iteration reads the reader once.
 
     Args:
         reader: the rows.
         batch_size: rows of a batch; the last one can have fewer.
-        shuffling_queue_capacity: rows among which the next one is drawn; 0: as they come.
-        name: said with ``verbose``.
+        shuffling_queue_capacity: rows of the shuffling pool; 0 keeps the order.
+        name: printed with ``verbose``.
         limit_step_per_epoch: batches of an iteration at most; -1: all.
-        verbose: say when an iteration begins.
+        verbose: print when an iteration begins.
     """
 
     def __init__(
@@ -64,23 +82,15 @@ class PytorchDataLoader(BaseDataLoader):
         self._is_read = False
         super().__init__()
 
-    def __len__(self) -> int:
-        if self.limit_step_per_epoch == _NO_LIMIT:
-            raise TypeError("how many batches there are shows when the reader ends")
-        return self.limit_step_per_epoch
-
     def _iterate(self) -> Iterator[Block]:
-        self._say("an epoch begins")
+        self._log("an epoch begins")
         batches = self._batches()
         if self.limit_step_per_epoch == _NO_LIMIT:
             return batches
         return itertools.islice(batches, self.limit_step_per_epoch)
 
-    def _process_batch(self, batch: Block) -> dict[str, torch.Tensor]:
-        return {name: torch.as_tensor(array) for name, array in batch.items()}
-
     def _batches(self) -> Iterator[Block]:
-        """All that the reader has."""
+        """The batches of all rows of the reader."""
         if self._is_read and hasattr(self.reader, "reset"):
             self.reader.reset()
         self._is_read = True
@@ -89,16 +99,12 @@ class PytorchDataLoader(BaseDataLoader):
             return cut(blocks, self.batch_size)
         return mixed(blocks, self.batch_size, self._random, 0, capacity)
 
-    def _say(self, text: str) -> None:
-        if self.verbose:
-            print(f"{self.name or type(self).__name__}: {text}", flush=True)
-
 
 class PytorchInfiniteDataLoader(PytorchDataLoader):
-    """Goes on where the last iteration ended; for readers that never end.
+    """Continues where the last iteration ended; for readers that never end.
 
     Raises:
-        ValueError: the reader says that it ends.
+        ValueError: the reader's ``num_epochs`` is not None.
     """
 
     def __init__(self, reader: Iterable[Any], *args: Any, **kwargs: Any) -> None:
@@ -116,17 +122,17 @@ class PytorchInfiniteDataLoader(PytorchDataLoader):
         return self._endless
 
 
-class PytorchInmemDataLoader(BaseDataLoader):
+class PytorchInmemDataLoader(_TensorLoader):
     """Reads the reader once and keeps the rows; batches ``{column: tensor}``.
 
     Args:
         reader: the rows; it has to end.
         batch_size: rows of a batch.
-        num_epochs: iterations that there will be; None: without an end.
-        name: said with ``verbose``.
-        shuffle: rows come in another order in each iteration.
-        limit_step_per_epoch: batches of an iteration; what is over comes in the next one.
-        verbose: say when an iteration begins.
+        num_epochs: the number of iterations; None: no limit.
+        name: printed with ``verbose``.
+        shuffle: use another order of the rows in each iteration.
+        limit_step_per_epoch: batches of an iteration; further ones come in the next iteration.
+        verbose: print when an iteration begins.
 
     Raises:
         ValueError: there is no limit.
@@ -153,39 +159,32 @@ class PytorchInmemDataLoader(BaseDataLoader):
         self._rows = joined(list(_blocks(reader)))
         self._random = np.random.default_rng()
         self._begun = 0
-        self._stream = itertools.chain.from_iterable(self._a_pass() for _ in itertools.count())
+        self._stream = itertools.chain.from_iterable(self._one_pass() for _ in itertools.count())
         super().__init__()
-
-    def __len__(self) -> int:
-        return self.limit_step_per_epoch
 
     def _iterate(self) -> Iterator[Block]:
         if self.num_epochs is not None and self._begun >= self.num_epochs:
             return iter(())
         self._begun += 1
-        if self.verbose:
-            print(f"{self.name or type(self).__name__}: epoch {self._begun} begins", flush=True)
+        self._log(f"epoch {self._begun} begins")
         return itertools.islice(self._stream, self.limit_step_per_epoch)
 
-    def _process_batch(self, batch: Block) -> dict[str, torch.Tensor]:
-        return {name: torch.as_tensor(array) for name, array in batch.items()}
-
-    def _a_pass(self) -> Iterator[Block]:
+    def _one_pass(self) -> Iterator[Block]:
         count = len(next(iter(self._rows.values())))
         order = self._random.permutation(count) if self.shuffle else None
         return cut(iter([self._rows]), self.batch_size, order)
 
 
 class PytorchAsyncDataLoader(AsyncDataLoaderMixin, PytorchDataLoader):
-    """``PytorchDataLoader`` that reads ahead."""
+    """``PytorchDataLoader`` that prefetches."""
 
 
 class PytorchInfiniteAsyncDataLoader(AsyncDataLoaderMixin, PytorchInfiniteDataLoader):
-    """``PytorchInfiniteDataLoader`` that reads ahead."""
+    """``PytorchInfiniteDataLoader`` that prefetches."""
 
 
 class PytorchInmemAsyncDataLoader(AsyncDataLoaderMixin, PytorchInmemDataLoader):
-    """``PytorchInmemDataLoader`` that makes batches ahead."""
+    """``PytorchInmemDataLoader`` that prefetches."""
 
 
 def _blocks(reader: Iterable[Any]) -> Iterator[Block]:

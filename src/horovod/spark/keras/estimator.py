@@ -1,4 +1,4 @@
-"""``KerasEstimator`` and the model that it makes."""
+"""``KerasEstimator`` and ``KerasModel``."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from horovod.spark.keras.training import KerasPlan, train
 
 __all__ = ["KerasEstimator", "KerasModel"]
 
-_CUSTOM_OBJECTS = Parameter({}, "classes and functions that Keras does not know, by name")
+_CUSTOM_OBJECTS = Parameter({}, "the user's classes and functions, by name")
 
 
-class _Packing:
-    """How params of Keras's classes are saved."""
+class _KerasFormat:
+    """Saves params in Keras's own formats."""
 
     @classmethod
-    def packed(cls, name: str, value: Any) -> bytes | None:
-        """Models and optimizers in Keras's own forms."""
+    def to_bytes(cls, name: str, value: Any) -> bytes | None:
+        """A model or an optimizer in Keras's own format."""
         if name == "model":
             return model_bytes(value)
         return json.dumps(optimizer_config(value)).encode() if name == "optimizer" else None
 
     @classmethod
-    def unpacked(cls, name: str, data: bytes, custom_objects: Any) -> Any:
-        """What ``packed`` has made."""
+    def from_bytes(cls, name: str, data: bytes, custom_objects: Any) -> Any:
+        """The inverse of ``to_bytes``."""
         if name == "model":
             return model_of(data, custom_objects, is_trusted=False)
         return optimizer_of(json.loads(data), custom_objects)
@@ -48,20 +48,19 @@ class _Packing:
 @declares(
     {
         "custom_objects": _CUSTOM_OBJECTS,
-        "data_module": Parameter(None, "class that reads the data"),
-        "checkpoint_callback": Parameter(None, "ModelCheckpoint that says which model is kept"),
+        "checkpoint_callback": Parameter(None, "ModelCheckpoint that selects the model"),
         "backend_env": Parameter(
             {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"}, "environment of the processes"
         ),
     }
 )
-class KerasEstimator(_Packing, HorovodEstimator):
+class KerasEstimator(_KerasFormat, HorovodEstimator):
     """Trains a Keras model on a DataFrame; all arguments are keywords.
 
-    Columns of ``feature_cols`` are the model's inputs, those of ``label_cols`` are compared with
-    its outputs, in their order and in the model's shapes. The learning rate is multiplied by the
-    number of processes while it trains. The result is the best model: that of the epoch with the
-    smallest loss (on validation data, if there are any), or what ``checkpoint_callback`` keeps.
+    Columns of ``feature_cols`` are the model's inputs; columns of ``label_cols`` are the labels of
+    its outputs, in order and in the model's shapes. During training the learning rate is multiplied
+    by the number of processes. The result is the model of the epoch with the smallest loss (on
+    validation data, if there are any), or the one that ``checkpoint_callback`` keeps.
 
         estimator = KerasEstimator(num_proc=2, store=store, model=model, optimizer=optimizer,
                                    loss="sparse_categorical_crossentropy", metrics=["accuracy"],
@@ -135,12 +134,12 @@ class KerasEstimator(_Packing, HorovodEstimator):
         "_floatx": Parameter("float32", "dtype of floating-point numbers", getter="getFloatx"),
     }
 )
-class KerasModel(_Packing, HorovodModel):
-    """A trained Keras model; ``getHistory()`` is what ``fit`` of Keras calls ``history``."""
+class KerasModel(_KerasFormat, HorovodModel):
+    """A trained Keras model; ``getHistory()`` is the ``history`` of Keras's ``fit``."""
 
     @staticmethod
     def _predictor(data: bytes) -> Any:
-        _leave_gpus_to_others()
+        _hide_gpus()
         saved, custom_objects = cloudpickle.loads(data)
         return partial(_predict, model_of(saved, custom_objects, is_trusted=True))
 
@@ -152,12 +151,12 @@ class KerasModel(_Packing, HorovodModel):
         return str(self.value("_floatx"))
 
 
-def _leave_gpus_to_others() -> None:
-    """Tasks that predict are many and have asked Spark for a core each."""
+def _hide_gpus() -> None:
+    """Keep TensorFlow off the GPUs: each of the predicting tasks has one core only."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow
 
-        with suppress(RuntimeError):  # TensorFlow has been used in this process
+        with suppress(RuntimeError):  # TensorFlow is initialized already
             tensorflow.config.set_visible_devices([], "GPU")
 
 

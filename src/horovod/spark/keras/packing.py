@@ -1,4 +1,4 @@
-"""Keras models and optimizers as bytes: in Keras's own file format, which is no pickle."""
+"""Keras models and optimizers as bytes and values, without pickle."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 
 import keras
 
-__all__ = ["model_bytes", "model_of", "optimizer_config", "optimizer_of"]
-
 _NAME = "model.keras"
 
 
 def model_bytes(model: Any) -> bytes:
-    """A model with all that Keras saves of it."""
+    """A model in Keras's file format."""
     with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
         path = os.path.join(folder, _NAME)
         model.save(path)
@@ -27,8 +25,8 @@ def model_of(data: bytes, custom_objects: Mapping[str, Any] | None, is_trusted: 
     """The model in ``data``, not compiled.
 
     Args:
-        data: what ``model_bytes`` has made.
-        custom_objects: classes and functions that Keras does not know, by name.
+        data: a result of ``model_bytes``.
+        custom_objects: the user's classes and functions, by name.
         is_trusted: whether Python code in the file (lambdas) may run.
     """
     with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
@@ -41,11 +39,11 @@ def model_of(data: bytes, custom_objects: Mapping[str, Any] | None, is_trusted: 
 
 
 def optimizer_config(optimizer: Any) -> dict[str, Any]:
-    """Class and settings of an optimizer, without its state."""
+    """The class and settings of an optimizer, without its state."""
     config: dict[str, Any] = keras.optimizers.serialize(keras.optimizers.get(optimizer))
     return config
 
 
 def optimizer_of(config: dict[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
-    """A new optimizer of that class with those settings."""
+    """A new optimizer with this class and these settings."""
     return keras.optimizers.deserialize(config, custom_objects=dict(custom_objects or {}))

@@ -1,4 +1,4 @@
-"""Columns as a Keras model takes them."""
+"""Columns in the shapes of a Keras model's inputs and labels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 from horovod.spark.common.columns import Array
 from horovod.spark.common.plan import Plan
 
-__all__ = ["check_shapes", "shaped_inputs", "shaped_labels"]
-
 
 def check_shapes(plan: Plan, model: Any) -> None:
-    """Raise ``ValueError`` if columns are no inputs, or more or fewer labels than outputs."""
+    """Raise ``ValueError`` if columns do not match the model's inputs and outputs."""
     inputs, outputs = _row_shapes(model, "inputs"), _row_shapes(model, "outputs")
     if inputs is not None and len(inputs) != len(plan.features):
         raise ValueError(f"{len(plan.features)} feature columns for {len(inputs)} inputs")
@@ -29,7 +27,7 @@ def check_shapes(plan: Plan, model: Any) -> None:
 
 
 def shaped_inputs(model: Any, features: Sequence[Array]) -> Any:
-    """The features in the shapes of the model's inputs; alone, or as a tuple."""
+    """The features in the shapes of the model's inputs; one array, or a tuple."""
     shapes = _row_shapes(model, "inputs")
     arrays = list(features)
     if shapes is not None:
@@ -41,7 +39,7 @@ def shaped_inputs(model: Any, features: Sequence[Array]) -> Any:
 
 
 def shaped_labels(labels: Sequence[Array], shapes: Sequence[Sequence[int]] | None) -> Any:
-    """The labels, in these shapes if given; alone, or as a tuple."""
+    """The labels, in these shapes if given; one array, or a tuple."""
     arrays = list(labels)
     if shapes is not None:
         arrays = [array.reshape(*shape) for array, shape in zip(labels, shapes, strict=True)]
@@ -49,7 +47,7 @@ def shaped_labels(labels: Sequence[Array], shapes: Sequence[Sequence[int]] | Non
 
 
 def _row_shapes(model: Any, what: str) -> list[tuple[int | None, ...]] | None:
-    """Shapes without the batch dimension; None where the model does not know them yet."""
+    """Shapes without the batch dimension; None if the model does not know them yet."""
     try:
         tensors = getattr(model, what, None)
     except (AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""What each process of a ``KerasEstimator`` does."""
+"""The training in each process of a ``KerasEstimator``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import keras
 import numpy as np
 
 import horovod.keras as hvd
+from horovod.spark.common.base_store import upload
 from horovod.spark.common.plan import Plan, gpu_number
 from horovod.spark.keras.packing import model_bytes, model_of, optimizer_of
 from horovod.spark.keras.shapes import shaped_inputs, shaped_labels
-
-__all__ = ["KerasPlan", "KerasResult", "train"]
 
 _BEST = "checkpoint"
 
 
 @dataclass(frozen=True)
 class KerasPlan:
-    """A plan, and what Keras adds to it. ``model`` and ``optimizer`` are as packing makes them."""
+    """A plan with Keras's additions; ``packing`` makes ``model`` and ``optimizer``."""
 
     plan: Plan
     model: bytes
@@ -38,7 +37,7 @@ class KerasPlan:
 
 @dataclass(frozen=True)
 class KerasResult:
-    """Of rank 0: ``sizes`` are the numbers in a row of each output."""
+    """The result of rank 0; ``sizes`` are the numbers in one row of each output."""
 
     history: dict[str, list[float]]
     model: bytes
@@ -47,7 +46,7 @@ class KerasResult:
 
 
 def train(job: KerasPlan) -> KerasResult | None:
-    """Train on this process's share; None on ranks other than 0."""
+    """Train on this process's shard; None on ranks other than 0."""
     hvd.init()
     plan, params = job.plan, job.plan.params
     plan.prepare_process()
@@ -80,7 +79,7 @@ def train(job: KerasPlan) -> KerasResult | None:
 
 
 class _Feed:
-    """Batches as ``fit`` takes them, without an end."""
+    """Batches for ``fit``, without an end."""
 
     def __init__(self, job: KerasPlan, model: Any) -> None:
         self._job = job
@@ -88,14 +87,14 @@ class _Feed:
         self.first: Mapping[str, Any] | None = None
 
     def over(self, data: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-        """Epoch after epoch."""
+        """The batches of all epochs."""
         while True:
             for batch in data:
                 self.first = self.first or {name: array[:1] for name, array in batch.items()}
                 yield self._parts(batch)
 
     def inputs(self, batch: Mapping[str, Any]) -> Any:
-        """What the model gets."""
+        """The inputs of the model."""
         return shaped_inputs(self._model, [batch[name] for name in self._job.plan.features])
 
     def _parts(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -109,7 +108,7 @@ class _Feed:
 
 
 def _compiled(job: KerasPlan, folder: str) -> Any:
-    """The model, ready to train: new, or as the checkpoint has it."""
+    """The compiled model: new, or from the checkpoint."""
     plan = job.plan
     optimizer = optimizer_of(job.optimizer, job.custom_objects)
     learning_rate = _learning_rate(optimizer)
@@ -135,7 +134,7 @@ def _compiled(job: KerasPlan, folder: str) -> Any:
 
 
 def _learning_rate(optimizer: Any) -> float | None:
-    """The number; None for a schedule, which stays as it is."""
+    """The learning rate; None for a schedule, which does not change."""
     value = optimizer.learning_rate
     if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
         return None
@@ -171,7 +170,7 @@ def _callbacks(job: KerasPlan, checkpoint: Any, folder: str) -> list[Any]:
 
 
 def _logs(job: KerasPlan, folder: str) -> Any:
-    """TensorBoard's, where it is installed."""
+    """A callback that writes logs: TensorBoard's if it is installed."""
     path = os.path.join(folder, job.plan.remote.logs_subdir)
     os.makedirs(path)
     if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
@@ -180,7 +179,7 @@ def _logs(job: KerasPlan, folder: str) -> Any:
 
 
 class _Upload(keras.callbacks.Callback):
-    """Brings checkpoint and logs into the store after each epoch."""
+    """Uploads checkpoint and logs into the store after each epoch."""
 
     def __init__(self, plan: Plan, checkpoint: Any, folder: str) -> None:
         super().__init__()
@@ -189,17 +188,13 @@ class _Upload(keras.callbacks.Callback):
         self._folder = folder
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Copy what is there."""
+        """Upload the files."""
         remote, path = self._remote, self._checkpoint.filepath
         if remote.checkpoint_path is not None and os.path.exists(path):
             with open(path, "rb") as file:
                 remote.store.write(remote.checkpoint_path, file.read())
-        for parent, _, names in os.walk(os.path.join(self._folder, remote.logs_subdir)):
-            for name in names:
-                file_path = os.path.join(parent, name)
-                target = os.path.relpath(file_path, self._folder)
-                with open(file_path, "rb") as file:
-                    remote.store.write(f"{remote.run_path}/{target}", file.read())
+        logs = os.path.join(self._folder, remote.logs_subdir)
+        upload(remote.store, f"{remote.run_path}/{remote.logs_subdir}", logs)
 
 
 def _result(

@@ -1,6 +1,6 @@
 """Lightning modules as stages of Spark ML; the names are those of ``horovod.spark.torch``.
 
-``strategy`` in here needs no Spark, so the stages come when they are asked for.
+``strategy`` needs no Spark, so the stages are imported when they are used.
 """
 
 from __future__ import annotations

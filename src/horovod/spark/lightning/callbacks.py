@@ -1,4 +1,4 @@
-"""What follows a training by Lightning: history, files, and its end at a loss that is no number."""
+"""Callbacks for Lightning: history, upload of files, and the end at a loss that is no number."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 import horovod.torch as hvd
 from horovod.spark.common.plan import Plan
 
-__all__ = ["EndOnNan", "History", "Upload"]
-
 
 class History(Callback):
-    """What the module has logged, as means over the ranks, for each epoch."""
+    """The logged values of each epoch, as means over the ranks."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.rows: list[dict[str, Any]] = []
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """After the epoch's validation."""
+        """Add the epoch, after its validation."""
         mine = {name: float(value) for name, value in trainer.callback_metrics.items()}
         found = hvd.allgather_object(mine, name="estimator.metrics")
         means = {name: sum(other[name] for other in found) / len(found) for name in mine}
@@ -44,14 +42,14 @@ class EndOnNan(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look at the loss."""
+        """Check the loss."""
         loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
         if loss is not None and not math.isfinite(float(loss)):
             raise ValueError(f"the loss of step {trainer.global_step} is {float(loss)}")
 
 
 class Upload(Callback):
-    """Brings checkpoints and logs into the store, and takes those away that Lightning deletes."""
+    """Uploads checkpoints and logs into the store, and deletes those that Lightning deletes."""
 
     def __init__(self, plan: Plan, folder: str) -> None:
         self._remote = plan.remote
@@ -59,11 +57,11 @@ class Upload(Callback):
         self._sent: set[str] = set()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What the epoch before has left."""
+        """Upload the files of the epoch before."""
         self._send()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What the last epoch has left."""
+        """Upload the files of the last epoch."""
         self._send()
 
     def _send(self) -> None:
@@ -73,7 +71,7 @@ class Upload(Callback):
         for parent, _, names in os.walk(self._folder):
             for path in (os.path.join(parent, name) for name in names):
                 found.add(path)
-                # A checkpoint is written once, a log goes on.
+                # A checkpoint does not change, a log does.
                 if path not in self._sent or not path.endswith(".ckpt"):
                     with open(path, "rb") as file:
                         store.write(self._target(path), file.read())

@@ -1,20 +1,21 @@
-"""``TorchEstimator`` for Lightning modules, and the model that it makes."""
+"""``TorchEstimator`` for Lightning modules."""
 
 from __future__ import annotations
 
-import io
-
-import cloudpickle
-import torch
 from lightning.pytorch import LightningModule
 
 from horovod.launch.calls import by_value
 from horovod.spark.common.backend import Backend
 from horovod.spark.common.declaration import Parameter, at_least, declares, one_of
-from horovod.spark.common.estimator import HorovodEstimator, metadata_of
+from horovod.spark.common.estimator import HorovodEstimator, require
 from horovod.spark.common.plan import Plan
 from horovod.spark.lightning.training import LightningPlan, train
-from horovod.spark.torch.estimator import TorchModel
+from horovod.spark.torch.estimator import (
+    SHAPES_AND_LOSSES,
+    TorchModel,
+    check_module,
+    trained_model,
+)
 from horovod.spark.torch.losses import check_losses
 from horovod.spark.torch.shapes import check_shapes
 
@@ -23,13 +24,12 @@ __all__ = ["TorchEstimator", "TorchModel"]
 
 @declares(
     {
-        "input_shapes": Parameter(None, "shapes of the features, batch dimension first"),
-        "loss_constructors": Parameter(None, "functions that make the losses, instead of loss"),
-        "data_module": Parameter(None, "class that reads the data, of ours or Lightning's"),
+        **SHAPES_AND_LOSSES,
+        "data_module": Parameter(None, "class that reads the data, Horovod's or Lightning's"),
         "reader_pool_type": Parameter(
-            None, "who decodes: thread, process, dummy", one_of(("thread", "process", "dummy"))
+            None, "reader: thread, process, dummy", one_of(("thread", "process", "dummy"))
         ),
-        "train_minibatch_fn": Parameter(None, "none: training_step of the module makes the step"),
+        "train_minibatch_fn": Parameter(None, "not allowed: the module's training_step is used"),
         "num_gpus": Parameter(
             None,
             "GPUs of a process: 1, or 0 to train without",
@@ -40,14 +40,14 @@ __all__ = ["TorchEstimator", "TorchModel"]
         "logger": Parameter(None, "Lightning's logger; by default one that writes CSV files"),
         "log_every_n_steps": Parameter(50, "steps between two entries of the log", at_least(1)),
         "loader_num_epochs": Parameter(
-            None, "epochs that data are read for; None: all", at_least(1)
+            None, "epochs for which data are read; None: all", at_least(1)
         ),
-        "terminate_on_nan": Parameter(False, "end with an error if the loss is no number"),
+        "terminate_on_nan": Parameter(False, "raise an error if the loss is no number"),
         "profiler": Parameter(None, "Lightning's profiler"),
-        "trainer_args": Parameter(None, "arguments of Trainer that replace those of the estimator"),
-        "debug_data_loader": Parameter(False, "say what data loaders do"),
+        "trainer_args": Parameter(None, "arguments of Trainer that replace the estimator's"),
+        "debug_data_loader": Parameter(False, "print messages of data loaders"),
         "train_async_data_loader_queue_size": Parameter(
-            None, "batches made ahead by a thread", at_least(0)
+            None, "batches prefetched by a thread", at_least(0)
         ),
         "val_async_data_loader_queue_size": Parameter(None, "the same for validation", at_least(0)),
     }
@@ -55,8 +55,8 @@ __all__ = ["TorchEstimator", "TorchModel"]
 class TorchEstimator(HorovodEstimator):
     """Trains a ``LightningModule``, or a plain module, on a DataFrame; all arguments are keywords.
 
-    The module's steps get batches ``{column: tensor}``. A plain ``nn.Module`` needs ``optimizer``
-    and ``loss``; a Lightning module has them.
+    The module's steps take batches ``{column: tensor}``. A plain ``nn.Module`` needs ``optimizer``
+    and ``loss``; a Lightning module has its own.
 
         estimator = TorchEstimator(num_proc=2, store=store, model=module, epochs=10,
                                    feature_cols=["features"], label_cols=["label"])
@@ -73,8 +73,7 @@ class TorchEstimator(HorovodEstimator):
 
     def _check(self) -> None:
         model = self.value("model")
-        if not isinstance(model, torch.nn.Module):
-            raise ValueError(f"model has to be a torch.nn.Module, not {type(model).__name__}")
+        check_module(model)
         if self.value("train_minibatch_fn") is not None:
             raise ValueError(
                 "train_minibatch_fn must not be given: training_step of a LightningModule makes "
@@ -89,33 +88,17 @@ class TorchEstimator(HorovodEstimator):
                 if self.value(name) is not None:
                     raise ValueError(f"{name} must not be given: the Lightning module has its own")
             return
-        if self.value("optimizer") is None:
-            raise ValueError(
-                "Optimizer parameter is required for a module that is no LightningModule of "
-                "lightning.pytorch"
-            )
-        check_losses(
-            self.value("loss"),
-            self.value("loss_constructors"),
-            self.value("loss_weights"),
-            len(self.value("label_cols")),
-        )
+        kind = "a module that is no LightningModule of lightning.pytorch"
+        require(self, "optimizer", f"Optimizer parameter is required for {kind}")
+        check_losses(self)
 
     def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> TorchModel:
         check_shapes(plan, self.value("input_shapes"), self.value("label_shapes"))
         names = (
-            "input_shapes",
-            "label_shapes",
-            "backward_passes_per_step",
-            "num_gpus",
-            "logger",
-            "log_every_n_steps",
-            "terminate_on_nan",
-            "profiler",
-            "trainer_args",
+            *("input_shapes", "label_shapes", "backward_passes_per_step", "num_gpus", "logger"),
+            *("log_every_n_steps", "terminate_on_nan", "profiler", "trainer_args"),
+            *("train_async_data_loader_queue_size", "val_async_data_loader_queue_size"),
             "debug_data_loader",
-            "train_async_data_loader_queue_size",
-            "val_async_data_loader_queue_size",
         )
         trained = (self.value("model"), self.value("optimizer"))
         job = LightningPlan(
@@ -126,21 +109,4 @@ class TorchEstimator(HorovodEstimator):
             checkpoints=plan.remote.store.get_checkpoints(plan.run_id) if checkpoint else [],
             params={name: self.value(name) for name in names},
         )
-        result = backend.run(train, args=(job,))[0]
-        model, optimizer = cloudpickle.loads(job.trained)
-        state = torch.load(io.BytesIO(result.state), weights_only=True)
-        model.load_state_dict(state["model"])
-        if optimizer is not None:
-            optimizer.load_state_dict(state["optimizer"])
-        return TorchModel(
-            history=result.history,
-            model=model,
-            feature_columns=list(plan.features),
-            label_columns=list(plan.labels),
-            input_shapes=self.value("input_shapes"),
-            optimizer=optimizer,
-            run_id=plan.run_id,
-            _metadata=metadata_of(plan, result.sizes, result.floats),
-            loss=self.value("loss"),
-            loss_constructors=self.value("loss_constructors"),
-        )
+        return trained_model(self, plan, job.trained, backend.run(train, args=(job,))[0])

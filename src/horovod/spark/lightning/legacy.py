@@ -30,12 +30,12 @@ def to_lightning_module(
     """A module that trains ``model`` on batches ``{column: tensor}``.
 
     Args:
-        model: gets the features, gives an output for each label.
-        optimizer: over its parameters.
+        model: takes the features, returns an output for each label.
+        optimizer: an optimizer of its parameters.
         loss_fns: a loss, or one for each label.
-        loss_weights: of the losses.
-        feature_cols, label_cols, sample_weights_col: names in the batches.
-        label_shapes: of the labels; else their outputs', where these have as many numbers.
+        loss_weights: the weights of the losses.
+        feature_cols, label_cols, sample_weights_col: the columns of the batches.
+        label_shapes: the labels' shapes; by default the outputs' shapes, if the sizes are equal.
         metrics: functions of outputs and labels, or a list of them for each label.
     """
     loss = Loss(
@@ -74,7 +74,7 @@ class _Legacy(LightningModule):
         return self.model(*features)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """That which was given."""
+        """The given optimizer."""
         return self._optimizer
 
     def training_step(self, batch: Mapping[str, torch.Tensor], batch_idx: int) -> torch.Tensor:

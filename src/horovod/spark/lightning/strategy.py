@@ -16,14 +16,14 @@ __all__ = ["HorovodStrategy"]
 
 
 class HorovodStrategy(ParallelStrategy):
-    """One process per device; they were started by Horovod, Spark or anybody but Lightning.
+    """One process per device, started by Horovod or Spark, not by Lightning.
 
         Trainer(strategy=HorovodStrategy(torch.device("cpu")), accelerator="cpu", devices=1)
 
     Args:
-        device: of this process.
-        compression: what travels, for example ``hvd.Compression.fp16``.
-        optimizer_states: what optimizers begin with, as a checkpoint of Lightning's has them.
+        device: the device of this process.
+        compression: of the gradients that are sent, for example ``hvd.Compression.fp16``.
+        optimizer_states: initial states of the optimizers, from a checkpoint of Lightning.
     """
 
     strategy_name = "horovod"
@@ -64,7 +64,7 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether Lightning has to think of other processes."""
+        """Whether there are other processes."""
         return hvd.size() > 1
 
     @property
@@ -74,16 +74,16 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Which share of a data set is this process's."""
+        """The shard of a dataset for this process."""
         return {"num_replicas": hvd.size(), "rank": hvd.rank()}
 
     def model_to_device(self) -> None:
-        """Move the model, and make it that of rank 0."""
+        """Move the model to the device, and broadcast rank 0's weights."""
         self.model.to(self._device)
         hvd.broadcast_parameters(self.lightning_module.state_dict(), root_rank=0)
 
     def setup_optimizers(self, trainer: Any) -> None:
-        """Distribute the optimizers that the module has configured."""
+        """Wrap the optimizers of the module."""
         super().setup_optimizers(trainer)
         for optimizer, state in zip(self.optimizers, self._first_states or (), strict=False):
             optimizer.load_state_dict(state)
@@ -92,7 +92,7 @@ class HorovodStrategy(ParallelStrategy):
             for place, optimizer in enumerate(self.optimizers)
         ]
         for config in self.lr_scheduler_configs:
-            # Schedulers go on changing the groups, which both optimizers share.
+            # The scheduler changes the parameter groups, which both optimizers share.
             place = self.optimizers.index(config.scheduler.optimizer)
             config.scheduler.optimizer = distributed[place]
         self.optimizers = distributed
@@ -113,7 +113,7 @@ class HorovodStrategy(ParallelStrategy):
         )
 
     def post_backward(self, closure_loss: torch.Tensor) -> None:
-        """Reduce before gradients are clipped; where the module steps itself, ``step`` does it."""
+        """Reduce before gradients are clipped; with manual optimization ``step`` reduces."""
         loop = self.lightning_module.trainer.fit_loop.epoch_loop
         if self.lightning_module.automatic_optimization and not loop._should_accumulate():
             for optimizer in self.optimizers:
@@ -121,16 +121,16 @@ class HorovodStrategy(ParallelStrategy):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Passes that are only added up are not reduced: the optimizer counts them."""
+        """Nothing to do: the optimizer counts passes and reduces the sum."""
         yield
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Over all ranks."""
+        """Reduce a tensor over all ranks."""
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        words = str(reduce_op).lower().split(".")[-1]
+        name = str(reduce_op).lower().split(".")[-1]
         ops = {"mean": hvd.Average, "avg": hvd.Average, "sum": hvd.Sum, "max": hvd.Max}
-        return hvd.allreduce(tensor, op={**ops, "min": hvd.Min}[words])
+        return hvd.allreduce(tensor, op={**ops, "min": hvd.Min}[name])
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
@@ -138,7 +138,7 @@ class HorovodStrategy(ParallelStrategy):
             hvd.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What rank ``src`` has."""
+        """The object of rank ``src``."""
         return hvd.broadcast_object(obj, root_rank=src)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:

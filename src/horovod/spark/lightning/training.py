@@ -1,4 +1,4 @@
-"""What each process of a Lightning ``TorchEstimator`` does."""
+"""The training in each process of a Lightning ``TorchEstimator``."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ from horovod.spark.lightning.legacy import to_lightning_module
 from horovod.spark.lightning.strategy import HorovodStrategy
 from horovod.spark.torch.losses import losses_of
 from horovod.spark.torch.shapes import inputs_of, outputs_of
-from horovod.spark.torch.training import adopt, float_dtype, on_cpu, pick_device
-
-__all__ = ["LightningPlan", "LightningResult", "train"]
+from horovod.spark.torch.training import (
+    TorchResult,
+    adopt,
+    float_dtype,
+    pick_device,
+    state_bytes,
+)
 
 _WHATS = ("train", "val")
 
 
 @dataclass(frozen=True)
 class LightningPlan:
-    """A plan, and what Lightning adds to it.
+    """A plan with Lightning's additions.
 
-    ``trained`` is model and optimizer, pickled; ``checkpoints`` are those of the run so far.
+    ``trained`` is the pickled model and optimizer; ``checkpoints`` are the paths of the run's
+    checkpoints.
     """
 
     plan: Plan
@@ -47,18 +52,8 @@ class LightningPlan:
     params: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class LightningResult:
-    """Of rank 0: ``state`` has the states of model and optimizer."""
-
-    history: list[dict[str, Any]]
-    state: bytes
-    sizes: list[int]
-    floats: str
-
-
-def train(job: LightningPlan) -> LightningResult | None:
-    """Train on this process's share; None on ranks other than 0."""
+def train(job: LightningPlan) -> TorchResult | None:
+    """Train on this process's shard; None on ranks other than 0."""
     hvd.init()
     plan, params = job.plan, job.plan.params
     plan.prepare_process()
@@ -80,10 +75,8 @@ def train(job: LightningPlan) -> LightningResult | None:
         trainer.fit(module, **loaders)
     if hvd.rank() != 0:
         return None
-    file = io.BytesIO()
-    states = on_cpu(trainer.optimizers[0].state_dict()) if optimizer is not None else None
-    torch.save({"model": on_cpu(model.state_dict()), "optimizer": states}, file)
-    return LightningResult(history.rows, file.getvalue(), _sizes(job, model, floats), floats)
+    state = state_bytes(model, None if optimizer is None else trainer.optimizers[0])
+    return TorchResult(history.rows, state, _sizes(job, model, floats), floats)
 
 
 def _module(job: LightningPlan, model: Any, optimizer: Any) -> LightningModule:
@@ -131,7 +124,7 @@ def _trainer(
         "enable_model_summary": is_shown,
         "default_root_dir": folder,
         "use_distributed_sampler": False,
-        # Else Lightning looks for launchers that it knows, and an MPI library may be broken.
+        # Otherwise Lightning looks for launchers and may load a broken MPI library.
         "plugins": [LightningEnvironment()],
     }
     return Trainer(**{**own, **(params["trainer_args"] or {})})
@@ -153,7 +146,7 @@ def _callbacks(job: LightningPlan, folder: str, history: History) -> list[Callba
 
 
 class _Loader(AsyncDataLoaderMixin, BaseDataLoader):
-    """Batches of tensors, features in their shapes."""
+    """Batches of tensors, with features in their shapes."""
 
     def __init__(
         self, job: LightningPlan, data: Iterable[Mapping[str, Any]], steps: int, ahead: int
@@ -178,7 +171,7 @@ class _Loader(AsyncDataLoaderMixin, BaseDataLoader):
 
 @contextmanager
 def _loaders(job: LightningPlan, floats: str) -> Iterator[dict[str, Any]]:
-    """What ``fit`` reads: a data module of Lightning's, or what one of ours gives."""
+    """The data arguments of ``fit``: a data module of Lightning, or loaders over one of ours."""
     plan, place = job.plan, (hvd.rank(), hvd.size())
     module: Any = plan.open_data(*place, floats)
     if isinstance(module, LightningDataModule):
@@ -203,7 +196,7 @@ def _loaders(job: LightningPlan, floats: str) -> Iterator[dict[str, Any]]:
 
 
 def _newest(job: LightningPlan) -> dict[str, Any] | None:
-    """The newest checkpoint; its tensors and numbers only, nothing that pickle could run."""
+    """The newest checkpoint, loaded without running pickled code."""
     if not job.checkpoints:
         return None
     store = job.plan.remote.store
@@ -216,7 +209,7 @@ def _newest(job: LightningPlan) -> dict[str, Any] | None:
 
 @torch.no_grad()
 def _sizes(job: LightningPlan, model: Any, floats: str) -> list[int]:
-    """Numbers in a row of each output, tried with a row of zeros."""
+    """The numbers in one row of each output, computed with a row of zeros."""
     model.eval()
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     columns = [job.plan.columns[name] for name in job.plan.features]

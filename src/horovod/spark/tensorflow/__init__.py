@@ -1,1 +1,1 @@
-"""What TensorFlow runs on Spark beside ``horovod.spark.run``: tf.data service."""
+"""TensorFlow on Spark in addition to ``horovod.spark.run``: tf.data service."""

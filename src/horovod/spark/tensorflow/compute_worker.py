@@ -1,9 +1,10 @@
-"""The program that serves data to a training job from executors of Spark.
+"""The program that serves data to a training job from Spark executors.
 
     spark-submit horovod/spark/tensorflow/compute_worker.py CONFIGFILE --num-proc 4
 
-The driver writes the config file that the training job reads, and ends when that job says so; see
-``horovod.tensorflow.data.compute_worker``. Driver, executors and training job are on one machine.
+The driver writes the config file that the training job reads, and ends when that job calls
+``shutdown``; see ``horovod.tensorflow.data.compute_worker``. Driver, executors and training job run
+on one machine.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main(
         try:
             horovod.spark.run(compute_worker_fn, args=(config,), num_proc=size)
         finally:
-            with contextlib.suppress(OSError, ValueError):  # an error of the job matters more
+            with contextlib.suppress(OSError, ValueError):  # keep an error of the job
                 remove_config(path)
 
 

@@ -1,4 +1,4 @@
-"""The import path for what reads an estimator's data by default; see docs/estimators.md."""
+"""The import path of the default data module; see docs/estimators.md."""
 
 from horovod.core.base.replaced import names_of
 from horovod.spark.common.datamodule import PetastormDataModule

@@ -1,4 +1,4 @@
-"""Losses of several outputs, and of rows with weights, as one number."""
+"""The losses of several outputs and of weighted rows, as one number."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["Loss", "check_losses", "losses_of"]
+from horovod.spark.common.declaration import Declared
 
 
 def losses_of(loss: Any, constructors: Any, count: int) -> list[Callable[..., torch.Tensor]]:
-    """A loss for each output; one that is given alone is for all of them."""
+    """A loss for each output; a single loss is for all outputs."""
     if constructors is not None:
         made = constructors if isinstance(constructors, list | tuple) else [constructors]
         losses = [constructor() for constructor in made]
@@ -22,8 +22,10 @@ def losses_of(loss: Any, constructors: Any, count: int) -> list[Callable[..., to
     return losses * count if len(losses) == 1 else losses
 
 
-def check_losses(loss: Any, constructors: Any, weights: Any, count: int) -> None:
-    """Raise ``ValueError`` unless these are losses for ``count`` outputs."""
+def check_losses(estimator: Declared) -> None:
+    """Raise ``ValueError`` unless an estimator has usable losses for all of its labels."""
+    loss, constructors = estimator.value("loss"), estimator.value("loss_constructors")
+    weights, count = estimator.value("loss_weights"), len(estimator.value("label_cols"))
     if (loss is None) == (constructors is None):
         raise ValueError("give either loss or loss_constructors")
     given = loss if constructors is None else constructors
@@ -39,10 +41,10 @@ def check_losses(loss: Any, constructors: Any, weights: Any, count: int) -> None
 class Loss:
     """``loss(outputs, labels, sample_weights)``: the weighted sum of the losses of all outputs.
 
-    With weights of the rows it is the mean of each row's loss times its weight.
+    With sample weights a loss is the mean over the rows of loss times weight.
 
     Raises:
-        ValueError: (with weights of rows) a loss cannot be had for each row.
+        ValueError: (with sample weights) a loss cannot be computed for each row.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Columns as a model takes them, and as its outputs are compared with."""
+"""Columns in the shapes of a model's inputs and labels."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ import torch
 
 from horovod.spark.common.plan import Plan
 
-__all__ = ["check_shapes", "inputs_of", "matched", "outputs_of"]
-
 Shapes = Sequence[Sequence[int]] | None
 
 
 def inputs_of(tensors: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
-    """The tensors in these shapes, whose first dimension is the batch's."""
+    """The tensors in these shapes; the first dimension is the batch."""
     if shapes is None:
         return list(tensors)
     return [tensor.reshape(*shape) for tensor, shape in zip(tensors, shapes, strict=True)]
 
 
 def outputs_of(found: Any) -> list[torch.Tensor]:
-    """What a model gives, as a list."""
+    """The outputs of a model as a list."""
     return list(found) if isinstance(found, tuple | list) else [found]
 
 
 def matched(
     outputs: Sequence[torch.Tensor], labels: Sequence[torch.Tensor], shapes: Shapes
 ) -> list[torch.Tensor]:
-    """The labels in these shapes; else in their outputs', where these have as many numbers."""
+    """The labels in these shapes; by default in the outputs' shapes, if the sizes are equal."""
     if shapes is not None:
         return inputs_of(labels, shapes)
     return [
@@ -40,7 +38,7 @@ def matched(
 
 
 def check_shapes(plan: Plan, input_shapes: Shapes, label_shapes: Shapes) -> None:
-    """Raise ``ValueError`` if columns do not fit into shapes."""
+    """Raise ``ValueError`` if columns do not fit the shapes."""
     for what, names, shapes in (
         ("input_shapes", plan.features, input_shapes),
         ("label_shapes", plan.labels, label_shapes),

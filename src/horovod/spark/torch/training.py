@@ -1,4 +1,4 @@
-"""What each process of a ``TorchEstimator`` does."""
+"""The training in each process of a ``TorchEstimator``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,14 @@ from horovod.spark.common.plan import Plan, gpu_number
 from horovod.spark.torch.losses import Loss, losses_of
 from horovod.spark.torch.shapes import Shapes, inputs_of, matched, outputs_of
 
-__all__ = [
-    "TorchPlan",
-    "TorchResult",
-    "adopt",
-    "float_dtype",
-    "named_metrics",
-    "on_cpu",
-    "pick_device",
-    "train",
-]
+Tensors = Sequence[torch.Tensor]
+# Outputs, labels in the outputs' shapes, and the loss.
+Outcome = tuple[Tensors, Tensors, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class TorchPlan:
-    """A plan, and what PyTorch adds to it. ``trained`` is model and optimizer, pickled."""
+    """A plan with PyTorch's additions; ``trained`` is the pickled model and optimizer."""
 
     plan: Plan
     trained: bytes
@@ -44,7 +37,10 @@ class TorchPlan:
 
 @dataclass(frozen=True)
 class TorchResult:
-    """Of rank 0: ``state`` is a checkpoint, ``sizes`` the numbers in a row of each output."""
+    """The result of rank 0.
+
+    ``state`` is from ``state_bytes``; ``sizes`` are the numbers in one row of each output.
+    """
 
     history: list[dict[str, Any]]
     state: bytes
@@ -53,7 +49,7 @@ class TorchResult:
 
 
 def train(job: TorchPlan) -> TorchResult | None:
-    """Train on this process's share; None on ranks other than 0."""
+    """Train on this process's shard; None on ranks other than 0."""
     hvd.init()
     plan = job.plan
     plan.prepare_process()
@@ -111,9 +107,7 @@ class _Trainer:
         step = self._step if self._job.train_minibatch_fn is None else self._own_step
         means = _Means(self._device)
         for batch in data:
-            inputs, labels, weights = self._parts(batch)
-            outputs, labels, loss = step(inputs, labels, weights)
-            self._add(means, outputs, labels, loss)
+            self._add(means, *step(*self._parts(batch)))
         return means.over_ranks("train")
 
     @torch.no_grad()
@@ -128,7 +122,7 @@ class _Trainer:
         return means.over_ranks("validation")
 
     def finish_epoch(self, row: dict[str, Any]) -> None:
-        """On rank 0: write the checkpoint, call the callbacks, say how it goes."""
+        """On rank 0: write the checkpoint, call the callbacks, print the row."""
         if hvd.rank() != 0:
             return
         remote = self._plan.remote
@@ -141,24 +135,17 @@ class _Trainer:
 
     def state(self) -> bytes:
         """A checkpoint: the states of model and optimizer."""
-        file = io.BytesIO()
-        model, optimizer = self._model.state_dict(), self._optimizer.state_dict()
-        torch.save({"model": on_cpu(model), "optimizer": on_cpu(optimizer)}, file)
-        return file.getvalue()
+        return state_bytes(self._model, self._optimizer)
 
-    def _parts(
-        self, batch: Mapping[str, Any]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor | None]:
+    def _parts(self, batch: Mapping[str, Any]) -> tuple[Tensors, Tensors, torch.Tensor | None]:
         plan, device = self._plan, self._device
         features = [torch.as_tensor(batch[name], device=device) for name in plan.features]
         labels = [torch.as_tensor(batch[name], device=device) for name in plan.labels]
         weights = None if plan.weight is None else torch.as_tensor(batch[plan.weight]).to(device)
         return inputs_of(features, self._job.input_shapes), labels, weights
 
-    def _transformed(
-        self, outputs: Any, labels: Sequence[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Outputs as a list, and the labels as they are compared with them."""
+    def _transformed(self, outputs: Any, labels: Tensors) -> tuple[Tensors, Tensors]:
+        """The outputs as a list, and the labels in the outputs' shapes."""
         found = outputs_of(outputs)
         if len(found) != len(labels):
             raise ValueError(f"the model gives {len(found)} outputs for {len(labels)} labels")
@@ -166,12 +153,7 @@ class _Trainer:
             self.sizes = [output[:1].numel() for output in found]
         return found, matched(found, labels, self._job.label_shapes)
 
-    def _step(
-        self,
-        inputs: Sequence[torch.Tensor],
-        labels: Sequence[torch.Tensor],
-        weights: torch.Tensor | None,
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+    def _step(self, inputs: Tensors, labels: Tensors, weights: torch.Tensor | None) -> Outcome:
         outputs, labels = self._transformed(self._model(*inputs), labels)
         loss = self._loss(outputs, labels, weights)
         loss.backward()
@@ -181,27 +163,15 @@ class _Trainer:
             self._optimizer.zero_grad()
         return outputs, labels, loss
 
-    def _own_step(
-        self,
-        inputs: Sequence[torch.Tensor],
-        labels: Sequence[torch.Tensor],
-        weights: torch.Tensor | None,
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+    def _own_step(self, inputs: Tensors, labels: Tensors, weights: Any) -> Outcome:
         step = self._job.train_minibatch_fn
         assert step is not None
-        found, loss = step(
-            self._model, self._optimizer, self._transformed, self._loss, inputs, labels, weights
-        )
+        functions = (self._transformed, self._loss)
+        found, loss = step(self._model, self._optimizer, *functions, inputs, labels, weights)
         outputs, labels = self._transformed(found, labels)
         return outputs, labels, loss
 
-    def _add(
-        self,
-        means: _Means,
-        outputs: Sequence[torch.Tensor],
-        labels: Sequence[torch.Tensor],
-        loss: torch.Tensor,
-    ) -> None:
+    def _add(self, means: _Means, outputs: Tensors, labels: Tensors, loss: torch.Tensor) -> None:
         rows = len(outputs[0])
         means.add("loss", loss.detach(), rows)
         for name, place, metric in self._metrics:
@@ -209,7 +179,7 @@ class _Trainer:
 
 
 class _Means:
-    """Means over rows, added up where the numbers are, so that no step waits for one."""
+    """Means over rows, summed on the device, so that no step waits for a number."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -217,7 +187,7 @@ class _Means:
         self._rows: dict[str, int] = {}
 
     def add(self, name: str, value: Any, rows: int) -> None:
-        """The mean of so many rows."""
+        """Add the mean of ``rows`` rows."""
         if name not in self._sums:
             self._sums[name] = torch.zeros((), dtype=torch.float64, device=self._device)
             self._rows[name] = 0
@@ -226,7 +196,7 @@ class _Means:
         self._rows[name] += rows
 
     def over_ranks(self, what: str) -> dict[str, float]:
-        """The means over all ranks' rows."""
+        """The means over the rows of all ranks."""
         names = list(self._sums)
         mine = torch.tensor(
             [[float(self._sums[name]), float(self._rows[name])] for name in names],
@@ -256,18 +226,31 @@ def pick_device(use_gpu: bool) -> torch.device:
 
 
 def _restored(job: TorchPlan) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """Model and optimizer as they were given, or as the checkpoint has them."""
+    """The model and optimizer as given, or in the checkpoint's state."""
     model, optimizer = cloudpickle.loads(job.trained)
     if job.checkpoint is not None:
-        data = job.plan.remote.store.read(job.checkpoint)
-        state = torch.load(io.BytesIO(data), weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        load_state(job.plan.remote.store.read(job.checkpoint), model, optimizer)
     return model, optimizer
 
 
+def state_bytes(model: torch.nn.Module, optimizer: Any) -> bytes:
+    """The states of model and optimizer (or None), with all tensors on the CPU."""
+    file = io.BytesIO()
+    states = {"model": model.state_dict(), "optimizer": optimizer and optimizer.state_dict()}
+    torch.save(_on_cpu(states), file)
+    return file.getvalue()
+
+
+def load_state(data: bytes, model: torch.nn.Module, optimizer: Any) -> None:
+    """Give model and optimizer (or None) the states of ``state_bytes``."""
+    state = torch.load(io.BytesIO(data), weights_only=True)
+    model.load_state_dict(state["model"])
+    if optimizer is not None:
+        optimizer.load_state_dict(state["optimizer"])
+
+
 def adopt(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
-    """Make an optimizer that was made for a copy of the model step on the model."""
+    """Let an optimizer of a copy of the model step on the model."""
     parameters = list(model.parameters())
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if {id(parameter) for parameter in own} <= {id(parameter) for parameter in parameters}:
@@ -285,13 +268,13 @@ def adopt(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
 
 
 def float_dtype(model: torch.nn.Module) -> str:
-    """The dtype of the model's parameters, as NumPy calls it."""
+    """The name of the dtype of the model's parameters."""
     kinds = [p.dtype for p in model.parameters() if p.dtype in (torch.float32, torch.float64)]
     return "float64" if kinds and kinds[0] == torch.float64 else "float32"
 
 
 def named_metrics(metrics: Any, labels: Sequence[str]) -> list[tuple[str, int, Any]]:
-    """``(name, output, function)`` of all metrics; a list of lists has those of each output."""
+    """``(name, output, function)`` of all metrics; a list of lists has a list per output."""
     is_nested = bool(metrics) and isinstance(metrics[0], list | tuple)
     by_output = metrics if is_nested else [metrics] * len(labels)
     named = []
@@ -302,13 +285,13 @@ def named_metrics(metrics: Any, labels: Sequence[str]) -> list[tuple[str, int, A
     return named
 
 
-def on_cpu(value: Any) -> Any:
-    """The same with all tensors on the CPU."""
+def _on_cpu(value: Any) -> Any:
+    """``value`` with all tensors on the CPU."""
     if isinstance(value, torch.Tensor):
         return value.cpu()
     if isinstance(value, dict):
-        return {key: on_cpu(item) for key, item in value.items()}
-    return [on_cpu(item) for item in value] if isinstance(value, list) else value
+        return {key: _on_cpu(item) for key, item in value.items()}
+    return [_on_cpu(item) for item in value] if isinstance(value, list) else value
 
 
 def _line(row: Mapping[str, Any], epochs: int) -> str:

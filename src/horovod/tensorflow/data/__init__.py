@@ -1,2 +1,2 @@
 """tf.data service on Horovod ranks: ``compute_service`` has the interface, ``compute_worker`` the
-program that serves."""
+server program."""

@@ -1,4 +1,4 @@
-"""tf.data service between two jobs: compute workers that preprocess, ranks that train.
+"""tf.data service between two jobs: compute workers preprocess data, ranks train.
 
 The compute job (``compute_worker``) writes a config file; the training job reads it and asks for
 the dispatcher of each rank:
@@ -9,8 +9,8 @@ the dispatcher of each rank:
             "distributed_epoch", service=address, job_name="epoch"))
 
 There is one dispatcher, or one per training rank; each has ``workers_per_dispatcher`` workers.
-Dispatchers run in the compute job, or in the training ranks. ``registry`` is where both jobs find
-each other. TensorFlow's servers know no authentication: see docs/tensorflow.md.
+Dispatchers run in the compute job, or in the training ranks. Both jobs exchange addresses through
+``registry``. TensorFlow's servers have no authentication: see docs/tensorflow.md.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ __all__ = [
 
 MOST_CONFIG_BYTES = 1 << 20
 _SIDES = ("compute", "training")
-_shared_readings = itertools.count()  # ranks that share a reading must call it by one name
+_job_numbers = itertools.count()  # for the names of shared jobs, which are equal on all ranks
 
 
 @dataclass(frozen=True)
 class TfDataServiceConfig:
-    """What a training job must know of a compute job.
+    """The addresses and settings of a compute job, for a training job.
 
     dispatchers: 1, or the number of training ranks.
     workers_per_dispatcher: compute workers of each.
     dispatcher_side: where dispatchers run, ``"compute"`` or ``"training"``.
-    addresses: where the registry listens, ``(host, port)`` pairs by interface.
-    key: the secret that whoever talks to the registry must know.
+    addresses: the registry's ``(host, port)`` pairs by interface.
+    key: the secret of the registry.
     timeout: seconds to wait for dispatchers and workers.
 
-    Raises ValueError for numbers below 1 and for other sides.
+    Raises ValueError for numbers below 1 and for unknown sides.
     """
 
     dispatchers: int
@@ -75,7 +75,7 @@ class TfDataServiceConfig:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 1 or more")
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in what JSON knows; the key in base64."""
+        """The fields as values for JSON; the key in base64."""
         return {
             "dispatchers": self.dispatchers,
             "workers_per_dispatcher": self.workers_per_dispatcher,
@@ -87,7 +87,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(d: Mapping[str, Any]) -> TfDataServiceConfig:
-        """The config that ``to_dict`` made this of."""
+        """The inverse of ``to_dict``."""
         pairs = {
             name: [(str(host), int(port)) for host, port in addresses]
             for name, addresses in d["addresses"].items()
@@ -96,7 +96,7 @@ class TfDataServiceConfig:
         return TfDataServiceConfig(**{**d, "addresses": pairs, "key": key})
 
     def write(self, filename: str | os.PathLike[str]) -> None:
-        """Write it to a file that only this user can read, and that is there whole or not."""
+        """Write a file that only this user can read; it is replaced atomically."""
         with replacing(Path(filename)) as file:
             file.write(json.dumps(self.to_dict()).encode())
 
@@ -106,11 +106,11 @@ class TfDataServiceConfig:
     ) -> TfDataServiceConfig:
         """The config in ``filename``.
 
-        ``wait_for_file_creation`` looks for the file each second until it is there, without limit.
+        With ``wait_for_file_creation`` it checks each second until the file exists, without limit.
 
         Raises:
-            PermissionError: it is no regular file of this user.
-            OSError: it cannot be read.
+            PermissionError: the file is no regular file of this user.
+            OSError: the file cannot be read.
         """
         path = Path(filename)
         while wait_for_file_creation and not path.exists():
@@ -118,11 +118,11 @@ class TfDataServiceConfig:
         return TfDataServiceConfig.from_dict(json.loads(read_own(path, MOST_CONFIG_BYTES)))
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """A connection to the registry, for example to call ``shutdown``; 2 says what it does."""
+        """A connection to the registry, such as for ``shutdown``; ``verbose=2`` prints calls."""
         return ComputeClient(self.addresses, self.key, verbose=verbose)
 
     def workers_of(self, dispatcher: int) -> range:
-        """The compute workers of that dispatcher."""
+        """The numbers of a dispatcher's compute workers."""
         first = dispatcher * self.workers_per_dispatcher
         return range(first, first + self.workers_per_dispatcher)
 
@@ -131,14 +131,14 @@ class TfDataServiceConfig:
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
     """The address of training rank ``rank``'s dispatcher, once all its workers serve.
 
-    With dispatchers on the training side, rank 0 or every rank starts one, which lives as long as
-    the block: at its end rank 0's dispatcher waits until the other ranks have left theirs (30 s at
-    most), and a compute job serves no second block.
+    With dispatchers on the training side, rank 0 or every rank starts one, which runs until the end
+    of ``with``. There rank 0's dispatcher waits for the other ranks to leave ``with`` (30 s at
+    most). A compute job serves one such ``with`` only.
 
     Raises:
-        TimeoutException: dispatcher or workers were not there within the config's timeout.
+        TimeoutException: dispatcher or workers did not start within the config's timeout.
         ConnectionError: no compute job at the config's addresses, or one with another key.
-        ValueError: there are several dispatchers, and none is for this rank.
+        ValueError: there are several dispatchers, but none for this rank.
     """
     dispatcher = _dispatcher_of(compute_config, rank)
     with compute_config.compute_client() as client:
@@ -162,17 +162,17 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
-    """``dataset`` as the workers of training rank ``rank``'s dispatcher produce it.
+    """``dataset``, produced by the workers of training rank ``rank``'s dispatcher.
 
-    What was said about ``dataset`` so far runs on the compute workers, what is added to the result
-    on this rank. Blocks until dispatcher and workers are there. Also a method of
-    ``tf.data.Dataset`` once this module is imported.
+    The transformations of ``dataset`` run on the compute workers; transformations of the result run
+    on this rank. Blocks until dispatcher and workers serve. The import of this module also makes it
+    a method of ``tf.data.Dataset``.
 
     size: number of training ranks.
     processing_mode: as in ``tf.data.experimental.service.distribute``.
-    reuse_dataset: the ranks of one dispatcher share one reading of the dataset; otherwise each
-        of them gets all of it. The n-th such call of every rank is for the same dataset.
-    round_robin: the ranks take turns, strictly; the dataset must be infinite.
+    reuse_dataset: the ranks of one dispatcher share the elements; otherwise each rank gets all of
+        them. The n-th such call of every rank has to be for the same dataset.
+    round_robin: the ranks get elements strictly in turn; the dataset must be infinite.
 
     Raises:
         RuntimeError: dispatchers are on the training side: use ``tf_data_service``.
@@ -194,7 +194,7 @@ def send_to_data_service(
             tf.data.experimental.service.distribute(
                 processing_mode=processing_mode,
                 service=address,
-                job_name=f"horovod-{next(_shared_readings)}" if reuse_dataset else None,
+                job_name=f"horovod-{next(_job_numbers)}" if reuse_dataset else None,
                 **turns,
             )
         )
@@ -204,14 +204,14 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """Be the compute worker that this process's rank says; blocks until ``shutdown`` is called.
+    """Run the compute worker with the number of this process's rank; blocks until ``shutdown``.
 
-    Starts one of tf.data's workers and, on the compute side, a dispatcher in the first worker of
-    each. All ranks of the compute job must call it.
+    Starts a worker of tf.data and, with dispatchers on the compute side, a dispatcher in the first
+    worker of each dispatcher. All ranks of the compute job must call it.
 
     Raises:
         TimeoutException: this worker's dispatcher was not registered in time.
-        ConnectionError: the registry is gone.
+        ConnectionError: the registry has ended.
         ValueError: there is no dispatcher for this rank.
     """
     worker, _ = rank_and_size()
@@ -234,7 +234,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
 
 
 def _work(client: ComputeClient, config: TfDataServiceConfig, worker: int, dispatcher: int) -> None:
-    """Serve data until somebody says ``shutdown``."""
+    """Serve data until ``shutdown`` is called."""
     address = client.wait_for_dispatcher(dispatcher, config.timeout)
     service = tf.data.experimental.service
     server = service.WorkerServer(
@@ -253,7 +253,7 @@ def _work(client: ComputeClient, config: TfDataServiceConfig, worker: int, dispa
 
 @contextmanager
 def _dispatch_server(client: ComputeClient, dispatcher: int) -> Iterator[None]:
-    """A dispatcher on any free port, registered; stopped at the end of the block."""
+    """A registered dispatcher on a free port, within ``with``."""
     service = tf.data.experimental.service
     server = service.DispatchServer(service.DispatcherConfig(port=0))
     try:
@@ -281,13 +281,13 @@ def _serving_address(client: ComputeClient, config: TfDataServiceConfig, dispatc
 
 
 def _others_at(config: TfDataServiceConfig, rank: int) -> list[str]:
-    """Ranks that read from this rank's dispatcher."""
+    """The other ranks that read from this rank's dispatcher."""
     if config.dispatchers > 1 or not world.is_initialized():
         return []
     return [f"rank {other}" for other in range(world.size()) if other != rank]
 
 
 def _turns(config: TfDataServiceConfig, rank: int, size: int | None) -> dict[str, int | None]:
-    """Whose turn it is at the dispatcher of ``rank``."""
+    """The arguments for consumers that take turns at the dispatcher of ``rank``."""
     is_shared = config.dispatchers == 1
     return {"consumer_index": rank if is_shared else 0, "num_consumers": size if is_shared else 1}

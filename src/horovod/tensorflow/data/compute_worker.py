@@ -2,7 +2,7 @@
 
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker CONFIGFILE
 
-Writes the config file that the training job reads, and ends when the training job says so:
+It writes the config file that the training job reads, and ends when the training job calls
 ``TfDataServiceConfig.read(CONFIGFILE).compute_client().shutdown()``.
 """
 
@@ -56,7 +56,7 @@ def main(
 
 
 def _host(config: TfDataServiceConfig, path: Path, size: int) -> None:
-    """Rank 0: a compute worker that also keeps registry and config file alive for all others."""
+    """Rank 0: a compute worker that also keeps the registry and the config file."""
     config.write(path)
     try:
         compute_worker_fn(config)
@@ -68,10 +68,10 @@ def _host(config: TfDataServiceConfig, path: Path, size: int) -> None:
 
 
 def workers_of_each(dispatchers: int, size: int) -> int:
-    """How many of ``size`` compute workers each of the dispatchers has.
+    """The number of compute workers of each dispatcher.
 
     Raises:
-        ValueError: they cannot be shared out evenly.
+        ValueError: ``size`` is no multiple of ``dispatchers``.
     """
     if dispatchers < 1 or size % dispatchers:
         raise ValueError(
@@ -85,8 +85,8 @@ def remove_config(path: Path) -> None:
     """Remove a config file, if there is one.
 
     Raises:
-        ValueError: something else is there, which the user may need.
-        OSError: it is not this user's, or no regular file.
+        ValueError: the file is no config file; the user may need it.
+        OSError: the file is not this user's, or is no regular file.
     """
     try:
         TfDataServiceConfig.from_dict(json.loads(read_own(path, MOST_CONFIG_BYTES)))
@@ -98,7 +98,7 @@ def remove_config(path: Path) -> None:
 
 
 def parser(program: str, start: str) -> argparse.ArgumentParser:
-    """The options of a compute job, which is started with ``start``."""
+    """The options of a compute job; ``start`` is the command that starts it."""
     options = argparse.ArgumentParser(
         prog=program, description=f"Serve data to a training job; start it with {start}."
     )

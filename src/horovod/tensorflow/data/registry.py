@@ -1,9 +1,9 @@
-"""Where training ranks and compute workers find each other: who serves at which address.
+"""The registry of a compute job: the addresses of dispatchers and the state of workers.
 
-A store (``horovod.rendezvous.store.client``) inside compute worker 0, on the loopback interface,
-and a client in every other process. Both sides of a connection prove that they know the config's
-key before anything is parsed. Only addresses and notes of a few bytes pass through it; the data
-goes through TensorFlow's own servers.
+It is a store (``horovod.rendezvous.store``) in compute worker 0, on the loopback interface, with a
+client in every other process. Both sides of a connection prove that they know the config's key
+before they parse data. Only addresses and short notes go through it; TensorFlow's own servers send
+the data.
 """
 
 from __future__ import annotations
@@ -22,25 +22,24 @@ Addresses = Mapping[str, Sequence[tuple[str, int]]]
 
 _CONNECT_TIMEOUT_S = 30.0
 _LEAVE_TIMEOUT_S = 30.0
-_POLL_S = 60.0  # how long the store parks one question of a wait without an end of its own
+_POLL_S = 60.0  # the time of one request in a wait without a limit
 
 
 @contextlib.contextmanager
 def serve(key: bytes) -> Iterator[dict[str, list[tuple[str, int]]]]:
-    """A registry that lives as long as the block; yields its addresses by interface."""
+    """A registry within ``with``; yields its addresses by interface."""
     with StoreServer(key) as server:
         yield {"lo": [server.address]}
 
 
 class ComputeClient:
-    """A connection to the registry at one of ``addresses``.
+    """A connection to the registry at one of ``addresses``, authenticated by ``key``.
 
-    Constructed, it is connected and both sides have proved that they know ``key``. One thread uses
-    it at a time.
+    One thread may use it at a time.
 
     Raises:
-        ConnectionError: nobody listens there, or whoever does has another key. Every method
-            raises it when the compute job has ended.
+        ConnectionError: there is no registry, or it has another key. Every method raises it when
+            the compute job has ended.
     """
 
     def __init__(self, addresses: Addresses, key: bytes, *, verbose: int = 1) -> None:
@@ -48,10 +47,10 @@ class ComputeClient:
         self._store = _connect([each for at in addresses.values() for each in at], key)
 
     def register_dispatcher(self, dispatcher: int, address: str) -> None:
-        """Make ``address`` (``grpc://host:port``) known as that dispatcher's.
+        """Register ``address`` (``grpc://host:port``) of a dispatcher.
 
         Raises:
-            RuntimeError: that dispatcher has been registered before.
+            RuntimeError: the dispatcher is registered already.
         """
         if self._has(f"dispatcher/{dispatcher}"):
             raise RuntimeError(
@@ -61,29 +60,29 @@ class ComputeClient:
         self._set(f"dispatcher/{dispatcher}", address)
 
     def wait_for_dispatcher(self, dispatcher: int, timeout: float) -> str:
-        """That dispatcher's address; blocks until it is registered.
+        """The address of a dispatcher; blocks until it is registered.
 
         Raises:
-            TimeoutException: it was not, within ``timeout`` seconds.
+            TimeoutException: it was not registered within ``timeout`` seconds.
         """
         return self._get(f"dispatcher/{dispatcher}", time.monotonic() + timeout, timeout)
 
     def register_worker(self, worker: int) -> None:
-        """Compute worker ``worker`` serves."""
+        """Note that compute worker ``worker`` serves."""
         self._set(f"worker/{worker}", "")
 
     def wait_for_workers(self, workers: Iterable[int], timeout: float) -> None:
-        """Block until all of them serve, or raise TimeoutException after ``timeout`` seconds."""
+        """Block until all workers serve, or raise TimeoutException after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         for worker in workers:
             self._get(f"worker/{worker}", deadline, timeout)
 
     def leave(self, name: str) -> None:
-        """Whoever waits with ``wait_for_leaving`` need not wait for ``name`` any longer."""
+        """Note that ``name`` has left, for ``wait_for_leaving``."""
         self._set(f"left/{name}", "")
 
     def wait_for_leaving(self, names: Iterable[str], timeout: float = _LEAVE_TIMEOUT_S) -> bool:
-        """Block until all have left, ``timeout`` seconds at most; whether they have."""
+        """Block until all names have left, ``timeout`` seconds at most; whether they have."""
         deadline = time.monotonic() + timeout
         try:
             for name in names:
@@ -93,11 +92,11 @@ class ComputeClient:
         return True
 
     def shutdown(self) -> None:
-        """Tell all compute workers to end; does not wait for it."""
+        """Tell all compute workers to end; does not wait for their end."""
         self._set("shutdown", "")
 
     def wait_for_shutdown(self) -> None:
-        """Block until somebody calls ``shutdown``, for as long as the registry lives."""
+        """Block until ``shutdown`` is called."""
         while not self._has("shutdown", _POLL_S):
             pass
 
@@ -114,12 +113,12 @@ class ComputeClient:
     def _set(self, key: str, value: str) -> None:
         if self._verbose > 1:
             print(f"compute service: {key} {value}".rstrip(), flush=True)
-        with _lost_in_words():
+        with _as_connection_error():
             self._store.set(key, value.encode())
 
     def _get(self, key: str, deadline: float, timeout: float) -> str:
         try:
-            with _lost_in_words():
+            with _as_connection_error():
                 return self._store.get(key, max(deadline - time.monotonic(), 0.0)).decode()
         except TimeoutError:
             kind, _, number = key.partition("/")
@@ -130,7 +129,7 @@ class ComputeClient:
 
     def _has(self, key: str, wait_s: float = 0.0) -> bool:
         try:
-            with _lost_in_words():
+            with _as_connection_error():
                 self._store.get(key, wait_s)
         except TimeoutError:
             return False
@@ -138,9 +137,9 @@ class ComputeClient:
 
 
 def _connect(addresses: Sequence[tuple[str, int]], key: bytes) -> StoreClient:
-    """To the first that answers."""
+    """A connection to the first address that answers."""
     if not key:
-        raise ValueError("compute service: an empty key proves nothing")
+        raise ValueError("compute service: the key is empty")
     failure = "no address is given"
     for host, port in addresses:
         try:
@@ -151,8 +150,8 @@ def _connect(addresses: Sequence[tuple[str, int]], key: bytes) -> StoreClient:
 
 
 @contextlib.contextmanager
-def _lost_in_words() -> Iterator[None]:
-    """The store speaks of ``init``, where it is used most."""
+def _as_connection_error() -> Iterator[None]:
+    """Raise the store's InitError as a ConnectionError."""
     try:
         yield
     except InitError as error:

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from horovod._keras import callbacks, learning_rate
-from horovod._keras.bases import with_base
+from horovod._keras.library import with_base
 
 __all__ = [
     "BestModelCheckpoint",

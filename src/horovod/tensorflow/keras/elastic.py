@@ -1,12 +1,12 @@
 """Elastic training with ``tf.keras``: ``@hvd.elastic.run def train(state): ...``.
 
-Callbacks that update the state come before ``CommitStateCallback``.
+Put callbacks that update the state before ``CommitStateCallback``.
 """
 
 import tensorflow as tf
 
 from horovod._keras import elastic
-from horovod._keras.bases import with_base
+from horovod._keras.library import with_base
 from horovod.tensorflow.elastic import TensorFlowKerasState as TensorFlowKerasState
 
 __all__ = [

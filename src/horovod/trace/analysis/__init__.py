@@ -1,6 +1,6 @@
-"""What recordings of one world mean. Pure functions over ``Recording``: no texts, no output.
+"""Analysis of the recordings of one world: pure functions over ``Recording``, without texts.
 
-All take the recordings of a world by rank, as ``horovod.trace.worlds`` collects them; a rank may
-be missing. Where too little was recorded they return nothing instead of a guess. Durations are in
+They take the recordings of a world by rank, as ``horovod.trace.worlds`` collects them; ranks may
+be missing. With too few events they return nothing instead of a guess. Durations are in
 nanoseconds.
 """

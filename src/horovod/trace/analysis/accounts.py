@@ -1,31 +1,33 @@
-"""What ranks spend the time of their steps on: computing, waiting for others, moving data.
+"""What the ranks' steps consist of: computing, waiting for other ranks, moving data.
 
-A rank *computes* unless its program waits for results. Of that time, collectives that run are
-*transport*, but for the waits inside of them for ranks that have not brought or taken their share;
-the rest is *wait*: for ranks that have not submitted yet.
+A rank *computes* unless its program waits for results. Of the waiting time, running collectives are
+*transport*, except their waits for ranks that have not brought or taken their share. The rest is
+*wait*: for ranks that have not submitted yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.trace.analysis.intervals import Intervals, covered, intersection, merged
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind, Recording, WaitPhase
 
-__all__ = ["Account", "UsualStep", "account_of", "accounts_of"]
+__all__ = ["Account", "UsualStep", "accounts_of", "covered", "intersection", "merged"]
 
-_LONG = 3.0  # such steps had something else in them, such as a checkpoint
+# A set of times: array [n, 2] of begins and ends in ns, in order and without overlaps.
+Intervals = NDArray[np.int64]
+
+_LONG = 3.0  # longer steps contain something else, such as a checkpoint
 _FOR_RANKS = (WaitPhase.STAGED, WaitPhase.REDUCED, WaitPhase.FINISHED)
 
 
 @dataclass(frozen=True)
 class UsualStep:
-    """What a step of a rank usually consists of, in ns."""
+    """The parts of a rank's usual step, in ns."""
 
     duration_ns: float
     compute_ns: float
@@ -35,10 +37,11 @@ class UsualStep:
 
 @dataclass(frozen=True)
 class Account:
-    """The steps of one rank, each array with one entry for each; they add up to ``duration_ns``.
+    """The steps of one rank; each array has an entry for each step.
 
-    ``is_exact`` is false where the program's waits were not seen, as in compiled graphs: then it
-    counts as waiting from its last submission until all it has submitted is done.
+    The parts add up to ``duration_ns``. ``is_exact`` is false if the program's waits are not
+    recorded, as in compiled graphs: then the rank counts as waiting from its last submission until
+    all its operations are done.
     """
 
     rank: int
@@ -50,24 +53,24 @@ class Account:
 
     @property
     def usual(self) -> UsualStep:
-        """The mean of its steps without those that took three times as long as the median one."""
+        """The mean of the steps, without those longer than three times the median."""
         is_usual = self.duration_ns <= _LONG * np.median(self.duration_ns)
         parts = (self.duration_ns, self.compute_ns, self.wait_ns, self.transport_ns)
         return UsualStep(*(float(np.mean(part[is_usual])) for part in parts))
 
 
 def accounts_of(recordings: Mapping[int, Recording], steps: Steps) -> list[Account]:
-    """An account of each rank that has ``steps``, by rank."""
-    return [account_of(recordings[rank], steps) for rank in sorted(steps.begins)]
+    """The account of each rank in ``steps``, by rank."""
+    return [_account(recordings[rank], steps) for rank in sorted(steps.begins)]
 
 
-def account_of(recording: Recording, steps: Steps) -> Account:
-    """Where the time of this rank's steps went."""
+def _account(recording: Recording, steps: Steps) -> Account:
+    """The parts of this rank's steps."""
     edges = steps.begins[recording.rank]
     events = recording.events
     events = events[(events["time_ns"] >= edges[0]) & (events["time_ns"] <= edges[-1])]
     seen = events[events["kind"] == EventKind.BLOCKED]
-    # A program whose graphs communicate may still wait for a number now and then.
+    # A program with compiled graphs may still wait for a result now and then.
     is_exact = len(seen) * 2 >= steps.count
     blocked = _ended(seen) if is_exact else _inferred(events)
     running = intersection(blocked, _running(events))
@@ -86,13 +89,13 @@ def account_of(recording: Recording, steps: Steps) -> Account:
 
 
 def _ended(waits: NDArray[np.void]) -> Intervals:
-    """Of events that say at its end how long a wait was."""
+    """The times of waits, whose events have their end and duration."""
     ends = waits["time_ns"]
     return merged(np.stack([ends - waits["value"].astype(np.int64), ends], axis=1))
 
 
 def _inferred(events: NDArray[np.void]) -> Intervals:
-    """From the last submission before all is done until it is."""
+    """The times from the last submission until all operations are done."""
     pairs: list[tuple[int, int]] = []
     under_way: set[int] = set()
     fused: dict[tuple[int, int], set[int]] = {}
@@ -116,7 +119,7 @@ def _inferred(events: NDArray[np.void]) -> Intervals:
 
 
 def _running(events: NDArray[np.void]) -> Intervals:
-    """When a collective ran."""
+    """The times when a collective ran."""
     pairs = []
     begun: dict[int, int] = {}  # by process set
     for event in events[np.isin(events["kind"], (EventKind.BUCKET_START, EventKind.BUCKET_DONE))]:
@@ -129,6 +132,46 @@ def _running(events: NDArray[np.void]) -> Intervals:
 
 
 def _waits(events: NDArray[np.void]) -> Intervals:
-    """When a collective that ran did nothing but wait for another rank of the host."""
+    """The times when a running collective waited for another rank of the host."""
     is_wait = (events["kind"] == EventKind.WAITED) & np.isin(events["detail"], _FOR_RANKS)
     return _ended(events[is_wait])
+
+
+# Sets of times.
+
+
+def merged(pairs: Iterable[tuple[int, int]] | Intervals) -> Intervals:
+    """The union of these pairs of begin and end, in any order."""
+    array = np.array(pairs if isinstance(pairs, np.ndarray) else list(pairs), np.int64)
+    array = array.reshape(-1, 2)
+    array = array[array[:, 1] > array[:, 0]]
+    if not len(array):
+        return array
+    array = array[np.argsort(array[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(array[:, 1])
+    is_first = np.concatenate(([True], array[1:, 0] > ends[:-1]))
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:] - 1, len(array) - 1)
+    return np.stack([array[firsts, 0], ends[lasts]], axis=1)
+
+
+def covered(intervals: Intervals, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The covered time from each of the ascending ``edges`` to the next one."""
+    if not len(intervals):
+        return np.zeros(max(0, len(edges) - 1), np.int64)
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    index = np.searchsorted(intervals[:, 0], edges, side="right")
+    last = np.maximum(index - 1, 0)
+    over = np.maximum(0, intervals[last, 1] - edges)
+    until = np.where(index > 0, before[index] - over, 0)
+    return np.asarray(np.diff(until), np.int64)
+
+
+def intersection(one: Intervals, other: Intervals) -> Intervals:
+    """The times in both sets."""
+    if not len(one) or not len(other):
+        return np.zeros((0, 2), np.int64)
+    edges = np.unique(np.concatenate([one.ravel(), other.ravel()]))
+    is_in = (covered(one, edges) > 0) & (covered(other, edges) > 0)
+    return merged(np.stack([edges[:-1][is_in], edges[1:][is_in]], axis=1))

@@ -1,20 +1,21 @@
-"""How far the clocks of hosts are apart, from what their ranks did together.
+"""The differences of the hosts' clocks, from the collectives that their ranks ran together.
 
 The method is that of the timeline (``engine/trace/clock_alignment.h``): no rank starts a collective
-before all have submitted what is in it, and none has the result of an allreduce before all have
-started; so each collective bounds the difference from both sides.
+before all have submitted its tensors, and none has the result of an allreduce before all have
+started. So each collective bounds the difference from both sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from horovod.trace.recording import EventKind, Recording
+from horovod.trace.operations import buckets_of
+from horovod.trace.recording import Recording
 
 __all__ = ["HostClock", "align_clocks"]
 
-_DRIFT = 1e-4  # of two clocks of which one may be slewed to follow an NTP server
+_DRIFT = 1e-4  # of two clocks, one of which an NTP client may slew
 _ALLREDUCE = 0  # horovod.core.operations.Kind
 _MOST_EVENTS = 16384
 
@@ -29,7 +30,7 @@ class HostClock:
 
 @dataclass
 class _Done:
-    """What a host is known to have done in a collective."""
+    """The known events of a host in a collective."""
 
     last_submit: int | None = None
     first_start: int | None = None
@@ -44,7 +45,7 @@ _Collectives = dict[tuple[int, int], _Done]
 def align_clocks(
     recordings: Mapping[int, Recording], hosts: Sequence[Sequence[int]]
 ) -> dict[int, HostClock]:
-    """The clock of each rank's host; only of ranks for which it can be known."""
+    """The clock of each rank's host, without the ranks for which it is unknown."""
     clocks: dict[int, HostClock] = {}
     first: _Collectives = {}
     for number, ranks in enumerate(hosts):
@@ -62,35 +63,23 @@ def align_clocks(
 def _collectives(recordings: Sequence[Recording]) -> _Collectives:
     found: _Collectives = {}
     for recording in recordings:
-        submitted: dict[int, int] = {}
-        for event in recording.events[-_MOST_EVENTS:]:
-            kind, subject, time_ns = (
-                int(event["kind"]),
-                int(event["subject"]),
-                int(event["time_ns"]),
-            )
-            if kind == EventKind.SUBMIT:
-                submitted[subject] = time_ns
-                continue
-            if kind not in (EventKind.FUSED, EventKind.BUCKET_START, EventKind.BUCKET_DONE):
-                continue
-            number = int(event["value"]) if kind == EventKind.FUSED else subject
-            done = found.setdefault((int(event["process_set"]), number), _Done())
-            if kind == EventKind.FUSED:
-                label = recording.labels.get(subject)
+        for bucket in buckets_of(replace(recording, events=recording.events[-_MOST_EVENTS:])):
+            done = found.setdefault((bucket.process_set, bucket.number), _Done())
+            started = bucket.started_ns
+            done.first_start = min(done.first_start or started, started)
+            done.last_start = max(done.last_start or started, started)
+            if bucket.done_ns is not None:
+                done.first_done = min(done.first_done or bucket.done_ns, bucket.done_ns)
+            for operation in bucket.operations:
+                label = recording.labels.get(operation.label)
                 done.needs_all |= label is not None and label.kind == _ALLREDUCE
-                if subject in submitted:
-                    done.last_submit = max(done.last_submit or 0, submitted.pop(subject))
-            elif kind == EventKind.BUCKET_START:
-                done.first_start = min(done.first_start or time_ns, time_ns)
-                done.last_start = max(done.last_start or time_ns, time_ns)
-            else:
-                done.first_done = min(done.first_done or time_ns, time_ns)
+                if operation.submitted_ns is not None:
+                    done.last_submit = max(done.last_submit or 0, operation.submitted_ns)
     return found
 
 
 def _difference(here: _Collectives, there: _Collectives) -> HostClock | None:
-    """How much ``there`` is ahead; None before both sides are bounded."""
+    """How far ``there`` is ahead; None unless it is bounded from both sides."""
     low: list[tuple[int, int]] = []  # a bound, and when on the clock here
     high: list[tuple[int, int]] = []
     for key in here.keys() & there.keys():

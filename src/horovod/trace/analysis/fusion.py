@@ -1,4 +1,4 @@
-"""What runs together in collectives, and what always runs alone."""
+"""Which tensors are fused, and which always run alone."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _BARRIER, _JOIN = 3, 6  # horovod.core.operations.Kind
 
 
 class WhyAlone(enum.Enum):
-    """Why a tensor never shares a collective."""
+    """Why a tensor is never fused with others."""
 
     OFF = "off"  # the fusion threshold is 0
     LARGE = "large"  # it is as large as the threshold
-    NOTHING_ELSE = "nothing else"  # the rank had submitted nothing else that had not started
-    OTHERS_NOT_READY = "others not ready"  # it had, but other ranks had not, or of another kind
+    NOTHING_ELSE = "nothing else"  # the rank had no other pending operation
+    OTHERS_NOT_READY = "others not ready"  # it had, but not of the same kind on all ranks
 
 
 @dataclass(frozen=True)
 class Alone:
-    """A tensor, or a group, that ran ``runs`` times and never together with others."""
+    """A tensor, or a group, that ran ``runs`` times and was never fused with others."""
 
     label: Label
     size_bytes: int
@@ -38,7 +38,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Fusion:
-    """The collectives of a rank's steps, in the middle of all steps."""
+    """The collectives of a rank's step: counts per step, and the median size."""
 
     buckets: float
     tensors: float
@@ -59,7 +59,7 @@ class _Runs:
 def find_fusion(
     recordings: Mapping[int, Recording], steps: Steps, threshold_bytes: int
 ) -> Fusion | None:
-    """How the lowest rank's tensors ran in its ``steps``; collectives are the same on all ranks."""
+    """The fusion of the lowest rank in its ``steps``; collectives are the same on all ranks."""
     rank = min(steps.begins)
     recording, edges = recordings[rank], steps.begins[rank]
     buckets = [
@@ -107,7 +107,7 @@ def _alone(runs: _Runs, threshold_bytes: int) -> Alone:
 
 
 def _pending_at(recording: Recording, times_ns: list[int]) -> list[int]:
-    """How many operations the rank had submitted that had not started before each of the times."""
+    """The number of submitted operations that had not started, at each of the times."""
     operations = [op for op in operations_of(recording) if op.submitted_ns is not None]
     submitted = np.sort([op.submitted_ns for op in operations])
     started = np.sort([op.started_ns for op in operations if op.started_ns is not None])

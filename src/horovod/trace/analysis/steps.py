@@ -1,9 +1,8 @@
-"""Where steps of training begin: at one submission that comes again and again.
+"""Finds training steps: a step begins at each submission of the anchor.
 
-A training loop submits the same names in every step. Of the names that come equally often, and
-together make up most of what is submitted, the *anchor* is the one before which most time passes,
-so a step begins where the computing is done and the communication starts. The n-th step is the same
-on all ranks: it is told by the number of the collective that the anchor ran in.
+A training loop submits the same names in every step. The *anchor* is one of the names with the most
+usual number of submissions: the one with the longest pause before it, so that a step begins where
+communication starts. Ranks' steps are matched by the collective that the anchor ran in.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from horovod.trace.recording import EventKind, Label, Recording
 
 __all__ = ["FEWEST_STEPS", "MOST_STEPS", "Steps", "find_steps", "signature"]
 
-MOST_STEPS = 100  # the last ones say how it is now
-FEWEST_STEPS = 5  # of fewer nothing can be said
+MOST_STEPS = 100  # only the last ones count
+FEWEST_STEPS = 5  # fewer are too few
 _UNNAMED = re.compile(r"\w+\.noname\.\d+")
 
 
@@ -29,8 +28,8 @@ _UNNAMED = re.compile(r"\w+\.noname\.\d+")
 class Steps:
     """The last steps that all ranks have recorded.
 
-    ``begins`` has for each rank the times, on the clock of its host, at which its steps begin, and
-    last the end of the last one. ``anchor`` is the name whose submission that is.
+    ``begins`` has for each rank the times at which its steps begin, on its host's clock, and the
+    end of the last step. ``anchor`` is the name of the submission that begins a step.
     """
 
     anchor: str
@@ -38,18 +37,18 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """How many there are, on each rank."""
+        """The number of steps of each rank."""
         return min(len(times) for times in self.begins.values()) - 1
 
     def durations_ns(self, rank: int) -> NDArray[np.int64]:
-        """How long the rank's steps took."""
+        """The durations of the rank's steps."""
         return np.diff(self.begins[rank])
 
 
 def signature(label: Label) -> Hashable:
-    """What submissions that belong together have in common, on all ranks.
+    """The identity of a submission, in all steps and on all ranks.
 
-    That is their name; operations without one count as the same if kind and shape are.
+    That is its name; operations without a name are identified by kind and shape.
     """
     if _UNNAMED.fullmatch(label.name):
         return (label.process_set, label.kind, label.dtype, label.op, label.shape)
@@ -57,7 +56,7 @@ def signature(label: Label) -> Hashable:
 
 
 def find_steps(recordings: Mapping[int, Recording]) -> Steps | None:
-    """The steps of a world; None if its ranks recorded too few together."""
+    """The steps of a world; None if its ranks have too few steps in common."""
     chosen = next((rank for rank in sorted(recordings) if len(recordings[rank].events)), None)
     if chosen is None:
         return None
@@ -92,7 +91,7 @@ def _anchor(recording: Recording) -> Hashable | None:
     weights: Counter[int] = Counter()
     for count in counts.values():
         if count > FEWEST_STEPS:
-            # One more or less: the recording begins and ends somewhere in a step.
+            # One more or less: the recording begins and ends within a step.
             for near in (count, count + 1):
                 weights[near] += count
     if not weights:
@@ -110,7 +109,7 @@ def _anchor(recording: Recording) -> Hashable | None:
 
 
 def _runs(recording: Recording, anchor: Hashable) -> dict[int, int]:
-    """By number of the collective, when the anchor that ran in it was submitted."""
+    """By collective, the time when its anchor was submitted."""
     ids = [number for number, label in recording.labels.items() if signature(label) == anchor]
     events = recording.of_kind(EventKind.SUBMIT, EventKind.FUSED)
     submitted: dict[int, int] = {}

@@ -1,7 +1,6 @@
 """The page of ``horovodrun --report``: from a rank's events to a file for a browser.
 
-In a rank ``digest`` condenses new events, ``history`` keeps what was counted over time, and
-``chronicle`` has all that is known of one process and makes bytes of it. In the launcher ``merge``
-puts the chronicles of all processes together, and ``page`` renders what comes out. All of them are
-free of effects; ``horovod.metrics.sampling`` and ``horovod.launch.jobs.report`` have those.
+In a rank ``summary`` condenses new events and ``process_record`` collects all data of the process.
+In the launcher ``merge`` combines the records of all processes and ``page`` renders the result. All
+are pure; ``horovod.metrics.sampling`` and ``horovod.launch.jobs.report`` have the effects.
 """

@@ -1,4 +1,4 @@
-"""What a page shows: values that ``merge`` makes and ``page`` renders."""
+"""The contents of a report: values that ``merge`` makes and ``page`` renders."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["Event", "Job", "Lateness", "Report", "Row", "SlowTensor", "Trial"]
 
 @dataclass(frozen=True)
 class Job:
-    """What the launcher knows. Times are seconds since 1970; ``said``: when, and what.
+    """What the launcher knows. Times are seconds since 1970.
 
-    ``job_id`` is that of ``horovodrun --doctor``.
+    ``said`` has the launcher's messages with their times; ``job_id`` is for ``--doctor``.
     """
 
     command: str
@@ -26,9 +26,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How one rank held up others, as far as buckets were compared.
+    """How one rank held up others in the ``compared`` buckets.
 
-    Of ``compared`` buckets it came last in ``last``, which cost every other rank ``cost_s`` in all.
+    It came last in ``last`` of them, which cost each other rank ``cost_s`` in total.
     """
 
     compared: int = 0
@@ -38,10 +38,10 @@ class Lateness:
 
 @dataclass(frozen=True)
 class Row:
-    """One process. Lists have a value for each column of time; None where nothing is known.
+    """One process. Lists have a value for each column of time, None if it is not known.
 
-    ``step_s`` are times of a step, ``waiting`` and ``blocked`` shares of the time, ``rate`` bytes
-    per second. ``mean_step_s`` is None where there were no steps.
+    ``step_s`` are step times, ``waiting`` and ``blocked`` shares of the time, ``rate`` bytes per
+    second. ``mean_step_s`` is None without steps.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class SlowTensor:
-    """The slowest run of one tensor, or group of them; ``waited_for``: a rank in words."""
+    """The slowest run of one tensor or group of tensors; ``waited_for`` is a text."""
 
     name: str
     kind: str
@@ -81,17 +81,17 @@ class SlowTensor:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened; ``kind`` is ``failure``, ``world``, ``stall`` or ``launcher``."""
+    """``kind`` is ``failure``, ``world``, ``stall`` or ``launcher``; ``ranks`` have reported it."""
 
     at_s: float
     kind: str
-    who: str
+    ranks: str
     text: str
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Parameters that autotuning has tried, or chosen for good."""
+    """Parameters that autotuning has tried, or its result."""
 
     at_s: float
     parameters: Mapping[str, bool | float | str]
@@ -101,11 +101,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything. Times but those of ``job`` are seconds since its begin.
+    """The whole report. Times, except those of ``job``, are seconds since the job's begin.
 
-    ``column_s`` is the time of a column of the rows. ``by_tensors`` and ``by_bytes`` count buckets
-    by powers of two, of ``seen_buckets`` of ``buckets``. ``settings`` are by variable, with whether
-    they were changed; ``versions`` have every different value, with the ranks that have it.
+    A column of the rows covers ``column_s`` seconds. ``by_tensors`` and ``by_bytes`` count buckets
+    by powers of two; they cover ``seen_buckets`` of all ``buckets``. ``settings`` are by variable,
+    with whether they were changed; ``versions`` have each value with the ranks that have it.
     """
 
     job: Job

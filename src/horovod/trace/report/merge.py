@@ -1,4 +1,4 @@
-"""The chronicles of all processes and what the launcher knows, put together. Pure."""
+"""Combines the records of all processes and the launcher's data to a report. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any
 
 from horovod.core.base.ranks import ranks_text
 from horovod.trace.report.facts import Event, Job, Lateness, Report, Row, SlowTensor, Trial
-from horovod.trace.report.history import COLUMNS
 from horovod.trace.report.lateness import BucketKey, culprit, lateness_of, named_last
-from horovod.trace.report.process_record import decoded
+from horovod.trace.report.process_record import COLUMNS, record_from_bytes
 
 __all__ = ["collected", "merged"]
 
 _MOST_COLUMNS = 120
 _MOST_SLOW = 20
 _MOST_EVENTS = 300
-_SAME_S = 5.0  # what several ranks say within that time is one event
+_SAME_S = 5.0  # the same text of several ranks within that time is one event
 # The numbers of horovod.core.operations.
 _KINDS = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter", "join")
 _DTYPES = (
@@ -30,11 +29,11 @@ _Record = Mapping[str, Any]
 
 
 def collected(job: Job, told: Iterable[bytes]) -> tuple[Report, list[str]]:
-    """The report of ``job``, and what is wrong with those of ``told`` that are left out."""
+    """The report of ``job`` from the bytes of records, and the errors of invalid ones."""
     records, problems = [], []
     for data in told:
         try:
-            record = decoded(data)
+            record = record_from_bytes(data)
             merged(job, [record])
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             problems.append(repr(error))
@@ -44,13 +43,13 @@ def collected(job: Job, told: Iterable[bytes]) -> tuple[Report, list[str]]:
 
 
 def merged(job: Job, records: Iterable[_Record]) -> Report:
-    """The report of ``job``; ``records`` are what ``chronicle.decoded`` returns, in any order.
+    """The report of ``job``; ``records`` are from ``record_from_bytes``, in any order.
 
     Raises:
-        KeyError, TypeError, ValueError: a record is not what it should be.
+        KeyError, TypeError, ValueError: a record is invalid.
     """
-    found = sorted((r for r in records if r["worlds"]), key=_place)
-    # A launcher that has taken a job over is younger than it.
+    found = sorted((r for r in records if r["worlds"]), key=_position)
+    # A launcher that has taken over a job is younger than the job.
     began_s = min([job.begin_s, *(float(record["worlds"][0][0]) for record in found)])
     job = replace(job, begin_s=began_s)
     names = _names(found)
@@ -86,19 +85,19 @@ def merged(job: Job, records: Iterable[_Record]) -> Report:
     )
 
 
-def _place(record: _Record) -> tuple[int, float]:
-    """Of the first world that a process was in."""
+def _position(record: _Record) -> tuple[int, float]:
+    """The rank and begin of the process' first world."""
     begin_s, _, rank, _, _ = record["worlds"][0]
     return int(rank), float(begin_s)
 
 
 def _names(records: Sequence[_Record]) -> list[str]:
-    """Ranks, with more where two processes had the same one after the other."""
+    """The ranks' names, with the pid if several processes had the same rank in turn."""
     ranks = [_last_rank(record) for record in records]
     names = []
     for record, rank in zip(records, ranks, strict=True):
         has_double = ranks.count(rank) > 1
-        names.append(f"{rank} (pid {record['who']['pid']})" if has_double else str(rank))
+        names.append(f"{rank} (pid {record['process']['pid']})" if has_double else str(rank))
     return names
 
 
@@ -107,7 +106,7 @@ def _last_rank(record: _Record) -> int:
 
 
 def _grid(job: Job, records: Sequence[_Record]) -> tuple[float, int]:
-    """Seconds of a column, and how many there are: not finer than what was told."""
+    """The seconds and the number of columns, not finer than the records."""
     finest_s = 1.0
     for record in records:
         if len(record["rows"]) > 1:
@@ -126,12 +125,12 @@ def _row(
     sums = _resampled(rows, begin_s, column_s, columns)
     total = {key: sum(values[key] for _, _, values in rows) for key in COLUMNS}
     seconds = sum(end - begin for begin, end, _ in rows) or 1.0
-    sees_waits = bool(record["seen_buckets"]) or not total["buckets"]  # without a recorder: none
+    sees_waits = bool(record["seen_buckets"]) or not total["buckets"]  # else no recorder
     return Row(
         name=name,
         rank=_last_rank(record),
-        host=str(record["who"]["host"]),
-        pid=int(record["who"]["pid"]),
+        host=str(record["process"]["host"]),
+        pid=int(record["process"]["pid"]),
         begin_s=float(record["worlds"][0][0]) - begin_s,
         end_s=float(record["told_s"]) - begin_s,
         step_s=[s["step_s"] / s["steps"] if s and s["steps"] > 0.001 else None for s in sums],
@@ -151,7 +150,7 @@ _Rows = list[tuple[float, float, dict[str, float]]]
 
 
 def _with_pending(record: _Record) -> _Rows:
-    """What was counted; a wait that had not ended when the process told last counts, too."""
+    """The rows of a record, with the wait that had not ended when it was written."""
     rows: _Rows = [
         (float(begin), float(end), dict(zip(COLUMNS, map(float, values), strict=True)))
         for begin, end, *values in record["rows"]
@@ -165,7 +164,7 @@ def _with_pending(record: _Record) -> _Rows:
 def _resampled(
     rows: _Rows, begin_s: float, column_s: float, columns: int
 ) -> list[dict[str, float] | None]:
-    """Sums for each column, with the ``seconds`` of it that something is known of."""
+    """The sums of each column, and the ``seconds`` of it that rows cover."""
     sums: list[dict[str, float] | None] = [None] * columns
     for begin, end, values in rows:
         took = end - begin
@@ -201,14 +200,14 @@ def _counted(records: Iterable[_Record], name: str) -> int:
 
 
 def _slacks(record: _Record) -> list[tuple[BucketKey, int]]:
-    """What this process has told of the beginnings of buckets, one by one."""
+    """The slacks of buckets in the record."""
     return [((world, ps, number), int(us)) for world, ps, number, us in record["slacks"]]
 
 
 def _slow(
     records: Sequence[_Record], names: Sequence[str], begin_s: float, usual: int | None
 ) -> list[SlowTensor]:
-    """The slowest of all; ``usual`` is the process for which most wait, if there is one."""
+    """The slowest tensors; ``usual`` is the process that causes most waits, if there is one."""
     late: dict[BucketKey, list[tuple[int, int]]] = defaultdict(list)
     for process, record in enumerate(records):
         for key, slack_us in _slacks(record):
@@ -240,7 +239,7 @@ def _waited_for(
     names: Sequence[str],
     usual: int | None,
 ) -> str:
-    """Which rank held it up for most of its time, in words; nothing where none did."""
+    """The rank that held it up for most of its time, as text; empty if none did."""
     if 2 * max(entry["waited_us"], entry["held_us"]) < entry["took_us"]:
         return ""
     if entry["waited_us"] > entry["held_us"]:
@@ -255,8 +254,8 @@ def _waited_for(
 def _slow_tensor(entry: _Record, rank: str, begin_s: float, waited_for: str) -> SlowTensor:
     return SlowTensor(
         name=str(entry["name"]),
-        kind=_word(_KINDS, entry["kind"]),
-        dtype=_word(_DTYPES, entry["dtype"]),
+        kind=_name_of(_KINDS, entry["kind"]),
+        dtype=_name_of(_DTYPES, entry["dtype"]),
         shape=tuple(int(dim) for dim in entry["shape"]),
         tensors=int(entry["tensors"]),
         size_bytes=int(entry["bytes"]),
@@ -268,8 +267,8 @@ def _slow_tensor(entry: _Record, rank: str, begin_s: float, waited_for: str) -> 
     )
 
 
-def _word(words: Sequence[str], number: int) -> str:
-    return words[number] if 0 <= number < len(words) else ""
+def _name_of(names: Sequence[str], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else ""
 
 
 def _events(job: Job, records: Sequence[_Record], names: Sequence[str]) -> list[Event]:
@@ -280,14 +279,14 @@ def _events(job: Job, records: Sequence[_Record], names: Sequence[str]) -> list[
         for at_s, kind, text in record["events"]:
             told[str(kind), str(text)].append((float(at_s), process))
     for (kind, text), of_ranks in told.items():
-        for at_s, processes in _together(of_ranks):
-            who = ranks_text([names[process] for process in processes])
-            events.append(Event(at_s - job.begin_s, kind, who, text))
+        for at_s, processes in _grouped(of_ranks):
+            ranks = ranks_text([names[process] for process in processes])
+            events.append(Event(at_s - job.begin_s, kind, ranks, text))
     return sorted(events, key=lambda event: event.at_s)[:_MOST_EVENTS]
 
 
-def _together(told: list[tuple[float, int]]) -> list[tuple[float, list[int]]]:
-    """Times, and who has said it then."""
+def _grouped(told: list[tuple[float, int]]) -> list[tuple[float, list[int]]]:
+    """Times, each with the processes that have recorded the event then."""
     groups: list[tuple[float, list[int]]] = []
     for at_s, process in sorted(told):
         if not groups or at_s - groups[-1][0] > _SAME_S or process in groups[-1][1]:
@@ -324,7 +323,7 @@ def _settings(about: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
 
 
 def _versions(records: Sequence[_Record], names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """For each name its versions, and which ranks have them; no ranks where all agree."""
+    """The versions of each name with the ranks that have them; no ranks if all agree."""
     by_name: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for process, record in enumerate(records):
         for name, text in record["about"].get("versions", {}).items():

@@ -1,135 +1,102 @@
-"""The page itself: one file that needs nothing else, and no network.
+"""The report as one HTML file that needs no other file and no network.
 
-Tables are here as HTML; the script draws charts of numbers that are in the page as JSON.
+``page.html`` is a Jinja2 template, which escapes all texts of the job. Tables are HTML; the script
+draws charts from the numbers that the page holds as JSON.
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from statistics import fmean, median
+from typing import Any
 
+import jinja2
+
+from horovod.core.base.ranks import ranks_text
+from horovod.trace.report import number_texts
 from horovod.trace.report.facts import Report, Row
-from horovod.trace.report.markup import (
-    NOTHING,
-    Markup,
-    code,
-    counted,
-    joined,
-    rate_text,
-    seconds_text,
-    share_text,
-    tag,
-)
-from horovod.trace.report.sections import sections
-from horovod.trace.report.tables import held_up
+from horovod.trace.report.number_texts import NOTHING, rate_text, seconds_text, share_text
 
 __all__ = ["page"]
 
-_NOTABLE = 0.01  # of the time
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_NOTABLE = 0.01  # the share of time from which a rank is named
+_MOST_TIMES = 12
+_IEC_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def page(report: Report) -> str:
     """The whole file."""
-    head = joined(
-        [
-            Markup('<meta charset="utf-8">'),
-            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
-            Markup('<meta name="color-scheme" content="light dark">'),
-            tag("title", f"Report: {report.job.command}"[:120]),
-            tag("style", Markup(_asset("page.css"))),
-        ],
-        "\n",
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    body = joined(
-        [
-            tag("a", "Skip to the charts", href="#content", class_="skip"),
-            _header(report),
-            tag("main", sections(report), id="content"),
-            tag("footer", "Written by horovodrun --report; docs/report.md says how to read it."),
-            Markup(f'<script type="application/json" id="data">{_data(report)}</script>'),
-            tag("script", Markup(_asset("page.js"))),
-        ],
-        "\n",
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.filters |= {
+        name.removesuffix("_text"): getattr(number_texts, name)
+        for name in number_texts.__all__
+        if name.endswith("_text")
+    }
+    return environment.get_template("page.html").render(
+        report=report,
+        job=report.job,
+        rows=report.rows,
+        nothing=NOTHING,
+        began=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(report.job.begin_s)),
+        ending=_ending(report.job.status),
+        hosts=_hosts(report.rows),
+        tiles=_tiles(report),
+        late=sorted(((_held_up(report, row), row) for row in report.rows), key=_cost),
+        time_starts=range(0, report.columns, _column_width(report)),
+        means=lambda values: _means(values, _column_width(report)),
+        by_tensors=list(_classes(report.by_tensors, _count_class)),
+        by_bytes=list(_classes(report.by_bytes, _size_class)),
+        trial_names=list(dict.fromkeys(n for trial in report.trials for n in trial.parameters)),
+        changed=sum(is_changed for _, is_changed in report.settings.values()),
+        data=_data(report),
+        css=_asset("page.css"),
+        script=_asset("page.js"),
     )
-    whole = tag("html", "\n", tag("head", head), "\n", tag("body", body), "\n", lang="en")
-    return f"<!doctype html>\n{whole}\n"
 
 
 def _asset(name: str) -> str:
     return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 
-def _data(report: Report) -> str:
-    """What the script draws, as JSON in which nothing can end the element that it is in."""
-    by_name: dict[str, tuple[Callable[[Row], list[float | None]], float]] = {
-        "step": (lambda row: row.step_s, 1e3),
-        "waiting": (lambda row: row.waiting, 100.0),
-        "blocked": (lambda row: row.blocked, 100.0),
-        "rate": (lambda row: row.rate, 1e-6),
-    }
-    rows = [
-        {
-            "name": row.name,
-            **{key: _short(values(row), factor) for key, (values, factor) in by_name.items()},
-        }
-        for row in report.rows
-    ]
-    data = {
+def _data(report: Report) -> dict[str, Any]:
+    """The numbers that the script draws."""
+    factors = {"step_s": ("step", 1e3), "waiting": ("waiting", 100.0)}
+    factors |= {"blocked": ("blocked", 100.0), "rate": ("rate", 1e-6)}
+    return {
         "columnSeconds": report.column_s,
         "columns": report.columns,
-        "rows": rows,
+        "rows": [
+            {
+                "name": row.name,
+                **{
+                    name: [None if v is None else float(f"{v * factor:.3g}") for v in values]
+                    for attribute, (name, factor) in factors.items()
+                    for values in [getattr(row, attribute)]
+                },
+            }
+            for row in report.rows
+        ],
         "marks": [
-            [round(event.at_s, 2), event.kind, f"{event.who} {event.text}".strip()]
+            [round(event.at_s, 2), event.kind, f"{event.ranks} {event.text}".strip()]
             for event in report.events
             if event.kind != "launcher"
         ],
         "trials": [[trial.score, trial.is_chosen] for trial in report.trials],
     }
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _short(values: list[float | None], factor: float) -> list[float | None]:
-    return [None if value is None else float(f"{value * factor:.3g}") for value in values]
-
-
-# Heading.
-
-
-def _header(report: Report) -> Markup:
-    job = report.job
-    began = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(job.begin_s))
-    is_good = job.status == 0
-    facts = [
-        counted(report.size, "rank"),
-        counted(len({row.host for row in report.rows}), "host"),
-        seconds_text(job.end_s - job.begin_s),
-        f"began {began}",
-        *([f"job {job.job_id}"] if job.job_id else []),
-    ]
-    return tag(
-        "header",
-        tag(
-            "h1",
-            "Training report ",
-            tag("span", _ending(job.status), class_="badge good" if is_good else "badge bad"),
-        ),
-        tag("p", code(job.command), class_="command"),
-        tag("p", joined(facts, " · "), class_="facts"),
-        "" if is_good or not job.outcome else tag("pre", job.outcome.strip(), class_="outcome"),
-        _tiles(report),
-        _links(report),
-    )
 
 
 def _ending(status: int) -> str:
-    """In words; the exit status is that of ``horovodrun``."""
+    """The exit status of ``horovodrun`` as text."""
     if status == 0:
         return "finished"
     try:
@@ -138,58 +105,84 @@ def _ending(status: int) -> str:
         return f"failed, exit status {status}"
 
 
-def _tiles(report: Report) -> Markup:
+def _hosts(rows: Sequence[Row]) -> list[tuple[str, int, str]]:
+    """Each host with the number of its processes and their ranks."""
+    hosts: dict[str, list[str]] = {}
+    for row in rows:
+        hosts.setdefault(row.host, []).append(row.name)
+    return [(host, len(names), ranks_text(names, most=len(names))) for host, names in hosts.items()]
+
+
+def _tiles(report: Report) -> list[tuple[str, str, str]]:
+    """The figures at the top of the page: name, value and note."""
     rows = report.rows
     steps = [row.mean_step_s for row in rows if row.mean_step_s is not None]
-    rates = [row.size_bytes / _lived_s(row) for row in rows]
-    together = report.tensors / report.buckets if report.buckets else None
-    tiles = [
-        ("Step time", seconds_text(median(steps)) if steps else NOTHING, "median of the ranks"),
-        (
-            "Waiting",
-            _mean_share([row.waiting_share for row in rows]),
-            "of the time, for other ranks",
-        ),
-        ("Bandwidth", rate_text(fmean(rates)) if rates else NOTHING, "given by each rank"),
-        ("Fusion", f"{together:.1f}" if together else NOTHING, "tensors in a collective"),
-        _late_tile(report),
-    ]
-    return tag(
-        "dl",
-        *(
-            tag("div", tag("dt", name), tag("dd", value), tag("dd", text, class_="note"))
-            for name, value, text in tiles
-        ),
-        class_="tiles",
+    rates = [row.size_bytes / max(row.end_s - row.begin_s, 1e-3) for row in rows]
+    waiting = [row.waiting_share for row in rows]
+    fused = f"{report.tensors / report.buckets:.1f}" if report.buckets else NOTHING
+    share, worst = max(
+        ((_held_up(report, row), row) for row in rows), key=_share, default=(0, None)
     )
+    late, cost = NOTHING, "no rank in particular"
+    if worst is not None and share >= _NOTABLE:
+        late, cost = f"rank {worst.name}", f"costs the others {share_text(share)} of the time"
+    return [
+        ("Step time", seconds_text(median(steps) if steps else None), "median of the ranks"),
+        ("Waiting", share_text(fmean(waiting) if rows else None), "of the time, for other ranks"),
+        ("Bandwidth", rate_text(fmean(rates) if rows else None), "given by each rank"),
+        ("Fusion", fused, "tensors in a collective"),
+        ("Held up by", late, cost),
+    ]
 
 
-def _late_tile(report: Report) -> tuple[str, str, str]:
-    worst = max(report.rows, key=lambda row: held_up(report, row), default=None)
-    share = held_up(report, worst) if worst is not None else 0.0
-    if worst is None or share < _NOTABLE:
-        return ("Held up by", NOTHING, "no rank in particular")
-    return ("Held up by", f"rank {worst.name}", f"costs the others {share_text(share)} of the time")
+def _held_up(report: Report, row: Row) -> float:
+    """The share of all ranks' time that they waited for this one, estimated from a sample."""
+    lived_s = sum(max(each.end_s - each.begin_s, 0.0) for each in report.rows)
+    if not row.lateness.compared or not lived_s:
+        return 0.0
+    each_s = row.lateness.cost_s / row.lateness.compared
+    return min(1.0, each_s * report.buckets / lived_s)
 
 
-def _lived_s(row: Row) -> float:
-    return max(row.end_s - row.begin_s, 1e-3)
+def _share(held_up: tuple[float, Row]) -> float:
+    return held_up[0]
 
 
-def _mean_share(shares: list[float]) -> str:
-    return share_text(fmean(shares)) if shares else NOTHING
+def _cost(held_up: tuple[float, Row]) -> float:
+    return -held_up[1].lateness.cost_s
 
 
-def _links(report: Report) -> Markup:
-    names = {
-        **({"steps": "Steps", "waits": "Waits", "late": "Who came last"} if report.rows else {}),
-        **(
-            {"bandwidth": "Bandwidth", "fusion": "Fusion", "slow": "Tensors"} if report.rows else {}
-        ),
-        **({"autotune": "Autotune"} if report.trials else {}),
-        "events": "Events",
-        "settings": "Settings",
-        "versions": "Versions",
-    }
-    links = (tag("li", tag("a", text, href=f"#{name}")) for name, text in names.items())
-    return tag("nav", tag("ul", *links), aria_label="Sections")
+def _column_width(report: Report) -> int:
+    return -(-report.columns // _MOST_TIMES)
+
+
+def _means(values: Sequence[float | None], width: int) -> Iterator[float | None]:
+    """The mean of each ``width`` values."""
+    for start in range(0, len(values), width):
+        known = [value for value in values[start : start + width] if value is not None]
+        yield fmean(known) if known else None
+
+
+def _classes(
+    counts: Sequence[int], text: Callable[[int], str]
+) -> Iterator[tuple[str, float, int, float]]:
+    """Buckets by a power of two: the class, length of its bar, count and share.
+
+    Empty classes at both ends are left out.
+    """
+    used = [power for power, count in enumerate(counts) if count]
+    for power in range(used[0], used[-1] + 1) if used else ():
+        count = counts[power]
+        yield text(power), count / max(counts), count, count / sum(counts)
+
+
+def _count_class(power: int) -> str:
+    first, last = 2**power, 2 ** (power + 1) - 1
+    return str(first) if first == last else f"{first:,}-{last:,}"
+
+
+def _size_class(power: int) -> str:
+    if power < 10:
+        return f"{2**power} B" if power else "0-1 B"
+    unit, rest = divmod(power - 10, 10)
+    return f"from {2**rest} {_IEC_UNITS[min(unit, len(_IEC_UNITS) - 1)]}"

@@ -1,6 +1,6 @@
-"""All that a report needs of one process, over all its worlds, in bounded memory.
+"""The record of one process for a report, over all its worlds, in bounded memory.
 
-It travels as JSON, compressed, and is 64 KiB at most, which is what a store takes.
+It is sent as compressed JSON of at most 64 KiB, the limit of a store's value.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from horovod.errors import ErrorCode
 from horovod.trace.recording import EventKind, Label
-from horovod.trace.report.history import COLUMNS, History
 from horovod.trace.report.summary import LONG_NS, SIZE_CLASSES, Span, Summary
 
-__all__ = ["VERSION", "ProcessRecord", "World", "decoded"]
+__all__ = ["COLUMNS", "VERSION", "History", "ProcessRecord", "World", "record_from_bytes"]
 
 VERSION = 1
 _MOST_BYTES = 4 * 1024 * 1024  # of JSON
@@ -32,7 +31,9 @@ _MOST_WORLDS = 50
 _MOST_TRIALS = 200
 _NS = 1e9
 
-_LOTS = 2**32
+_HASHES = 2**32
+# Sums over the time of a row.
+COLUMNS = ("steps", "step_s", "bytes", "waiting_s", "blocked_s", "tensors", "buckets")
 
 Labels = Callable[[int], "Label | None"]
 _Numbers = TypeVar("_Numbers", int, NDArray[np.int64])
@@ -40,7 +41,7 @@ _Numbers = TypeVar("_Numbers", int, NDArray[np.int64])
 
 @dataclass(frozen=True)
 class World:
-    """A place in a world; ``scope`` tells worlds of a job apart."""
+    """The position of a process in a world; ``scope`` identifies worlds of a job."""
 
     scope: str
     rank: int
@@ -49,11 +50,66 @@ class World:
     data_plane: str
 
 
-class ProcessRecord:
-    """Times are seconds since 1970; ``who`` and ``about`` are JSON objects."""
+@dataclass
+class _Row:
+    """The counts from ``begin_s`` to ``end_s``."""
 
-    def __init__(self, who: Mapping[str, Any], capacity: int = 240) -> None:
-        self._who = dict(who)
+    begin_s: float
+    end_s: float
+    values: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0.0))
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Add ``values`` to the counts."""
+        for name, value in values.items():
+            self.values[name] += value
+
+
+class History:
+    """Counts over time in at most ``capacity`` rows; if there are more, two rows become one.
+
+    Times are seconds of one clock.
+    """
+
+    def __init__(self, capacity: int = 240, resolution_s: float = 1.0) -> None:
+        self.rows: list[_Row] = []
+        self._capacity = capacity
+        self._resolution_s = resolution_s
+
+    def add(self, begin_s: float, end_s: float, values: Mapping[str, float]) -> None:
+        """Add ``values`` of a time after all earlier ones."""
+        last = self.rows[-1] if self.rows else None
+        if last is None or end_s - last.begin_s > self._resolution_s or begin_s > last.end_s:
+            if len(self.rows) >= self._capacity:
+                self._halve()
+            self.rows.append(_Row(begin_s, end_s))
+        else:
+            last.end_s = end_s
+        self.rows[-1].add(values)
+
+    def spread(self, name: str, begin_s: float, end_s: float) -> None:
+        """Add the time from ``begin_s`` to ``end_s`` to a column of all rows that it overlaps."""
+        for row in reversed(self.rows):
+            if row.end_s <= begin_s:
+                break
+            row.values[name] += max(0.0, min(end_s, row.end_s) - max(begin_s, row.begin_s))
+
+    def _halve(self) -> None:
+        self._resolution_s *= 2
+        halved = []
+        for index in range(0, len(self.rows), 2):
+            row = self.rows[index]
+            if index + 1 < len(self.rows):
+                row.end_s = self.rows[index + 1].end_s
+                row.add(self.rows[index + 1].values)
+            halved.append(row)
+        self.rows = halved
+
+
+class ProcessRecord:
+    """Times are seconds since 1970; ``process`` is a JSON object that identifies the process."""
+
+    def __init__(self, process: Mapping[str, Any], capacity: int = 240) -> None:
+        self._process = dict(process)
         self._about: dict[str, Any] = {}
         self._history = History(capacity)
         self._worlds: list[list[Any]] = []
@@ -72,11 +128,11 @@ class ProcessRecord:
         self._told_s = 0.0
 
     def describe(self, about: Mapping[str, Any]) -> None:
-        """Settings and versions, as they are now."""
+        """Update settings or versions."""
         self._about.update(about)
 
     def begin_world(self, now_s: float, world: World) -> None:
-        """The process has joined another one."""
+        """The process has joined another world."""
         self._scopes[world.scope] += 1
         self._world = f"{world.scope}{self._scopes[world.scope]}"
         self._worlds.append(
@@ -86,60 +142,61 @@ class ProcessRecord:
         self._pending_s = 0.0
 
     def note(self, now_s: float, kind: str, text: str) -> None:
-        """Something happened; the last ones are kept."""
+        """Add an event; the last ones are kept."""
         self._events.append([round(now_s, 3), kind, text[:400]])
         del self._events[:-_MOST_EVENTS]
 
     def note_trial(
         self, now_s: float, parameters: Mapping[str, Any], score: float, *, is_chosen: bool
     ) -> None:
-        """A choice of parameters was tried, or chosen for good."""
+        """Add parameters that autotuning has tried, or its result."""
         self._trials.append([round(now_s, 3), dict(parameters), score, is_chosen])
         del self._trials[:-_MOST_TRIALS]
 
     def count(self, begin_s: float, end_s: float, values: Mapping[str, float]) -> None:
-        """What was counted in this time, of ``COLUMNS``."""
+        """Add the counts of ``COLUMNS`` for this time."""
         self._history.add(begin_s, end_s, values)
         self._told_s = end_s
 
-    def take(self, digest: Summary, taken_ns: int, epoch_offset_ns: int, labels: Labels) -> None:
-        """What the events of the time that was counted last say; ``taken_ns`` of it."""
-        scale = taken_ns / digest.covered_ns if digest.covered_ns else 0.0
+    def add(self, summary: Summary, taken_ns: int, epoch_offset_ns: int, labels: Labels) -> None:
+        """Add the summary of the events in the time of the last ``count``, of ``taken_ns``."""
+        scale = taken_ns / summary.covered_ns if summary.covered_ns else 0.0
         for row in self._history.rows[-1:]:
-            row.values["waiting_s"] += digest.waiting_ns * max(scale, 1.0) / _NS
-        for begin_ns, end_ns in digest.long_waits:
+            row.values["waiting_s"] += summary.waiting_ns * max(scale, 1.0) / _NS
+        for begin_ns, end_ns in summary.long_waits:
             begin_s, end_s = (begin_ns + epoch_offset_ns) / _NS, (end_ns + epoch_offset_ns) / _NS
             self._history.spread("waiting_s", begin_s, end_s)
         is_long = (
-            digest.pending_ns and self._told_s * _NS - epoch_offset_ns - digest.pending_ns > LONG_NS
+            summary.pending_ns
+            and self._told_s * _NS - epoch_offset_ns - summary.pending_ns > LONG_NS
         )
-        self._pending_s = (digest.pending_ns + epoch_offset_ns) / _NS if is_long else 0.0
-        self._by_tensors += digest.by_tensors
-        self._by_bytes += digest.by_bytes
-        self._seen_buckets += int(digest.by_tensors.sum())
-        self._take_slacks(digest)
-        self._take_spans(digest, epoch_offset_ns, labels)
-        for event in digest.notes:
+        self._pending_s = (summary.pending_ns + epoch_offset_ns) / _NS if is_long else 0.0
+        self._by_tensors += summary.by_tensors
+        self._by_bytes += summary.by_bytes
+        self._seen_buckets += int(summary.by_tensors.sum())
+        self._add_slacks(summary)
+        self._add_spans(summary, epoch_offset_ns, labels)
+        for event in summary.notes:
             at_s = (int(event["time_ns"]) + epoch_offset_ns) / _NS
-            self.note(at_s, *_told(event, labels))
+            self.note(at_s, *_text_of(event, labels))
 
-    def _take_slacks(self, digest: Summary) -> None:
-        """Of every so many buckets one, the same ones on all ranks: their numbers are alike."""
-        is_kept = _lot(digest.numbers) < _LOTS // self._stride
+    def _add_slacks(self, summary: Summary) -> None:
+        """Keep a sample of buckets, which is the same on all ranks since the numbers are."""
+        is_kept = _hash(summary.numbers) < _HASHES // self._stride
         for process_set, number, slack_ns in zip(
-            digest.process_sets[is_kept][-_MOST_SLACKS:].tolist(),
-            digest.numbers[is_kept][-_MOST_SLACKS:].tolist(),
-            digest.slacks_ns[is_kept][-_MOST_SLACKS:].tolist(),
+            summary.process_sets[is_kept][-_MOST_SLACKS:].tolist(),
+            summary.numbers[is_kept][-_MOST_SLACKS:].tolist(),
+            summary.slacks_ns[is_kept][-_MOST_SLACKS:].tolist(),
             strict=True,
         ):
             self._slacks[self._world, process_set, number] = slack_ns // 1000
         while len(self._slacks) > _MOST_SLACKS:
             self._stride *= 2
-            most = _LOTS // self._stride
-            self._slacks = {key: us for key, us in self._slacks.items() if _lot(key[2]) < most}
+            most = _HASHES // self._stride
+            self._slacks = {key: us for key, us in self._slacks.items() if _hash(key[2]) < most}
 
-    def _take_spans(self, digest: Summary, epoch_offset_ns: int, labels: Labels) -> None:
-        for span in digest.slow:
+    def _add_spans(self, summary: Summary, epoch_offset_ns: int, labels: Labels) -> None:
+        for span in summary.slow:
             entry = self._entry(span, epoch_offset_ns, labels(span.label))
             known = self._slow.get(entry["name"])
             if known is None or entry["took_us"] > known["took_us"]:
@@ -147,7 +204,7 @@ class ProcessRecord:
         if len(self._slow) > _MOST_NAMES:
             longest = sorted(self._slow.values(), key=lambda entry: -entry["took_us"])
             self._slow = {entry["name"]: entry for entry in longest[:_MOST_NAMES]}
-        self._late += [self._late_entry(span) for span in digest.late]
+        self._late += [self._late_entry(span) for span in summary.late]
         self._late = sorted(self._late, key=lambda entry: -entry[3])[:_MOST_LATE]
 
     def _entry(self, span: Span, epoch_offset_ns: int, label: Label | None) -> dict[str, Any]:
@@ -171,11 +228,11 @@ class ProcessRecord:
         bucket = [self._world, span.process_set, span.bucket]
         return [bucket, span.slack_ns // 1000, span.was_last, span.gap_ns // 1000]
 
-    def encoded(self) -> bytes:
-        """As it travels."""
+    def to_bytes(self) -> bytes:
+        """The record for ``record_from_bytes``."""
         record = {
             "report": VERSION,
-            "who": self._who,
+            "process": self._process,
             "about": self._about,
             "worlds": self._worlds,
             "rows": [
@@ -197,13 +254,13 @@ class ProcessRecord:
         return zlib.compress(json.dumps(record, separators=(",", ":")).encode(), 1)
 
 
-def _lot(number: _Numbers) -> _Numbers:
-    """A number of ``_LOTS`` that has nothing to do with how many buckets a step has."""
-    return number * 2654435761 % _LOTS
+def _hash(number: _Numbers) -> _Numbers:
+    """A hash below ``_HASHES``, which does not correlate with the buckets of a step."""
+    return number * 2654435761 % _HASHES
 
 
-def _told(event: np.void, labels: Labels) -> tuple[str, str]:
-    """Kind and text of what is worth telling; see ``EventKind``."""
+def _text_of(event: np.void, labels: Labels) -> tuple[str, str]:
+    """The kind and text of an event for a report."""
     kind, subject, value = int(event["kind"]), int(event["subject"]), int(event["value"])
     if kind == EventKind.ALARM:
         return "failure", f"rank {subject} was lost"
@@ -223,20 +280,20 @@ def _error(code: int) -> str:
         return f"error {code}"
 
 
-def decoded(data: bytes) -> dict[str, Any]:
-    """The contrary of ``ProcessRecord.encoded``.
+def record_from_bytes(data: bytes) -> dict[str, Any]:
+    """The inverse of ``ProcessRecord.to_bytes``.
 
     Raises:
-        ValueError: it is something else, or of another version.
+        ValueError: it is not a record, or of another version.
     """
     try:
         unpacked = zlib.decompressobj()
         text = unpacked.decompress(data, _MOST_BYTES)
         record = json.loads(text) if unpacked.eof else None
     except (RecursionError, ValueError, zlib.error) as error:
-        raise ValueError(f"no numbers of a process: {error}") from None
+        raise ValueError(f"no process record: {error}") from None
     if not isinstance(record, dict):
-        raise ValueError("no numbers of a process: they are not whole")
+        raise ValueError("no process record: it is not whole")
     if record.get("report") != VERSION:
-        raise ValueError("numbers of another version of horovod")
+        raise ValueError("a process record of another version of horovod")
     return record

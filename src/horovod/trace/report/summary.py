@@ -1,7 +1,6 @@
-"""What the newest events of a flight recorder say: waits, buckets, slow operations.
+"""Summarises the newest events of a flight recorder: waits, buckets, slow operations.
 
-All of it is done with whole arrays, since it happens beside the training, in a thread that shares
-Python's lock with it.
+It works on whole arrays, because its thread shares Python's lock with the training.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from horovod.trace.recording import EVENT_DTYPE, EventKind
 __all__ = ["LONG_NS", "SIZE_CLASSES", "Span", "Summarizer", "Summary"]
 
 SIZE_CLASSES = 48  # powers of two
-LONG_NS = 50_000_000  # waits from here on are told one by one
+LONG_NS = 50_000_000  # longer waits are kept one by one
 _MOST_SPANS = 8
 _MOST_OF_BUCKET = 2
 _CANDIDATES = 256
@@ -28,13 +27,12 @@ _Array = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Span:
-    """One operation of this rank, from its submission to its end; times as in events.
+    """One operation of this rank, from its submission to its end; times are as in events.
 
-    ``slack_ns`` is how long its bucket was held up by other ranks before it began. Until then
-    ``held_by`` was the bucket that was held up longest, ``held_ns``: this one, or one before it.
-    ``waited_ns`` is the longest wait in the bucket, which was for ``waited_for``. ``was_last``: no
-    rank of this host came later. ``gap_ns``: nothing had happened on this rank for so long when it
-    was submitted.
+    Other ranks delayed the begin of its bucket by ``slack_ns``. Until then the bucket ``held_by``,
+    this one or one before it, was delayed longest, by ``held_ns``. The longest wait in the bucket
+    took ``waited_ns``, for rank ``waited_for``. ``was_last``: this rank was the last of its host to
+    submit it. The rank had no event for ``gap_ns`` before the submission.
     """
 
     label: int
@@ -55,14 +53,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Summary:
-    """What happened in the time of one look, of which ``covered_ns`` were seen.
+    """The events of one period, of which ``covered_ns`` are known.
 
-    ``waiting_ns`` is what short waits for other ranks took together; ``long_waits`` are the others,
-    from and to. ``by_tensors`` and ``by_bytes`` count buckets by powers of two. ``slow`` are the
-    operations that took longest, ``late`` those that this rank came last with after doing nothing
-    for long. ``process_sets``, ``numbers`` and ``slacks_ns`` are of all buckets. ``pending_ns``:
-    since when this rank waits for others with nothing else to do; 0 if it does not. ``notes`` are
-    events as they are.
+    ``waiting_ns`` is the sum of short waits for other ranks; ``long_waits`` are begins and ends.
+    ``by_tensors`` and ``by_bytes`` count buckets by powers of two. ``slow`` are the operations that
+    took longest, ``late`` those that this rank submitted last, after a long gap. ``process_sets``,
+    ``numbers`` and ``slacks_ns`` are of all buckets. ``pending_ns`` is the time since when this
+    rank does nothing but wait for others, or 0. ``notes`` are events for the report.
     """
 
     covered_ns: int
@@ -81,7 +78,7 @@ class Summary:
 
 @dataclass
 class _Buckets:
-    """Those that are complete, by process set and number."""
+    """The complete buckets, by process set and number."""
 
     keys: _Array
     process_sets: _Array
@@ -95,7 +92,7 @@ class _Buckets:
     slack: _Array
 
     def index_of(self, keys: _Array) -> tuple[_Array, NDArray[np.bool_]]:
-        """Where these are, and whether they are there."""
+        """The indices of these keys, and whether they exist."""
         if not len(self.keys):
             return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
         index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -103,7 +100,7 @@ class _Buckets:
 
 
 class Summarizer:
-    """Takes the events of one world piece by piece; what has not ended is kept for the next."""
+    """Takes the events of one world in pieces; what has not ended is kept for the next piece."""
 
     def __init__(self) -> None:
         self._open = np.zeros(0, EVENT_DTYPE)
@@ -113,9 +110,9 @@ class Summarizer:
     def take(
         self, events: NDArray[np.void], begin_ns: int, end_ns: int, *, is_whole: bool
     ) -> Summary:
-        """``events`` happened since the last look, which was at ``begin_ns``.
+        """Summarise the ``events`` since ``begin_ns``, the end of the last piece.
 
-        Unless it ``is_whole`` earlier ones are missing.
+        Unless it ``is_whole`` the first events are missing.
         """
         covered_ns = end_ns - begin_ns
         if not is_whole:
@@ -128,16 +125,16 @@ class Summarizer:
         buckets = table.complete_buckets(self._done_ns)
         running = table.running(buckets)
         pending_ns = 0 if len(running) else self._pending_since(table)
-        digest = _digest(table, buckets, covered_ns, notes, pending_ns)
+        summary = _summary(table, buckets, covered_ns, notes, pending_ns)
         self._open = table.unfinished(running)
         for process_set, done in zip(buckets.process_sets, buckets.done, strict=True):
             self._done_ns[int(process_set)] = int(done)
         if len(events):
             self._last_ns = int(events["time_ns"][-1])
-        return digest
+        return summary
 
     def _pending_since(self, table: _Table) -> int:
-        """Since the last of the operations that have not begun."""
+        """The submission of the last operation that has not begun, or the last bucket's end."""
         if not len(table.pending):
             return 0
         return max(int(table.time[table.pending].max()), *self._done_ns.values(), 0)
@@ -148,7 +145,7 @@ class _Table:
 
     def __init__(self, events: NDArray[np.void], told: int, last_ns: int) -> None:
         self.events = events
-        self.told = told  # so many of them are of earlier looks
+        self.told = told  # the number of events from earlier pieces
         self.time: _Array = events["time_ns"]
         self.kind = events["kind"]
         self.subject: _Array = events["subject"].astype(np.int64)
@@ -158,12 +155,12 @@ class _Table:
         self.submits, self.starts, self.pending = self._operations()
 
     def _operations(self) -> tuple[_Array, _Array, _Array]:
-        """Where operations were submitted, where these begin, and submissions of the others."""
+        """Submissions and begins of operations, and submissions of those that have not begun."""
         kinds = (EventKind.SUBMIT, EventKind.FUSED, EventKind.ERROR)
         found = np.flatnonzero(np.isin(self.kind, kinds))
         order = found[np.argsort(self.subject[found], kind="stable")]
         is_submit = self.kind[order] == EventKind.SUBMIT
-        # What comes next under the same label, if anything does, is the operation's.
+        # The next event of the same label, if there is one, belongs to the operation.
         has_next = np.zeros(len(order), np.bool_)
         has_next[:-1] = (self.subject[order[1:]] == self.subject[order[:-1]]) & ~is_submit[1:]
         is_begun = is_submit & has_next
@@ -204,18 +201,18 @@ class _Table:
         return buckets
 
     def gaps(self, index: _Array) -> _Array:
-        """How long before these events nothing had happened; 0 for those told before."""
+        """The time without events before these; 0 for events of earlier pieces."""
         before = np.where(index > self.told, self.time[index - 1], self._last_ns)
         before = np.where(before > 0, before, self.time[index])
         return np.where(index >= self.told, np.maximum(self.time[index] - before, 0), 0)
 
     def running(self, buckets: _Buckets) -> _Array:
-        """Where buckets begin that are not among the complete ones."""
+        """The begins of buckets that are not complete."""
         begun = np.flatnonzero(self.kind == EventKind.BUCKET_START)
         return begun[~buckets.index_of(self.bucket_keys(begun, self.subject))[1]]
 
     def unfinished(self, running: _Array) -> NDArray[np.void]:
-        """The events of what has begun and not ended."""
+        """The events of operations and buckets that have not ended."""
         keys = self.bucket_keys(running, self.subject)
         is_in = np.isin(self.bucket_keys(self.starts, self.value), keys)
         kept = [self.pending, running, self.submits[is_in], self.starts[is_in]]
@@ -227,7 +224,7 @@ class _Table:
 
 
 def _slack(buckets: _Buckets, done_ns: dict[int, int]) -> _Array:
-    """How long each could have begun earlier, if it had been for this rank alone."""
+    """How much earlier each bucket could have begun without other ranks."""
     before = np.zeros(len(buckets.keys), np.int64)
     before[1:] = buckets.done[:-1]
     is_first = np.ones(len(buckets.keys), np.bool_)
@@ -239,7 +236,7 @@ def _slack(buckets: _Buckets, done_ns: dict[int, int]) -> _Array:
     return np.where(buckets.last_submitted > 0, slack, 0)
 
 
-def _digest(
+def _summary(
     table: _Table, buckets: _Buckets, covered_ns: int, notes: list[np.void], pending_ns: int
 ) -> Summary:
     long_waits, waiting_ns = _waits(table, buckets)
@@ -262,7 +259,7 @@ def _digest(
 
 
 def _waits(table: _Table, buckets: _Buckets) -> tuple[list[tuple[int, int]], int]:
-    """Long ones one by one, and the sum of the others."""
+    """The long waits, and the sum of the others."""
     is_long = buckets.slack >= LONG_NS
     waits = [
         (int(start - slack), int(start))
@@ -318,7 +315,7 @@ def _spans(table: _Table, buckets: _Buckets) -> tuple[list[Span], list[Span]]:
 
 
 def _holder(buckets: _Buckets, bucket: int, submitted_ns: int) -> tuple[int, int]:
-    """Which bucket was held up longest while one that became part of ``bucket`` was waiting."""
+    """The bucket that was delayed longest while an operation of ``bucket`` was waiting."""
     is_before = (buckets.started > submitted_ns) & (buckets.started <= buckets.started[bucket])
     is_before &= buckets.process_sets == buckets.process_sets[bucket]
     before = np.flatnonzero(is_before)
@@ -330,7 +327,7 @@ def _holder(buckets: _Buckets, bucket: int, submitted_ns: int) -> tuple[int, int
 
 
 def _few_of_each(candidates: _Array, bucket: _Array) -> list[int]:
-    """Some of each bucket: what ran together is equally slow."""
+    """A few operations of each bucket, since all operations of a bucket are equally slow."""
     seen: Counter[int] = Counter()
     found = []
     for candidate in candidates.tolist():
@@ -341,7 +338,7 @@ def _few_of_each(candidates: _Array, bucket: _Array) -> list[int]:
 
 
 def _largest(values: _Array, most: int) -> _Array:
-    """Where the largest are, the first of them first."""
+    """The indices of the largest values, in descending order."""
     count = min(most, len(values))
     if not count:
         return np.zeros(0, np.int64)
@@ -350,6 +347,6 @@ def _largest(values: _Array, most: int) -> _Array:
 
 
 def _by_powers(values: _Array) -> _Array:
-    """How many are in each class: 0 and 1, 2 and 3, 4 to 7, and so on."""
+    """The number of values in each class: 0 and 1, 2 and 3, 4 to 7, and so on."""
     _, exponents = np.frexp(np.maximum(values, 1).astype(np.float64))
     return np.bincount(np.minimum(exponents - 1, SIZE_CLASSES - 1), minlength=SIZE_CLASSES)

@@ -17,7 +17,7 @@ import horovod.numpy as hvd
 from horovod.launch.cli.main import main
 from horovod.launch.doctor import jobs
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
-from horovod.launch.jobs.job_id import new_job_id, parting_words, with_job_id
+from horovod.launch.jobs.report import new_job_id, outcome_writer, with_job_id
 from horovod.launch.model.job_plan import ElasticPlan, JobOutcome, JobPlan, Limits
 from horovod.launch.remote.job_folder import check_job_id
 from horovod.trace.presence import own_presence
@@ -76,7 +76,7 @@ def test_where_there_is_nothing_the_text_says_where_it_was_looked_for(base: Path
 def test_ranks_that_do_not_answer_are_not_waited_for_for_long(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(jobs, "_ANSWER_S", 0.05)
     folder = mark_job(base / "silent")
     (folder / "rank-1-pid-1-world-1.running").write_text(own_presence(1, "rank 1 (x)", WORLD, 0))
     with pytest.raises(NothingFoundError, match=r"none of these answers: rank 1 \(x\)"):
@@ -148,9 +148,9 @@ def test_the_outcome_is_left_beside_recordings_and_said_if_it_is_bad(
     environ = {"HOROVOD_RECORDER_DIR": str(base)}
     plan = JobPlan(("x",), (), {"HOROVOD_JOB_ID": "job-7"})
     failure = JobOutcome(1, "rank 0 exited with code 1\n")
-    assert parting_words(plan, environ)(JobOutcome(0)) == ""
+    assert outcome_writer(plan, environ)(JobOutcome(0)) == ""
     assert main(["--doctor"], environ) == 0
-    words = parting_words(plan, environ)(failure)
+    words = outcome_writer(plan, environ)(failure)
     assert words == "what every rank did last: horovodrun --doctor job-7"
     capsys.readouterr()
     assert main(["--doctor"], environ) == 1
@@ -159,6 +159,6 @@ def test_the_outcome_is_left_beside_recordings_and_said_if_it_is_bad(
     assert "rank 0 exited with code 1" in out
     for path in (base / "job-7").iterdir():
         os.utime(path, (1, 1))
-    assert parting_words(plan, environ)(failure) == ""  # of a job before
-    assert parting_words(plan, {"HOROVOD_RECORDER_DIR": "off"})(failure) == ""
-    assert parting_words(JobPlan(("x",), ()), environ)(failure) == ""
+    assert outcome_writer(plan, environ)(failure) == ""  # of a job before
+    assert outcome_writer(plan, {"HOROVOD_RECORDER_DIR": "off"})(failure) == ""
+    assert outcome_writer(JobPlan(("x",), ()), environ)(failure) == ""

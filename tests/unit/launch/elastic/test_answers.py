@@ -40,7 +40,7 @@ class Desk:
 
     def world(self, number: int, *workers: int) -> None:
         for rank, worker in enumerate(workers):
-            self.answers.note_place(number, worker, slot(rank))
+            self.answers.note_position(number, worker, slot(rank))
 
     def succeeds(self, worker: int) -> bool:
         write_result(self.answers.for_worker(worker)[ANSWER_FD], f"of worker {worker}")
@@ -90,7 +90,7 @@ def test_ranks_of_the_last_world_count(desk: Desk) -> None:
 
 def test_without_a_world_the_ranks_that_were_foretold_count(desk: Desk) -> None:
     desk.world(0, 0, 1)
-    desk.answers.note_place(0, 2, slot(1))
+    desk.answers.note_position(0, 2, slot(1))
     assert all(desk.succeeds(worker) for worker in (0, 1, 2))
     assert desk.delivered() == ["of worker 0", "of worker 1"]
 

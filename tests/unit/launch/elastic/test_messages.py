@@ -60,8 +60,8 @@ def client(record: Record) -> Iterator[StoreClient]:
 
 
 def test_answers_and_updates_of_this_world_are_given_again(client: StoreClient) -> None:
-    assert RankAssignment.decoded(client.get(KEYS.assignment(1), 30)).world == 1
-    assert Update.decoded(client.get(update_key(2), 30)) == UPDATES[1]
+    assert RankAssignment.from_bytes(client.get(KEYS.assignment(1), 30)).world == 1
+    assert Update.from_bytes(client.get(update_key(2), 30)) == UPDATES[1]
     for key in (update_key(1), KEYS.assignment(2)):
         with pytest.raises(TimeoutError):
             client.get(key, 0)

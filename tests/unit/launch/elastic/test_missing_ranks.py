@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from horovod.errors import HorovodInternalError, InitError, from_code
-from horovod.rendezvous.identity.elastic_client import ElasticClient, identity_in
+from horovod.rendezvous.identity.elastic_client import ElasticClient
 from horovod.rendezvous.identity.elastic_messages import (
     RankAssignment,
     Ready,
@@ -43,7 +43,7 @@ def client_of(server: StoreServer) -> closing[StoreClient]:
 
 
 def failure_of_init(server: StoreServer, assignment: RankAssignment) -> InitError:
-    identity = identity_in(assignment, {"HOROVOD_HOSTNAME": "a"})
+    identity = assignment.process_info({"HOROVOD_HOSTNAME": "a"})
     with client_of(server) as store, pytest.raises(InitError) as failure:
         connect(identity, store, SECRET, 1, 1 << 16, 1.0)
     return failure.value
@@ -58,13 +58,13 @@ def asked_by(
     """What the driver hears of a worker that asks for its next seat because of ``error``."""
     member, keys = ElasticClient(worker), WorkerKeys(worker)
     with client_of(server) as store:
-        store.set(keys.assignment(1), assignment.encoded())
+        store.set(keys.assignment(1), assignment.to_bytes())
         member.request_assignment(lambda: store)
         member.state_version = StateVersion(assignment.world, 1)
         member.note_failure(error)
-        store.set(keys.assignment(2), assignment.encoded())
+        store.set(keys.assignment(2), assignment.to_bytes())
         member.request_assignment(lambda: store)
-        return Ready.decoded(store.get(keys.ready(2), 30))
+        return Ready.from_bytes(store.get(keys.ready(2), 30))
 
 
 def tell(story: Story, worker: int, ready: Ready) -> None:

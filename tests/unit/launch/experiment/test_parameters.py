@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import textwrap
 from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.launch.experiment.document import Document, ExperimentError
+from horovod.launch.experiment.document import ExperimentError
 from horovod.launch.experiment.parameters import (
     Parameter,
     grid,
     placeholders,
-    read_parameters,
     replaced,
 )
+from horovod.launch.experiment.schema import read_experiment
 
 
 def read(text: str) -> tuple[Parameter, ...]:
-    document = Document()
-    parameters = read_parameters(document.read(text))
-    document.check()
-    return parameters
+    """What a file with these parameters holds."""
+    inner = textwrap.indent(text, "    ")
+    train = f"project: a\ntrain:\n  resources: {{}}\n  run: x\n  parameters:\n{inner}\n"
+    return read_experiment(train).parameters
 
 
 def values(text: str) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ def test_wrong_parameters(text: str, path: str, what: str) -> None:
     with pytest.raises(ExperimentError) as caught:
         read(text)
     (problem,) = caught.value.problems
-    assert problem.path == path
+    assert problem.path == f"train.parameters.{path}".rstrip(".")
     assert what in problem.text
 
 

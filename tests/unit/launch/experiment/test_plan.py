@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.experiment.folders import (
+from horovod.launch.experiment.command import (
     CONFIGURATION,
+    _make_folder,
     free_number,
-    make_folder,
+    gpu_ids,
     take_number,
 )
-from horovod.launch.experiment.machine_gpus import gpu_ids
 from horovod.launch.experiment.parameters import Parameter
 from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
 from horovod.launch.experiment.runner import Record, State
@@ -84,14 +84,14 @@ def test_slots_and_gpus_limit_how_many_run_at_a_time(
 ) -> None:
     file = ExperimentFile("demo", ("x",), Workers(workers), gpus, GRID, concurrency=3)
     plan = plan_for(file, gpu_count=gpu_count, slot_limit=slot_limit)
-    assert len(plan.places) == places
+    assert len(plan.shares) == places
     limit = f"train.concurrency: 3 wanted; slots and GPUs suffice for {places}"
     assert plan.limit == ("" if places == 3 else limit)
 
 
-def test_a_plan_without_room_has_a_problem_and_no_places() -> None:
+def test_a_plan_without_room_has_a_problem_and_no_shares() -> None:
     plan = plan_for(ExperimentFile("demo", ("x",), Workers(2), 2, GRID, concurrency=3), gpu_count=3)
-    assert plan.places == ()
+    assert plan.shares == ()
     assert plan.problem.startswith("train.resources.gpus: 2 workers with 2 each need 4")
     assert plan.limit == ""
 
@@ -145,7 +145,7 @@ def test_every_folder_has_its_own_copy_of_the_file(tmp_path: Path) -> None:
     )
     plan = make_plan(read_experiment(text), Site(tmp_path), 1)
     for experiment in plan.experiments:
-        make_folder(experiment, text)
+        _make_folder(experiment, text)
     copies = [read_experiment((tmp_path / "1" / n / CONFIGURATION).read_bytes()) for n in "12"]
     assert [copy.run for copy in copies] == [("a", "b 0.1"), ("a", "b 1e-6")]
     assert [copy.parameters for copy in copies] == [
@@ -185,7 +185,7 @@ def test_a_job_knows_the_other_machines_of_its_share_only() -> None:
     site = Site(Path("/out/demo"), hosts, {"a": ("10.0.0.1",), "b": ("10.0.0.2", "fd00::2")})
     file = ExperimentFile("demo", ("x",), Workers(3), parameters=GRID, concurrency=4)
     plan = make_plan(file, site, 1)
-    assert [share.hosts for share in plan.places] == [{"here": 2, "a": 1}, {"a": 1, "b": 2}]
+    assert [share.hosts for share in plan.shares] == [{"here": 2, "a": 1}, {"a": 1, "b": 2}]
     others = OtherHosts(ssh=SshOptions(2222, None), interfaces=("eth1",))
     jobs = [plan.job(plan.experiments[0], 0, place, JobOptions(others=others)) for place in (0, 1)]
     assert [set(job.others.addresses) for job in jobs] == [{"a"}, {"a", "b"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
+from horovod.launch.experiment import SCHEMA
 from horovod.launch.experiment.document import ExperimentError, resolved_copy
 from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.schema import ExperimentFile, Workers, read_experiment
@@ -90,6 +93,21 @@ def test_what_the_documentation_shows_is_right(source: str) -> None:
         file = read_experiment(block)
         assert file.project == "digits"
         assert file.unused == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        (FULL, True),
+        (FULL.replace("gpus: 4", "gpu: 4"), False),
+        (FULL.replace("workers: {count: 8, processes: 2}", "workers: 0"), False),
+        (FULL.replace("  run:", "  commands:"), False),
+    ],
+)
+def test_editors_can_check_a_file(text: str, is_right: bool) -> None:
+    schema = json.loads(SCHEMA.read_text())
+    Draft202012Validator.check_schema(schema)
+    assert Draft202012Validator(schema).is_valid(yaml.safe_load(text)) is is_right
 
 
 def test_fields_without_effect_are_named_with_their_lines() -> None:

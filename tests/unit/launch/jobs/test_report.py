@@ -27,7 +27,7 @@ def test_a_whole_file_with_the_permissions_of_a_new_one(tmp_path: Path) -> None:
     (problem,) = written(report)
     assert problem.startswith("--report: the numbers of a process are left out: ValueError")
     text = path.read_text()
-    assert "python &#x27;a b.py&#x27;" in text
+    assert "python &#39;a b.py&#39;" in text
     assert len(re.findall("rank 1 ended", text)) == 1
     assert "<td>&lt;b&gt;</td>" in text
     mask = os.umask(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from horovod.launch.model.environment import Rendezvous, worker_environment
+from horovod.launch.model.host_plan import Rendezvous, worker_environment
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 
 RENDEZVOUS = Rendezvous("127.0.0.1", 1234, b"\0secret\xff")

@@ -15,17 +15,17 @@ from horovod.launch.model.host_plan import (
     HostPlan,
     WorkerSpec,
     fields_of,
-    place_fields,
-    place_of,
     plan_of,
     remote_environment,
+    spec_fields,
+    spec_of,
 )
 from horovod.launch.wire.frames import CHUNK_BYTES, Frame, FrameReader, Kind
 from horovod.launch.wire.remote_call import RemoteAnswers, answer_frames, call_frames
 
 PLAN = HostPlan(
     hostname="h",
-    words=("python", "x y.py", "\udcff"),
+    argv=("python", "x y.py", "\udcff"),
     environment={"A": "b\n\udcfe"},
     stores=(("10.0.0.1", 4000), ("fd00::1", 4001)),
     secret=b"\0\xffsecret",
@@ -46,7 +46,7 @@ def test_a_plan_survives_the_journey(plan: HostPlan) -> None:
 
 def test_a_place_survives_the_journey() -> None:
     place = WorkerSpec(7, RankInfo(1, 3, 0, 2, 1, 2, "h"), {"C": "d\udcff"})
-    assert place_of(Fields.read("place", json.dumps(place_fields(place)))) == place
+    assert spec_of(Fields.read("place", json.dumps(spec_fields(place)))) == place
 
 
 def test_a_plan_does_not_show_the_secret() -> None:

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.remote.agent_socket import connect_to_agent, is_same_user, listen_at
 from horovod.launch.remote.job_folder import (
     DRIVER,
     JobFolder,
     JobFolderTakenError,
     check_job_id,
     check_private,
+    connect_to_agent,
     host_folder_path,
+    is_same_user,
     job_folder_path,
+    listen_at,
 )
 
 

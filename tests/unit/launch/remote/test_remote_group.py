@@ -16,13 +16,13 @@ import pytest
 from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
-from horovod.launch.remote import remote_group as remote_crew
+from horovod.launch.remote import remote_group as remote_group_module
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.wire.frames import MAGIC, FrameReader, Kind, encode, encode_json
-from horovod.launch.wire.handshake import REFUSAL, AgentHandshake, HandshakeError
+from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake, ProtocolError
 from horovod.launch.workers.output import Console, Output, Sink
-from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 
 SLOTS = assign_ranks([HostSlots("here", 1), HostSlots("there", 2)], 3)[1:]
@@ -30,7 +30,7 @@ GREETING = {"launcher_address": "192.0.2.1", "workers": [], "dropped_lines": 0}
 HELLO = MAGIC + encode_json(Kind.HELLO, GREETING)
 PLAN = HostPlan(
     hostname="there",
-    words=("true",),
+    argv=("true",),
     environment={},
     stores=(("127.0.0.1", 1),),
     secret=b"s",
@@ -201,7 +201,7 @@ def test_what_no_agent_says_ends_the_connection(data: bytes, text: str, desk: De
 
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_crew, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(remote_group_module, "_PAUSE_S", 0.0)
 
 
 @pytest.mark.usefixtures("impatience")
@@ -370,7 +370,7 @@ def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
 
 
 def test_an_agent_that_does_not_say_farewell(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_crew, "_MOST_FAREWELL_S", 0.1)
+    monkeypatch.setattr(remote_group_module, "_MOST_END_S", 0.1)
     # Not one that ends by itself when its standard input does, just before the signal comes.
     group = desk.started_crew_that_says(HELLO, "exec sleep 1000")
     desk.turn_until("greeted")
@@ -462,8 +462,8 @@ def test_a_guest_with_another_secret_is_believed(desk: Desk) -> None:
             while not selector.select(0):
                 desk.turn()
             selector.close()
-            with pytest.raises(HandshakeError):
+            with pytest.raises(ProtocolError):
                 agent.feed(launcher.recv(4096))
-            launcher.sendall(REFUSAL)
+            launcher.sendall(PROTOCOL.refusal)
             desk.turn_until("lost")
     assert desk.diary == ["lost: it does not know the job's secret"]

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.launch.wire.channel import FrameWriter
-from horovod.launch.wire.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
+from horovod.launch.wire.frames import (
+    Frame,
+    FrameError,
+    FrameReader,
+    FrameWriter,
+    Kind,
+    encode,
+    encode_json,
+)
 
 frames = st.builds(
     Frame, st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.integers(0, 1), st.binary()

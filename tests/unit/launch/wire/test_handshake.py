@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch.wire.handshake import AgentHandshake, HandshakeError, LauncherHandshake
+from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake, ProtocolError
 
 SECRET = bytes(range(32))
 
@@ -33,7 +33,7 @@ def test_a_secret_that_follows_is_hidden() -> None:
 
 def test_a_launcher_that_does_not_know_the_secret() -> None:
     agent = AgentHandshake(SECRET)
-    with pytest.raises(HandshakeError, match="does not know the job's secret"):
+    with pytest.raises(ProtocolError, match="does not know the job's secret"):
         agent.feed(LauncherHandshake(b"another").feed(agent.opening))
     assert not agent.is_over
 
@@ -41,7 +41,7 @@ def test_a_launcher_that_does_not_know_the_secret() -> None:
 def test_a_guest_that_does_not_know_the_secret() -> None:
     launcher = LauncherHandshake(SECRET)
     launcher.feed(AgentHandshake(b"another").opening)
-    with pytest.raises(HandshakeError, match="does not know the job's secret"):
+    with pytest.raises(ProtocolError, match="does not know the job's secret"):
         launcher.feed(bytes(32))
     assert not launcher.is_over
 
@@ -49,10 +49,10 @@ def test_a_guest_that_does_not_know_the_secret() -> None:
 def test_an_answer_that_was_heard_before_opens_no_other_guest() -> None:
     first, second = AgentHandshake(SECRET), AgentHandshake(SECRET)
     answer = LauncherHandshake(SECRET).feed(first.opening)
-    with pytest.raises(HandshakeError):
+    with pytest.raises(ProtocolError):
         second.feed(answer)
 
 
 def test_something_else_that_listens_there() -> None:
-    with pytest.raises(HandshakeError, match="something else"):
+    with pytest.raises(ProtocolError, match="something else"):
         LauncherHandshake(SECRET).feed(b"SSH-2.0-OpenSSH_9.2\r\n")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake
-from horovod.launch.wire.records import RecordError, Records
+from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake, RecordError, Records
 
 ONE, OTHER = bytes(32), bytes(range(32))
 SENT = [b"first", b"", b"the third one"]

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.model.environment import Rendezvous
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec
 from horovod.launch.workers import worker_group as crew_module
 from horovod.launch.workers.output import Console, Output, Sink
-from horovod.launch.workers.watchdog import Watchdog
+from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import LocalWorkerGroup, Trouble, Worker, WorkerGroup
 
 SLOT = RankInfo(3, 4, 3, 4, 0, 1, "here")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from made_reports import BEGIN_S, LATE, chronicle, job, records
+from made_reports import BEGIN_S, LATE, job, process_record, records
 
 from horovod.trace.report.lateness import lateness_of
 from horovod.trace.report.merge import collected, merged
-from horovod.trace.report.process_record import World, decoded
+from horovod.trace.report.process_record import World, record_from_bytes
 
 
 def test_ranks_in_order_with_what_they_counted() -> None:
@@ -46,21 +46,25 @@ def test_equal_ranks_hold_up_nobody() -> None:
 
 
 def test_a_wait_that_never_ended_is_in_the_chart() -> None:
-    hanging = chronicle(0, 2, seconds=30)
+    hanging = process_record(0, 2, seconds=30)
     hanging._pending_s = BEGIN_S + 11
-    row = merged(job(), [decoded(hanging.encoded())]).rows[0]
+    row = merged(job(), [record_from_bytes(hanging.to_bytes())]).rows[0]
     assert row.waiting[20:30] == [1.0] * 10
     assert row.waiting[5] < 0.5
 
 
 def test_a_new_world_and_a_process_that_takes_a_rank() -> None:
-    first, second, third = chronicle(0, 2), chronicle(1, 2, seconds=5), chronicle(1, 2, seconds=3)
+    first, second, third = (
+        process_record(0, 2),
+        process_record(1, 2, seconds=5),
+        process_record(1, 2, seconds=3),
+    )
     first.begin_world(BEGIN_S + 20, World("w2/", 0, 1, 0, "native"))
     first.note(BEGIN_S + 19.5, "failure", "rank 1 was lost")
     third.note(BEGIN_S + 19.9, "failure", "rank 1 was lost")
-    report = merged(job(), [decoded(each.encoded()) for each in (first, second, third)])
+    report = merged(job(), [record_from_bytes(each.to_bytes()) for each in (first, second, third)])
     assert [row.name for row in report.rows] == ["0", "1 (pid 1001)", "1 (pid 1001)"]
-    told = [(event.kind, event.who, event.text) for event in report.events]
+    told = [(event.kind, event.ranks, event.text) for event in report.events]
     assert told == [
         ("launcher", "", "starting 2 processes: python train.py"),
         ("world", "", "a world of 2 processes began"),
@@ -70,9 +74,9 @@ def test_a_new_world_and_a_process_that_takes_a_rank() -> None:
 
 
 def test_versions_that_differ_are_told_with_their_ranks() -> None:
-    told = [chronicle(rank, 4, seconds=2) for rank in range(4)]
+    told = [process_record(rank, 4, seconds=2) for rank in range(4)]
     told[2].describe({"versions": {"horovod": "1.0", "torch": "2.4"}})
-    report = merged(job(), [decoded(each.encoded()) for each in told])
+    report = merged(job(), [record_from_bytes(each.to_bytes()) for each in told])
     assert report.versions["horovod"] == {"1.0": ""}
     assert report.versions["torch"] == {"2.4": "rank 2"}
 
@@ -85,7 +89,7 @@ def test_a_job_is_as_old_as_its_processes() -> None:
 
 
 def test_what_is_broken_is_left_out() -> None:
-    good = chronicle(0, 1, seconds=2).encoded()
+    good = process_record(0, 1, seconds=2).to_bytes()
     report, problems = collected(job(), [b"nonsense", good])
     assert len(report.rows) == len(problems) == 1
 

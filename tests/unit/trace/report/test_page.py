@@ -7,12 +7,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from made_reports import HOSTILE, chronicle, job, made_page
+from made_reports import HOSTILE, job, made_page, process_record
 
-from horovod.trace.report.markup import bytes_text, seconds_text, share_text
 from horovod.trace.report.merge import merged
+from horovod.trace.report.number_texts import bytes_text, seconds_text, share_text
 from horovod.trace.report.page import page
-from horovod.trace.report.process_record import decoded
+from horovod.trace.report.process_record import record_from_bytes
 
 VOID = {"meta", "input"}
 
@@ -41,9 +41,9 @@ class Tags(HTMLParser):
 
 
 def test_names_of_tensors_are_texts() -> None:
-    told = chronicle(0, 1, name=HOSTILE)
+    told = process_record(0, 1, name=HOSTILE)
     told.note(0, "failure", f"'{HOSTILE}' failed")
-    text = page(merged(job(status=1, outcome=HOSTILE), [decoded(told.encoded())]))
+    text = page(merged(job(status=1, outcome=HOSTILE), [record_from_bytes(told.to_bytes())]))
     tags = Tags(text)
     assert "b" not in tags.seen
     assert tags.seen.count("script") == 2

@@ -1,4 +1,4 @@
-"""What a director decides: orders to the driver, which carries them out in their order."""
+"""The decisions of the policy. The driver carries them out in their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Abandon", "Action", "Assign", "End", "Finish", "Publish", "Say", "St
 
 @dataclass(frozen=True)
 class Start:
-    """Start a process. ``slot`` predicts its ranks; ``slot_index`` counts its host's slots."""
+    """Start a process. ``rank_info`` is provisional; ``slot_index`` counts its host's slots."""
 
     worker: int
     rank_info: RankInfo
@@ -32,7 +32,7 @@ class End:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Whoever still waits for members of ``world`` gets ``reason`` as an error."""
+    """Ranks that still wait for members of ``world`` get ``reason`` as an error."""
 
     world: int
     reason: str
@@ -40,7 +40,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class Assign:
-    """Answers to workers that are ready: seats in ``world``, or their removal."""
+    """Answers to workers that are ready: ranks in ``world``, or their removal."""
 
     world: int
     assignments: Mapping[int, RankAssignment]

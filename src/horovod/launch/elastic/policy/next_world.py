@@ -1,30 +1,49 @@
-"""Who belongs to the next world, whether it can begin, and the answers to its members."""
+"""Which workers belong to the next world, whether it can begin, and who passes the state on. Pure.
+
+A worker that waits for a rank has said whether it has the state, and how new it is. A member of the
+current world that does not wait may have it. It is waited for while no other worker has the state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from horovod.launch.elastic.policy.ranking import best_informed, by_slot, in_rank_order, positions
-from horovod.launch.elastic.policy.registry import Entry, Phase
 from horovod.launch.elastic.policy.worker_pool import WorkerPool
-from horovod.rendezvous.identity.elastic_messages import HostUpdate, RankAssignment
+from horovod.launch.elastic.policy.workers import (
+    Entry,
+    Phase,
+    best_informed,
+    by_slot,
+    in_rank_order,
+    positions,
+)
+from horovod.rendezvous.identity.elastic_messages import (
+    HostUpdate,
+    RankAssignment,
+    Ready,
+    StateVersion,
+)
 
 __all__ = [
     "assignments",
+    "can_be_given_up",
     "candidates",
     "change",
     "is_complete_at_first",
     "is_continued",
-    "is_stranded",
+    "is_fit",
+    "is_state_gone",
     "never_began",
     "ordered",
     "provisional_assignments",
     "removals",
+    "state_source",
+    "without_last_holders",
 ]
 
 
 def candidates(pool: WorkerPool, most: int | None) -> list[Entry]:
-    """Who is in the next world if nobody else gets ready: survivors first."""
+    """The members of the next world if no other worker gets ready: survivors first."""
     survivors = [entry for entry in pool.members() if pool.is_usable(entry)]
     others = [entry for entry in pool.ready() if entry not in survivors]
     others.sort(key=lambda entry: not entry.ready.state_version.has_state)
@@ -32,14 +51,9 @@ def candidates(pool: WorkerPool, most: int | None) -> list[Entry]:
 
 
 def is_complete_at_first(pool: WorkerPool, most: int | None) -> bool:
-    """Whether all that the first world should have are ready; spares may not be."""
+    """Whether all workers that the first world should have are ready; spares may not be."""
     first = by_slot(pool.usable(), pool.capacity.order)[:most]
     return all(entry.phase is not Phase.STARTING for entry in first)
-
-
-def is_stranded(pool: WorkerPool) -> bool:
-    """Whether no member of the current world may be in the next one."""
-    return not any(pool.is_usable(entry) for entry in pool.members())
 
 
 def change(pool: WorkerPool, min_np: int, max_np: int | None, *, is_urgent: bool) -> HostUpdate:
@@ -57,20 +71,19 @@ def change(pool: WorkerPool, min_np: int, max_np: int | None, *, is_urgent: bool
     if not staying and len(ready) < min_np and not is_urgent:
         return HostUpdate.NONE
     kind = HostUpdate.REMOVED if len(staying) < len(members) else HostUpdate.NONE
-    # Too few to go on alone are going to wait for somebody who needs the state.
+    # Members that are too few to go on alone will wait for a newcomer, which needs the state.
     if (ready and has_room) or (kind and len(staying) < min_np):
         kind |= HostUpdate.ADDED
     return kind
 
 
 def never_began(pool: WorkerPool, chosen: Sequence[Entry]) -> bool:
-    """Whether the current world failed, without a loss, before anybody took over its state."""
-    members = [entry for entry in chosen if entry.world == pool.world]
+    """Whether the current world failed, without a loss, before a member took over its state."""
     return (
         pool.world > 0
         and not pool.losses
         and all(entry.ready.state_version.world < pool.world for entry in chosen)
-        and any(entry.ready.reason for entry in members)
+        and any(entry.ready.reason for entry in chosen if entry.world == pool.world)
     )
 
 
@@ -81,10 +94,12 @@ def is_continued(chosen: Sequence[Entry], world: int) -> bool:
     return world > 0 and stay and len(versions) == 1
 
 
+# Answers to workers.
+
+
 def ordered(pool: WorkerPool, chosen: Sequence[Entry]) -> list[Entry]:
     """``chosen`` by their next ranks."""
-    first = best_informed(chosen, pool.world)
-    return in_rank_order(chosen, pool.capacity.order, first)
+    return in_rank_order(chosen, pool.capacity.order, best_informed(chosen, pool.world))
 
 
 def assignments(
@@ -102,11 +117,10 @@ def assignments(
 def provisional_assignments(
     pool: WorkerPool, entries: Sequence[Entry], updates: int
 ) -> dict[int, RankAssignment]:
-    """What newcomers are told that the current world goes on without, and who start until then."""
-    provisional_positions = pool.provisional_positions()
-    found = {}
+    """What newcomers are told; until they ask again the current world goes on without them."""
+    found, infos = {}, pool.provisional_positions()
     for entry in entries:
-        entry.rank_info = provisional_positions[entry.number]
+        entry.rank_info = infos[entry.number]
         if entry.phase is not Phase.STARTING:
             entry.enter(Phase.STARTING, pool.now)
         found[entry.number] = RankAssignment(
@@ -115,12 +129,12 @@ def provisional_assignments(
     return found
 
 
-def removals(pool: WorkerPool, chosen: Sequence[Entry] = ()) -> Mapping[int, RankAssignment]:
-    """What those are told, but for ``chosen``, that wait for seats and whose slots are gone."""
+def removals(pool: WorkerPool, chosen: Sequence[Entry] = ()) -> dict[int, RankAssignment]:
+    """What workers, but for ``chosen``, are told that wait for a rank and whose slots are gone."""
     removed = {}
     for entry in pool.registry:
         if entry.phase is Phase.READY and entry not in chosen and not pool.is_usable(entry):
-            where = f"{entry.slot_id.hostname}[{entry.rank_info.local_rank}]"
+            where = f"{entry.hostname}[{entry.rank_info.local_rank}]"
             text = f"{where} was removed from the elastic job: {_why_unusable(pool, entry)}"
             removed[entry.number] = RankAssignment(removal=text)
     return removed
@@ -129,5 +143,70 @@ def removals(pool: WorkerPool, chosen: Sequence[Entry] = ()) -> Mapping[int, Ran
 def _why_unusable(pool: WorkerPool, entry: Entry) -> str:
     if pool.capacity.is_listed(entry.slot_id):
         return "its host is blacklisted"
-    count = pool.capacity.hosts.get(entry.slot_id.hostname, 0)
+    count = pool.capacity.hosts.get(entry.hostname, 0)
     return f"its host has {count} slots now" if count else "its host is gone"
+
+
+# Workers that have the state.
+
+
+def _newest_version(entries: Sequence[Entry]) -> StateVersion:
+    """The newest state that any of them has reported."""
+    return max((entry.ready.state_version for entry in entries), default=StateVersion())
+
+
+def state_source(pool: WorkerPool, chosen: Sequence[Entry]) -> Entry | None:
+    """A worker that waits with a newer state than all of ``chosen``, if there is one.
+
+    Its slot may be gone or blacklisted. Then it leaves as soon as others have its state.
+    """
+    newest = _newest_version(chosen)
+    waiting = [entry for entry in pool.registry if entry.phase is Phase.READY]
+    newer = [entry for entry in waiting if entry.ready.state_version > newest]
+    return best_informed(newer, pool.world) if newer else None
+
+
+def is_fit(pool: WorkerPool, chosen: Sequence[Entry], newest: Ready) -> bool:
+    """Whether a world of ``chosen``, which all wait, loses no state that may still come.
+
+    ``newest`` says whether there has been any state.
+    """
+    if any(e.ready.state_version.has_state and e.world == pool.world for e in chosen):
+        return True  # members of one world differ by a commit at most
+    if any(entry.phase is Phase.LATE for entry in pool.registry) or _has_absent_member(pool):
+        return False
+    return _newest_version(chosen).has_state or not newest.state_version.has_state
+
+
+def can_be_given_up(pool: WorkerPool, newest: Ready) -> bool:
+    """Whether a member that does not answer may be given up: another one waits with the state."""
+    waiting = [entry for entry in pool.registry if entry.phase is Phase.READY]
+    return _newest_version(waiting).has_state or not newest.state_version.has_state
+
+
+def is_state_gone(pool: WorkerPool, newest: Ready) -> bool:
+    """Whether no living worker, wherever it is, can have the state."""
+    if pool.world == 0 or _has_absent_member(pool):
+        return False
+    rest = [entry for entry in pool.registry if entry.phase in (Phase.READY, Phase.LATE)]
+    if any(e.phase is Phase.LATE or e.ready.state_version.has_state for e in rest):
+        return False
+    # Members that never began have nothing to lose, unless another worker had the state.
+    return not pool.members() or newest.state_version.has_state
+
+
+def without_last_holders(named: Sequence[Entry], members: Sequence[Entry]) -> list[Entry]:
+    """The workers to exclude if most members cannot reach ``named``.
+
+    That is ``named``, unless no other member has a state as new: then those that name them.
+    """
+    others = [entry for entry in members if entry not in named]
+    if _newest_version(others) >= _newest_version(named):
+        return list(named)
+    numbers = {entry.number for entry in named}
+    return [entry for entry in others if numbers & set(entry.ready.lost)]
+
+
+def _has_absent_member(pool: WorkerPool) -> bool:
+    """Whether a member of the current world does not wait for the next one."""
+    return any(entry.phase is not Phase.READY for entry in pool.members())

@@ -1,32 +1,32 @@
-"""What an elastic job does next: which workers start, end, and meet in which world.
+"""What an elastic job does next: which workers start, end, and form which world.
 
-A pure state machine: events come in with the time, orders go out; it has no clock, no thread and
-touches nothing. ``job`` tells it what happens and carries out what it says. Its states: *apart*
-(no world: before the first one, and from a member's loss or departure until the next), *together*,
-*finishing* (a training function has returned) and over.
+A pure state machine: events come in with the time, actions go out. It has no clock and no thread
+and touches nothing. The driver tells it what happens and carries out what it decides. Its states:
+*apart* (no world: before the first one, and from a member's loss or departure until the next),
+*together*, *finishing* (a training function has returned) and over.
 
 A worker's own states; a reset follows a failure, or an update at a commit::
 
-    starting --init--> forecast --train--> ready --seat--> seated --done--> exit
-                                             ^               |
-                                             +---- reset ----+
+    starting --init--> provisional rank --train--> ready --rank--> running --done--> exit
+                                                     ^                |
+                                                     +---- reset -----+
 
 The rules:
 
-- Rank 0 is the survivor with the newest standing, so ``sync`` sends the newest commit.
-- A newcomer starts in the background. Its first ``init`` gets a *forecast*, the numbers that it
-  will probably have. Only when it is ready for the world an *update* interrupts the others, at
-  their next commit. A *spare*, above ``--max-np``, waits at the same place, and takes over without
-  an interruption of its own.
-- The seats of a world are given at one moment; its members then meet under keys of this world. If
-  one of them dies meanwhile, the driver *abandons* the scope of these keys: the store answers every
-  member that waits there, and ``init`` asks for another seat. So no wait depends on a timeout while
+- Rank 0 is the survivor with the newest state version, so ``sync`` sends the newest commit.
+- A newcomer starts in the background. Its first ``init`` gets a *provisional rank*, the numbers
+  that it will probably have. Only when it is ready for the world an *update* interrupts the others,
+  at their next commit. A *spare*, above ``--max-np``, waits at the same place. It takes over
+  without an interruption of its own.
+- The ranks of a world are assigned at one moment. Its members then connect under keys of this
+  world. If one of them dies meanwhile, the driver *abandons* these keys: the store answers every
+  member that waits there, and ``init`` asks for another rank. So no wait depends on a timeout while
   the driver lives.
 - After a failure the survivors go on when all of them are ready, if they suffice.
-- No decision ends the last worker that has the state (``holders``). On a blacklisted or removed
-  host it waits for newcomers, is rank 0 of a world with them, and leaves after their sync.
-- The driver says whether ``sync`` is needed (``Seat.must_sync``): it must be the same on all
-  members, and only the driver knows whether a newcomer is among them.
+- No decision ends the last worker that has the state. On a blacklisted or removed host it waits for
+  newcomers, is rank 0 of a world with them, and leaves after their sync.
+- The driver says whether ``sync`` is needed (``RankAssignment.must_sync``): it must be the same on
+  all members, and only the driver knows whether a newcomer is among them.
 - A worker is lost when its process ends, when the connection to its host ends, or when another
   member's error names it and it does not come back within a second (a stopped process: within the
   stall shutdown time). If no other worker has the state, it has the elastic timeout.
@@ -39,41 +39,41 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from horovod.launch.elastic import texts
-from horovod.launch.elastic.policy import holders, next_world
+from horovod.launch.elastic.policy import next_world
 from horovod.launch.elastic.policy.actions import Abandon, Action, Assign, Finish, Publish
-from horovod.launch.elastic.policy.failures import Failure, most_named
-from horovod.launch.elastic.policy.registry import Entry, Phase
 from horovod.launch.elastic.policy.worker_pool import WorkerPool
+from horovod.launch.elastic.policy.workers import Entry, Failure, Phase, most_named
 from horovod.launch.model.job_plan import JobOutcome, Limits
 from horovod.launch.workers.processes import describe_exit
 from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Update
 
 __all__ = ["ElasticPolicy"]
 
-# For a worker that others miss to say that it lives.
+# A worker that others report as lost has this long to ask for a rank.
 _DOUBT_S = 1.0
-# Worlds in a row that end before they begin although nobody is lost.
+# Worlds in a row that may end before they begin although no worker is lost.
 _MOST_STALLS = 3
 
 
 class ElasticPolicy:
-    """Decides for one job. Every event returns the orders that follow from it, and no event after a
-    ``Finish`` has any.
+    """Decides for one job. Every event returns the actions that follow from it.
 
-    ``now`` are monotonic seconds, ``wall_s`` gives seconds since the epoch.
+    No event after a ``Finish`` has any. ``now`` are monotonic seconds, ``wall_s`` gives seconds
+    since the epoch.
     """
 
     def __init__(self, limits: Limits, rng: random.Random, wall_s: Callable[[], float]) -> None:
         self._limits = limits
         self._wall_s = wall_s
-        self._pool = WorkerPool(limits, rng)
+        self._actions: list[Action] = []
+        self._pool = WorkerPool(limits, rng, self._actions)
         self._is_over = False
         self._is_launched = False
         self._has_succeeded = False
         # The current world.
         self._must_sync = True
         self._published = HostUpdate.NONE
-        # Since when there is none, and whether that takes longer.
+        # Since when there is no world, and whether that takes longer.
         self._apart_since: float | None = None
         self._is_short = False
         self._stalls = 0
@@ -89,12 +89,12 @@ class ElasticPolicy:
         self._newest = Ready()
         self._newest_of: Entry | None = None
 
-    # What happens.
+    # Events.
 
     def hosts_found(self, now: float, hosts: Mapping[str, int]) -> list[Action]:
-        """A good answer of the discovery: all hosts with their numbers of slots."""
+        """The discovery has answered: all hosts with their numbers of slots."""
         capacity = self._pool.capacity
-        if self._begins(now):
+        if self._begin(now):
             before = capacity.hosts
             capacity.found(hosts)
             if capacity.hosts != before:
@@ -102,16 +102,16 @@ class ElasticPolicy:
         return self._settle()
 
     def worker_ready(self, now: float, worker: int, ready: Ready) -> list[Action]:
-        """A worker asks for a seat."""
-        entry = self._pool.registry.get(worker)
-        if self._begins(now) and entry is not None and entry.phase is not Phase.ENDING:
-            if ready.is_early and self._pool.world and self._pool.is_usable(entry):
+        """A worker asks for a rank."""
+        pool, entry = self._pool, self._pool.registry.get(worker)
+        if self._begin(now) and entry is not None and entry.phase is not Phase.ENDING:
+            if ready.is_early and pool.world and pool.is_usable(entry):
                 self._assign_provisional_ranks([entry])
                 return self._settle()
-            is_member = entry.world == self._pool.world
+            is_member = entry.world == pool.world
             is_leaving = is_member and entry.phase in (Phase.RUNNING, Phase.DONE)
             entry.ready = ready
-            entry.enter(Phase.READY, self._pool.now)
+            entry.enter(Phase.READY, pool.now)
             if ready.state_version >= self._newest.state_version:
                 self._newest, self._newest_of = ready, entry
             if is_leaving:
@@ -123,18 +123,17 @@ class ElasticPolicy:
     def worker_done(self, now: float, worker: int) -> list[Action]:
         """A worker's training function has returned."""
         entry = self._pool.registry.get(worker)
-        if self._begins(now) and entry is not None and entry.is_staying:
+        if self._begin(now) and entry is not None and entry.is_staying:
             entry.enter(Phase.DONE, self._pool.now)
         return self._settle()
 
     def worker_fatal(self, now: float, worker: int, text: str) -> list[Action]:
-        """A worker has met an error that would only come again."""
+        """A worker has met an error that every restart would repeat."""
         entry = self._pool.registry.get(worker)
-        if self._begins(now) and entry is not None and entry.is_staying:
+        if self._begin(now) and entry is not None and entry.is_staying:
             text = f"horovodrun: {entry.name} cannot go on: {text}\n"
-            self._finish(
-                1, text, Failure(worker, entry.name, "cannot go on", entry.rank_info, None)
-            )
+            failure = Failure(worker, entry.name, "cannot go on", entry.rank_info, None)
+            self._finish(1, text, failure)
         return self._settle()
 
     def worker_exited(
@@ -144,7 +143,7 @@ class ElasticPolicy:
 
         ``is_complete``: it has left all that was expected of it.
         """
-        if self._begins(now) and (entry := self._pool.registry.remove(worker)) is not None:
+        if self._begin(now) and (entry := self._pool.registry.remove(worker)) is not None:
             if entry.is_staying:
                 self._judge(entry, exit_code, is_complete)
             elif entry.phase is not Phase.ENDING:
@@ -153,7 +152,7 @@ class ElasticPolicy:
 
     def host_lost(self, now: float, hostname: str, text: str) -> list[Action]:
         """A host cannot be reached, or not any more: its workers are gone."""
-        if self._begins(now):
+        if self._begin(now):
             self._pool.lose_host(hostname, text, is_punished=not self._is_finishing)
         return self._settle()
 
@@ -164,7 +163,7 @@ class ElasticPolicy:
 
     def tick(self, now: float) -> list[Action]:
         """``deadline`` has come."""
-        self._begins(now)
+        self._begin(now)
         return self._settle()
 
     @property
@@ -172,27 +171,25 @@ class ElasticPolicy:
         """When ``tick`` is needed unless something else happens; later than the last event."""
         if self._is_over:
             return None
-        now = self._pool.now
-        times = [self._pool.capacity.next_change(now), self._gives_up_at()]
+        pool, now = self._pool, self._pool.now
+        times = [pool.capacity.next_change(now), self._gives_up_at]
         if self._stranded_since is not None:
             times.append(self._stranded_since + self._limits.elastic_timeout_s)
-        for entry in self._pool.registry:
+        for entry in pool.registry:
             times += [entry.lost_at, self._overdue_at(entry)]
             if entry.phase is Phase.STARTING:
                 times.append(entry.since + self._limits.newcomer_timeout_s)
-        return min(
-            (t for t in times if t is not None and self._pool.now < t < math.inf), default=None
-        )
+        return min((t for t in times if t is not None and now < t < math.inf), default=None)
 
     @property
     def workers(self) -> dict[int, str]:
-        """Where each worker is that has not ended."""
-        return {entry.number: entry.slot_id.hostname for entry in self._pool.registry}
+        """The hosts of the workers that have not ended, by number."""
+        return {entry.number: entry.hostname for entry in self._pool.registry}
 
     # From an event to what follows.
 
-    def _begins(self, now: float) -> bool:
-        """Whether events still count; time never goes back."""
+    def _begin(self, now: float) -> bool:
+        """Take over the time, which never goes back. Returns whether events still count."""
         self._pool.now = max(self._pool.now, now)
         if self._pool.world == 0 and self._apart_since is None:
             self._apart_since = self._pool.now
@@ -201,22 +198,20 @@ class ElasticPolicy:
     def _settle(self) -> list[Action]:
         if not self._is_over:
             self._end_overdue()
-            self._note_losses()
+            if self._pool.losses:
+                self._part(self._pool.losses[0])
         if not self._is_over:
             if self._is_finishing:
                 self._look_for_success()
             else:
                 self._start_workers()
-                if self._is_apart:
+                if self._apart_since is not None:
                     self._unite()
                 else:
-                    self._spread_news()
-        orders, self._pool.orders = self._pool.orders, []
-        return orders
-
-    @property
-    def _is_apart(self) -> bool:
-        return self._apart_since is not None
+                    self._publish_changes()
+        actions = list(self._actions)
+        self._actions.clear()
+        return actions
 
     @property
     def _is_finishing(self) -> bool:
@@ -224,21 +219,18 @@ class ElasticPolicy:
         return is_done or self._has_succeeded
 
     def _end_overdue(self) -> None:
-        due = [
-            e
-            for e in self._pool.registry
-            if (at := self._overdue_at(e)) is not None and self._pool.now >= at
-        ]
-        for entry in self._pool.registry:
-            is_lost = entry.lost_at is not None and self._pool.now >= entry.lost_at
-            if is_lost and holders.can_be_missed(self._pool, self._newest):
+        pool, now = self._pool, self._pool.now
+        due = [e for e in pool.registry if (at := self._overdue_at(e)) is not None and now >= at]
+        for entry in pool.registry:
+            is_lost = entry.lost_at is not None and now >= entry.lost_at
+            if is_lost and next_world.can_be_given_up(pool, self._newest):
                 self._fail(entry, f"does not answer, which {entry.reported_by} found")
-        if any(e.phase is Phase.RUNNING and self._pool.is_usable(e) for e in due):
-            self._apart_since = self._pool.now  # the wait for others in their place begins
+        if any(e.phase is Phase.RUNNING and pool.is_usable(e) for e in due):
+            self._apart_since = now  # the wait for others in their place begins
         what = f"did not ask for a place within {self._limits.elastic_timeout_s:g} s"
         for entry in due:
             if entry.phase in (Phase.LATE, Phase.LEAVING):
-                self._pool.end(entry, what)
+                pool.end(entry, what)
             elif entry.is_staying:
                 self._fail(entry, what)
 
@@ -246,33 +238,33 @@ class ElasticPolicy:
         if entry.phase in (Phase.STARTING, Phase.LATE, Phase.LEAVING):
             return entry.since + self._limits.elastic_timeout_s
         is_member = entry.phase is Phase.RUNNING and entry.world == self._pool.world
-        return self._gives_up_at() if is_member else None
+        return self._gives_up_at if is_member else None
 
+    @property
     def _gives_up_at(self) -> float | None:
         if self._apart_since is None:
             return None
         return self._apart_since + self._limits.elastic_timeout_s
 
     def _look_for_success(self) -> None:
-        """All that can still succeed are waited for, as in a job of fixed size."""
-        busy = {Phase.DONE, Phase.RUNNING}
-        if self._pool.world == 0:
-            busy.add(Phase.STARTING)  # a command that asks for no seat at all
-        is_busy = any(e.phase in busy and e.world == self._pool.world for e in self._pool.registry)
+        """Wait for all workers that can still succeed, as in a job of fixed size."""
+        world, busy = self._pool.world, {Phase.DONE, Phase.RUNNING}
+        if world == 0:
+            busy.add(Phase.STARTING)  # a command that never asks for a rank
+        is_busy = any(e.phase in busy and e.world == world for e in self._pool.registry)
         if self._has_succeeded and not is_busy:
             self._finish(0, "")
 
     def _start_workers(self) -> None:
+        pool, limit = self._pool, self._gives_up_at
         if not self._is_launched:
-            slot_ids = self._pool.capacity.slot_ids(self._pool.now)
-            self._is_launched = len(slot_ids) >= self._limits.np
-        limit = self._gives_up_at()
-        # After that who is there has to suffice, or waiting would have no end.
-        if self._is_launched and (limit is None or self._pool.now <= limit):
-            self._pool.fill()
+            self._is_launched = len(pool.capacity.usable_slots(pool.now)) >= self._limits.np
+        # After the limit the workers that are there must suffice, or waiting would have no end.
+        if self._is_launched and (limit is None or pool.now <= limit):
+            pool.fill()
 
     def _judge(self, entry: Entry, exit_code: int, is_complete: bool) -> None:
-        """What the end of a process that nobody asked to end means."""
+        """Decide what the end of a process means that the driver did not end."""
         # A command without elastic training says nothing before its end.
         is_alone = self._pool.world == 0 and entry.phase is Phase.STARTING
         has_finished = entry.phase is Phase.RUNNING and self._pool.is_usable(entry)
@@ -288,29 +280,24 @@ class ElasticPolicy:
     def _fail(self, entry: Entry, what: str, exit_code: int | None = None) -> None:
         self._pool.fail(entry, what, exit_code, is_punished=not self._is_finishing)
 
-    def _note_losses(self) -> None:
-        if self._pool.losses:
-            self._part(self._pool.losses[0])
-
     def _part(self, reason: str) -> None:
-        """The current world is over, also for those who still meet."""
+        """End the current world, also for members that still connect."""
         if self._apart_since is None:
             self._apart_since = self._pool.now
             self._stranded_since = None
             self._is_short = False
-            self._pool.orders.append(Abandon(self._pool.world, reason))
+            self._actions.append(Abandon(self._pool.world, reason))
 
-    def _doubt(self, numbers: Sequence[int], reported_by: Entry) -> None:
-        for number in numbers:
-            entry = self._pool.registry.get(number)
-            if entry is None or entry.phase is not Phase.RUNNING or entry.world != self._pool.world:
+    def _doubt(self, numbers: Sequence[int], reporter: Entry) -> None:
+        for entry in map(self._pool.registry.get, numbers):
+            if entry is None or entry.phase is not Phase.RUNNING or entry.lost_at is not None:
                 continue
-            if entry.lost_at is None:
-                entry.lost_at, entry.reported_by = self._pool.now + _DOUBT_S, reported_by.name
+            if entry.world == self._pool.world:
+                entry.lost_at, entry.reported_by = self._pool.now + _DOUBT_S, reporter.name
 
-    # Together: what its members should know.
+    # Together: what the members should know.
 
-    def _spread_news(self) -> None:
+    def _publish_changes(self) -> None:
         self._remove()
         limits = self._limits
         is_urgent = self._is_stranded_for(limits.elastic_timeout_s)
@@ -319,96 +306,96 @@ class ElasticPolicy:
             self._published |= kind
             self._timestamp = max(int(self._wall_s()), self._timestamp + 1)
             self._updates += 1
-            self._pool.orders.append(Publish(Update(self._timestamp, int(kind))))
+            self._actions.append(Publish(Update(self._timestamp, int(kind))))
 
     def _is_stranded_for(self, seconds: float) -> bool:
         """Whether no member of the world could have been in the next one for so long."""
-        if not next_world.is_stranded(self._pool):
+        pool = self._pool
+        if any(pool.is_usable(entry) for entry in pool.members()):
             self._stranded_since = None
-        elif self._stranded_since is None:
-            self._stranded_since = self._pool.now
-        since = self._stranded_since
-        return since is not None and self._pool.now >= since + seconds
+            return False
+        if self._stranded_since is None:
+            self._stranded_since = pool.now
+        return pool.now >= self._stranded_since + seconds
 
     def _remove(self, chosen: Sequence[Entry] = ()) -> None:
-        """Answer those, but for ``chosen``, whose slots are gone."""
+        """Answer workers, but for ``chosen``, whose slots are gone."""
         if removals := next_world.removals(self._pool, chosen):
             self._pool.dismiss(removals)
-            self._pool.orders.append(Assign(self._pool.world, removals))
+            self._actions.append(Assign(self._pool.world, removals))
 
     def _assign_provisional_ranks(self, entries: Sequence[Entry]) -> None:
-        """Let newcomers get ready to train; until they come back nobody waits for them."""
+        """Let newcomers get ready to train. No world waits for them before they ask again."""
         if entries:
-            provisional_assignments = next_world.provisional_assignments(
-                self._pool, entries, self._updates
-            )
-            self._pool.orders.append(Assign(self._pool.world, provisional_assignments))
+            found = next_world.provisional_assignments(self._pool, entries, self._updates)
+            self._actions.append(Assign(self._pool.world, found))
 
     # Apart: on the way to the next world.
 
     def _unite(self) -> None:
-        """Make the next world if all that belong to it are there; else see how long to wait."""
+        """Form the next world if all its members are there; else see how long to wait."""
         pool = self._pool
-        if holders.is_state_gone(pool, self._newest):
+        if next_world.is_state_gone(pool, self._newest):
             self._give_up(texts.lost_state(pool.world, pool.endings, pool.now, self._found))
             return
         chosen = next_world.candidates(pool, self._limits.max_np)
         is_missing = any(entry.phase is not Phase.READY for entry in chosen)
-        giver = None if is_missing else holders.giver(pool, chosen)
-        if is_missing or self._should_wait(chosen, giver):
+        source = None if is_missing else next_world.state_source(pool, chosen)
+        if is_missing or self._should_wait(chosen, source):
             self._wait()
             return
-        if giver is not None:
+        if source is not None:
             most = self._limits.max_np
-            chosen = [giver, *chosen][: most and max(most, 2)]  # one at least takes its state over
+            chosen = [source, *chosen][: most and max(most, 2)]  # one at least takes its state over
         if self._has_stalled(chosen):
-            self._exclude_somebody(chosen)
+            self._exclude_unreachable(chosen)
         else:
             self._begin_world(chosen)
 
-    def _should_wait(self, chosen: Sequence[Entry], giver: Entry | None) -> bool:
+    def _should_wait(self, chosen: Sequence[Entry], source: Entry | None) -> bool:
         limits = self._limits
         is_enough = len(chosen) >= limits.min_np
         if not self._is_launched:
             return True
         if self._pool.world == 0:
             return not (is_enough and next_world.is_complete_at_first(self._pool, limits.max_np))
-        informed = [*chosen, giver] if giver is not None else chosen
-        if not is_enough or not holders.is_fit(self._pool, informed, self._newest):
+        informed = [*chosen, source] if source is not None else chosen
+        if not is_enough or not next_world.is_fit(self._pool, informed, self._newest):
             if not self._is_short:
                 self._is_short = True
                 self._pool.say(texts.waiting(limits.min_np, len(chosen)))
             return True
-        # Since newcomers are needed anyway, the others of them save a reset.
+        # Since newcomers are needed anyway, more newcomers now save a reset.
         has_room = limits.max_np is None or len(chosen) < limits.max_np
         return self._is_short and has_room and bool(self._pool.promising())
 
     def _wait(self) -> None:
-        """Give up if the time is over, and those who live cannot become enough."""
-        pool, limit = self._pool, self._gives_up_at()
+        """Give up if the time is over, and the living workers cannot become enough."""
+        pool, limit = self._pool, self._gives_up_at
         is_hopeless = pool.is_hopeless()
         if not is_hopeless and (limit is None or pool.now < limit):
             return
         usable = pool.usable()
         needed = self._limits.min_np if self._is_launched else self._limits.np
-        if len(usable) < needed and pool.pardon(needed - len(usable)):
+        if len(usable) < needed and pool.reinstate(needed - len(usable)):
             self._unite()
         elif is_hopeless:
-            self._give_up(texts.all_blacklisted(pool.banned_holders(), needed, self._found))
+            kept = pool.blacklisted_holders()
+            self._give_up(texts.all_blacklisted(kept, needed, self._found))
         elif len(usable) < needed:
             why, waited_s = f"{needed} are needed", self._limits.elastic_timeout_s
             self._give_up(texts.too_few(why, waited_s, len(usable), self._found))
 
     def _has_stalled(self, chosen: Sequence[Entry]) -> bool:
-        """Whether worlds end again and again before they begin; then somebody has to go."""
+        """Whether worlds end again and again before they begin; then a worker has to go."""
         is_stall = self._must_sync and next_world.never_began(self._pool, chosen)
         self._stalls = self._stalls + 1 if is_stall else 0
         return self._stalls == _MOST_STALLS
 
-    def _exclude_somebody(self, chosen: Sequence[Entry]) -> None:
+    def _exclude_unreachable(self, chosen: Sequence[Entry]) -> None:
         pool = self._pool
         members = next_world.ordered(pool, [e for e in chosen if e.world == pool.world])
-        named = holders.without_last_holders(most_named(members), members)
+        named = next_world.without_last_holders(most_named(members), members)
         if not named:
             self._give_up(texts.never_together(pool.world, self._stalls, members))
             return
@@ -418,7 +405,7 @@ class ElasticPolicy:
         self._unite()
 
     def _begin_world(self, chosen: Sequence[Entry]) -> None:
-        """Hand out the next world."""
+        """Assign the ranks of the next world."""
         pool, limit = self._pool, self._limits.reset_limit
         if self._is_handover and not any(entry.ready.reason for entry in chosen):
             self._releases += 1  # the second reset for one change
@@ -432,26 +419,25 @@ class ElasticPolicy:
         self._apart_since = None
         self._is_short = False
         self._published = HostUpdate.NONE
-        assignments = next_world.assignments(
-            by_rank, pool.world + 1, self._updates, self._must_sync
-        )
+        world = pool.world + 1
+        assignments = next_world.assignments(by_rank, world, self._updates, self._must_sync)
         pool.begin_world(assignments)
-        pool.orders.append(Assign(pool.world, assignments))
+        self._actions.append(Assign(world, assignments))
         self._assign_provisional_ranks([entry for entry in pool.ready() if entry.ready.is_early])
-        if pool.world > 1:
+        if world > 1:
             self._say_world(by_rank)
 
     def _say_world(self, by_rank: Sequence[Entry]) -> None:
         pool, first = self._pool, by_rank[0]
-        hostnames = ", ".join(dict.fromkeys(entry.slot_id.hostname for entry in by_rank))
+        hostnames = ", ".join(dict.fromkeys(entry.hostname for entry in by_rank))
         pool.say(f"world {pool.world} has {texts.workers(len(by_rank))} on {hostnames}")
         if first.ready.state_version < self._newest.state_version and self._newest_of is not None:
             pool.say(texts.older_state(first, self._newest_of.name))
 
-    # How it ends, and what all of this needs.
+    # How it ends.
 
     def _give_up(self, why: str) -> None:
-        """``why``, where the state is, and which failure may have led to this."""
+        """Finish with ``why``, where the state is, and the failure that may have led to this."""
         entry = self._newest_of
         is_alive = entry is not None and self._pool.registry.get(entry.number) is entry
         text = why + texts.newest_state(self._newest, entry.name if entry else "", is_alive)
@@ -459,12 +445,12 @@ class ElasticPolicy:
         self._finish(1, text + (failure.text if failure else ""), failure)
 
     def _finish(self, status: int, text: str, failure: Failure | None = None) -> None:
-        """``failure`` is what led to this, if one did."""
+        """End the job; ``failure`` is what led to this, if one did."""
         outcome = JobOutcome(status, text)
         if failure is not None:
             code = failure.exit_code or 0
             outcome = JobOutcome(status, text, failure.rank_info, 0, code, worker=failure.number)
-        self._pool.orders.append(Finish(outcome))
+        self._actions.append(Finish(outcome))
         self._is_over = True
 
     @property
@@ -472,9 +458,9 @@ class ElasticPolicy:
         return texts.hosts_now(self._pool.capacity, self._pool.now)
 
     def _say_hosts(self) -> None:
-        """Not when all is as expected."""
-        is_waiting = not self._is_launched
-        if is_waiting and len(self._pool.capacity.slot_ids(self._pool.now)) >= self._limits.np:
+        """Nothing is said while all is as expected."""
+        pool, is_waiting = self._pool, not self._is_launched
+        if is_waiting and len(pool.capacity.usable_slots(pool.now)) >= self._limits.np:
             return
         needed = f"; {self._limits.np} slots are needed" if is_waiting else ""
-        self._pool.say(f"the hosts are now {self._found}{needed}")
+        pool.say(f"the hosts are now {self._found}{needed}")

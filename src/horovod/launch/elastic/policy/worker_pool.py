@@ -1,21 +1,29 @@
-"""The workers of a job and their places: who is started, who has failed and what that costs.
+"""The workers of a job and their slots: which are started, which have failed, what that costs.
 
-What follows from it for the world is the director's business; it looks at ``losses``.
+What follows from it for the world is the policy's business; it reads ``losses``.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.elastic import texts
 from horovod.launch.elastic.policy.actions import Action, End, Say, Start
 from horovod.launch.elastic.policy.capacity import Capacity
-from horovod.launch.elastic.policy.failures import Ending, Failure, Penalty, penalty_for
-from horovod.launch.elastic.policy.ranking import by_slot, in_rank_order, positions
-from horovod.launch.elastic.policy.registry import Entry, Phase, WorkerRegistry
+from horovod.launch.elastic.policy.workers import (
+    Ending,
+    Entry,
+    Failure,
+    Phase,
+    WorkerRegistry,
+    by_slot,
+    costs_host,
+    in_rank_order,
+    positions,
+)
 from horovod.launch.model.job_plan import Limits
 from horovod.rendezvous.identity.elastic_messages import RankAssignment
 
@@ -25,22 +33,22 @@ __all__ = ["WorkerPool"]
 class WorkerPool:
     """``now`` is the time of the last event and ``world`` the current world, 0 before the first.
 
-    ``orders`` collects what is to be done, ``losses`` says which members of the world are gone, and
+    Actions are appended to ``actions``. ``losses`` says which members of the world are gone.
     ``failure`` is the first one since that world began, the likeliest cause of what comes next.
     ``endings`` are those of workers with the state since then.
     """
 
-    def __init__(self, limits: Limits, rng: random.Random) -> None:
+    def __init__(self, limits: Limits, rng: random.Random, actions: list[Action]) -> None:
         self.capacity = Capacity(limits.cooldown, rng)
         self.registry = WorkerRegistry()
         self.now = -math.inf
         self.world = 0
-        self.orders: list[Action] = []
         self.losses: list[str] = []
         self.endings: list[Ending] = []
         self.failure: Failure | None = None
         self._is_failure_old = False
         self._limits = limits
+        self._actions = actions
 
     @property
     def new_failure(self) -> Failure | None:
@@ -56,35 +64,31 @@ class WorkerPool:
         return self.capacity.is_usable(self.now, entry.slot_id)
 
     def holders(self) -> list[Entry]:
-        """Who has the state, or may have it, and was not told to go."""
+        """Workers that have the state, or may have it, and were not told to go."""
         told = (Phase.LEAVING, Phase.ENDING)
         return [e for e in self.registry if e.phase not in told and e.may_have_state(self.world)]
 
-    def banned_holders(self) -> list[Entry]:
-        """Who may have the state, and could go on if its host were not blacklisted."""
-        capacity = self.capacity
-        return [
-            entry
-            for entry in self.holders()
-            if capacity.is_listed(entry.slot_id)
-            and capacity.is_banned(self.now, entry.slot_id.hostname)
-        ]
+    def blacklisted_holders(self) -> list[Entry]:
+        """Workers that may have the state, and could go on if their host were not blacklisted."""
+        capacity, now = self.capacity, self.now
+        listed = [entry for entry in self.holders() if capacity.is_listed(entry.slot_id)]
+        return [entry for entry in listed if capacity.is_blacklisted(now, entry.hostname)]
 
     def is_hopeless(self) -> bool:
         """Whether no host that is there can be used again, and no worker lives elsewhere."""
         capacity = self.capacity
-        banned = capacity.banned_until(self.now)
-        is_final = all(math.isinf(banned.get(name, 0.0)) for name in capacity.hosts)
+        ends = capacity.blacklisted_hosts(self.now)
+        is_final = all(math.isinf(ends.get(name, 0.0)) for name in capacity.hosts)
         is_elsewhere = any(not capacity.is_listed(entry.slot_id) for entry in self.holders())
         is_blacklisted = bool(capacity.hosts) and is_final and self.failure is not None
         return is_blacklisted and not is_elsewhere and not self.usable()
 
     def members(self) -> list[Entry]:
-        """Who is in the current world, or comes from it, by rank; also those that are removed."""
+        """The current world by rank, and workers that come from it, also removed ones."""
         return self.registry.members(self.world)
 
     def ready(self) -> list[Entry]:
-        """Who waits for a seat and can have one, in the order of hosts."""
+        """Workers that wait for a rank and can have one, in the order of hosts."""
         ready = [entry for entry in self.usable() if entry.phase is Phase.READY]
         return by_slot(ready, self.capacity.order)
 
@@ -94,17 +98,17 @@ class WorkerPool:
         return [e for e in self.usable() if e.phase is Phase.STARTING and e.since > since]
 
     def say(self, text: str) -> None:
-        """A line for the user."""
-        self.orders.append(Say(text))
+        """Print a line for the user."""
+        self._actions.append(Say(text))
 
     def dismiss(self, numbers: Collection[int]) -> None:
-        """These workers are told that there is no seat for them."""
+        """These workers are told that the job goes on without them."""
         for entry in self.registry:
             if entry.number in numbers:
                 entry.enter(Phase.LEAVING, self.now)
 
     def begin_world(self, assignments: Mapping[int, RankAssignment]) -> None:
-        """The next world; who is still in the last one has no slot any more."""
+        """Begin the next world. A worker that is still in the last one has no rank any more."""
         for entry in self.registry:
             if entry.phase is Phase.RUNNING:
                 entry.enter(Phase.LATE, self.now)
@@ -114,37 +118,35 @@ class WorkerPool:
             if (assignment := assignments.get(entry.number)) is not None:
                 entry.enter(Phase.RUNNING, self.now)
                 entry.world, entry.rank_info = self.world, assignment.rank_info
-                hostnames.add(entry.slot_id.hostname)
+                hostnames.add(entry.hostname)
         self.capacity.forget_others(self.now, hostnames)
         self.losses, self.endings = [], []
         self._is_failure_old = True
 
     def fill(self) -> None:
         """Start a worker in every free slot, up to the limit."""
-        occupied = self.registry.occupied()
-        free = [slot_id for slot_id in self.capacity.slot_ids(self.now) if slot_id not in occupied]
+        occupied = {entry.slot_id for entry in self.registry}
+        free = [s for s in self.capacity.usable_slots(self.now) if s not in occupied]
         if (most := self._limits.most_workers) is not None:
             free = free[: max(0, most - sum(entry.is_staying for entry in self.registry))]
         fresh = [self.registry.add(slot_id, self.now) for slot_id in free]
-        if not fresh:
-            return
-        provisional_positions = self.provisional_positions()
+        infos = self.provisional_positions() if fresh else {}
         for entry in fresh:
-            entry.rank_info = provisional_positions[entry.number]
-            self.orders.append(Start(entry.number, entry.rank_info, entry.slot_id.slot_index))
+            entry.rank_info = infos[entry.number]
+            self._actions.append(Start(entry.number, entry.rank_info, entry.slot_id.slot_index))
 
     def provisional_positions(self) -> dict[int, RankInfo]:
-        """Where workers will be if all of them come; spares have the ranks above the others."""
-        everybody = by_slot(self.usable(), self.capacity.order)
+        """Positions of all workers if all of them come; spares have the ranks above the others."""
+        workers = by_slot(self.usable(), self.capacity.order)
         members = [entry for entry in self.members() if self.is_usable(entry)]
-        ordered = in_rank_order(everybody, self.capacity.order, (members or everybody)[0])
-        slots = positions([entry.slot_id for entry in ordered])
-        return {entry.number: slot for entry, slot in zip(ordered, slots, strict=True)}
+        ordered = in_rank_order(workers, self.capacity.order, (members or workers)[0])
+        infos = positions([entry.slot_id for entry in ordered])
+        return {entry.number: info for entry, info in zip(ordered, infos, strict=True)}
 
     def fail(
         self, entry: Entry, what: str, exit_code: int | None = None, *, is_punished: bool
     ) -> None:
-        """``entry`` has failed; it is ended if it lives. Whoever was removed may fail."""
+        """``entry`` has failed; it is ended if it lives. A removed worker may fail."""
         is_in_use = self.is_usable(entry)
         consequence = self._punish(entry) if is_in_use and is_punished else ""
         self.say(f"{entry.name} {what}{consequence}")
@@ -162,10 +164,8 @@ class WorkerPool:
             return
         is_in_use = any(self.is_usable(entry) for entry in gone)
         what = f"was lost with {hostname}: {text}"
-        consequence = ""
-        if is_in_use and is_punished:
-            consequence = self._ban(hostname)
-        self.say(f"{_names(gone)} {what}{consequence}")
+        consequence = self._blacklist(hostname) if is_in_use and is_punished else ""
+        self.say(f"{', '.join(entry.name for entry in gone)} {what}{consequence}")
         for entry in gone:
             self.registry.remove(entry.number)
             if is_in_use and entry.is_staying:
@@ -176,41 +176,39 @@ class WorkerPool:
         """Have a process ended, ``what`` being why it is missing."""
         self._lose(entry, what)
         entry.enter(Phase.ENDING, self.now)
-        self.orders.append(End(entry.number))
+        self._actions.append(End(entry.number))
 
-    def pardon(self, needed: int) -> bool:
-        """Use blacklisted hosts again where healthy workers have the state, if so many have it."""
-        kept = self.banned_holders()
+    def reinstate(self, needed: int) -> bool:
+        """Use blacklisted hosts again if at least ``needed`` workers with the state live there."""
+        kept = self.blacklisted_holders()
         if len(kept) < max(needed, 1):
             return False
-        self.capacity.pardon(self.now, [entry.slot_id for entry in kept])
-        self.say(texts.pardoned(kept))
+        self.capacity.reinstate(self.now, [entry.slot_id for entry in kept])
+        self.say(texts.reinstated(kept))
         return True
 
     def note_leave(self, entry: Entry, what: str) -> None:
-        """``entry``, which is in the current world no more, has ended by itself."""
+        """``entry``, which is not in the current world any more, has ended by itself."""
         self.say(f"{entry.name}, which was removed, {what}")
         self._lose(entry, what)
 
     def _punish(self, entry: Entry) -> str:
-        """Blacklist what has to be; how to say it."""
+        """Blacklist the host or the slot of ``entry``; the words for it."""
         others = [other for other in self.usable() if other is not entry]
         has_cooldown = self._limits.cooldown is not None
-        penalty = penalty_for(entry, others, self.world, has_cooldown=has_cooldown)
-        if penalty is Penalty.SLOT:
-            until = self.capacity.rest(self.now, entry.slot_id)
+        if not costs_host(entry, others, self.world, has_cooldown=has_cooldown):
+            until = self.capacity.blacklist_slot(self.now, entry.slot_id)
             return f"; its slot is blacklisted {texts.duration(self.now, until)}"
-        hostname = entry.slot_id.hostname
-        consequence = self._ban(hostname)
-        for other in self.registry.on(hostname):
-            # Others may need the state; who has it goes when the next world has begun without it.
+        consequence = self._blacklist(entry.hostname)
+        for other in self.registry.on(entry.hostname):
+            # A worker with the state leaves when the next world has begun: others may need it.
             may_go = other.is_staying and not other.may_have_state(self.world)
             if other is not entry and may_go:
-                self.end(other, f"is ended, since {hostname} is blacklisted")
+                self.end(other, f"is ended, since {entry.hostname} is blacklisted")
         return consequence
 
-    def _ban(self, hostname: str) -> str:
-        until = self.capacity.ban(self.now, hostname)
+    def _blacklist(self, hostname: str) -> str:
+        until = self.capacity.blacklist_host(self.now, hostname)
         return f"; {hostname} is blacklisted {texts.duration(self.now, until)}"
 
     def _note_failure(self, entry: Entry, what: str, exit_code: int | None) -> None:
@@ -225,7 +223,3 @@ class WorkerPool:
             self.endings.append(Ending(entry.name, entry.pid, what, self.now))
         if entry.is_staying and self.world and entry.world == self.world:
             self.losses.append(f"{entry.name} {what}")
-
-
-def _names(entries: Sequence[Entry]) -> str:
-    return ", ".join(entry.name for entry in entries)

@@ -1,9 +1,5 @@
-"""The import path for variables of options; the code is in ``horovod.launch.others``."""
+"""The import path for variables of options; the code is in ``horovod.launch.compat``."""
 
-from horovod.launch.others.job import (
-    set_env_from_args,
-)
+from horovod.launch.compat.job import set_env_from_args
 
-__all__ = [
-    "set_env_from_args",
-]
+__all__ = ["set_env_from_args"]

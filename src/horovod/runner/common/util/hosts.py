@@ -1,6 +1,6 @@
-"""The import path for hosts and slots; the code is in ``horovod.launch.others``."""
+"""The import path for hosts and slots; the code is in ``horovod.launch.compat``."""
 
-from horovod.launch.others.hosts import (
+from horovod.launch.compat.hosts import (
     INVALID_SLOT_INFO,
     HostInfo,
     SlotInfo,

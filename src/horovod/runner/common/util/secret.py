@@ -1,6 +1,6 @@
-"""The import path for keys and digests; the code is in ``horovod.launch.others``."""
+"""The import path for keys and digests; the code is in ``horovod.launch.compat``."""
 
-from horovod.launch.others.secrets import (
+from horovod.launch.compat.secrets import (
     DIGEST_LENGTH,
     HOROVOD_SECRET_KEY,
     check_digest,

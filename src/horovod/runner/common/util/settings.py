@@ -1,11 +1,5 @@
-"""The import path for ``Settings``; the classes are in ``horovod.launch.others``."""
+"""The import path for ``Settings``; the classes are in ``horovod.launch.compat``."""
 
-from horovod.launch.others.settings import (
-    BaseSettings,
-    Settings,
-)
+from horovod.launch.compat.settings import BaseSettings, Settings
 
-__all__ = [
-    "BaseSettings",
-    "Settings",
-]
+__all__ = ["BaseSettings", "Settings"]

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from horovod.launch.elastic.policy.blacklist import Blacklist
+from horovod.launch.elastic.policy.capacity import Blacklist
 from horovod.launch.model.job_plan import Limits
 
 

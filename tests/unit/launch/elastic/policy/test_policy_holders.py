@@ -149,7 +149,7 @@ def test_a_last_holder_that_hangs_for_too_long_is_dead() -> None:
     assert 2 in story.ended
     assert story.outcome is not None
     assert story.outcome.text.startswith(
-        "horovodrun: nobody is left who has the state: all workers of world 3 that had it have "
+        "horovodrun: no worker with the state is left: all workers of world 3 that had it have "
         "ended; the discovery's last answer is a:2, b:2"
     )
     assert "  worker 3 (rank 1, b) exited with code 1, 600.0 s ago\n" in story.outcome.text
@@ -202,7 +202,7 @@ def test_one_that_was_late_and_never_comes_has_had_the_state() -> None:
     story = _one_is_late()
     story.exits(2, code=-9)
     assert story.outcome is not None
-    assert "nobody is left who has the state" in story.outcome.text
+    assert "no worker with the state is left" in story.outcome.text
     assert "worker 2 (rank 2, b) was ended by SIGKILL, 0.0 s ago" in story.outcome.text
 
 

@@ -1,0 +1,54 @@
+// What the calls of all bindings have in common on their way into the engine.
+#pragma once
+
+#include <cstddef>
+#include <future>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "bindings/engine_port.h"
+
+namespace hvd {
+
+// A framework may give no address for an empty tensor. The engine takes a null output for "allocate
+// the result", so an empty tensor gets an address that is never used.
+template <typename Byte>
+Byte* address_of(Byte* data) {
+  alignas(64) static std::byte nothing[64];
+  return data == nullptr ? nothing : data;
+}
+
+// The tensors of a call as one operation, a group, or as an operation each. `names`: one for a
+// group, else one for each tensor. The result refers to the arguments.
+template <typename Names>
+std::vector<Submission> submissions_of(const Names& names, bool is_group,
+                                       std::span<const Request> requests,
+                                       std::span<const Tensor> tensors,
+                                       std::span<const std::int64_t> splits = {},
+                                       const StreamDependencyPtr& dependency = nullptr) {
+  const std::size_t count = is_group ? 1 : tensors.size();
+  const std::size_t length = is_group ? tensors.size() : 1;
+  std::vector<Submission> submissions;
+  submissions.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    submissions.push_back({.name = names[i],
+                           .requests = requests.subspan(i, length),
+                           .tensors = tensors.subspan(i, length),
+                           .splits = splits,
+                           .dependency = tensors[i].device == kHostDevice ? nullptr : dependency});
+  }
+  return submissions;
+}
+
+// Starts operations and waits until all ranks have run them. No signal interrupts this: XLA would
+// give the buffers to other programs while ranks still use them.
+inline EnginePort::Result run_to_end(EnginePort& port, int set,
+                                     std::span<const Submission> submissions) {
+  std::promise<EnginePort::Result> ended;
+  port.start(set, submissions,
+             [&ended](EnginePort::Result result) { ended.set_value(std::move(result)); });
+  return ended.get_future().get();
+}
+
+}  // namespace hvd

@@ -1,0 +1,101 @@
+#include "backend/work.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace hvd {
+
+RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
+  const std::int64_t least = dim0 / size;
+  const std::int64_t longer = dim0 % size;  // so many ranks get a row more
+  return {.begin = owner * least + std::min<std::int64_t>(owner, longer),
+          .count = least + (owner < longer ? 1 : 0)};
+}
+
+std::size_t split_bytes(const Work& work, int from, int to, int size) {
+  const std::int64_t rows = work.splits[static_cast<std::size_t>(from * size + to)];
+  return static_cast<std::size_t>(rows) * row_bytes_of(*work.request);
+}
+
+std::size_t given_bytes(const Work& work, Place place) {
+  const Request& request = *work.request;
+  const Collective& collective = collective_of(request.kind);
+  if (collective.has_root && work.root != place.rank) return 0;
+  if (collective.row_counts == RowCounts::kPerRank) {
+    return static_cast<std::size_t>(work.rows[static_cast<std::size_t>(place.rank)]) *
+           row_bytes_of(request);
+  }
+  if (!collective.has_splits()) return request.size_bytes();
+  std::size_t bytes = 0;
+  for (int to = 0; to < place.size; ++to) bytes += split_bytes(work, place.rank, to, place.size);
+  return bytes;
+}
+
+std::size_t taken_bytes(const Work& work, Place place) {
+  const Request& request = *work.request;
+  std::int64_t rows = 0;
+  switch (collective_of(request.kind).result) {
+    case ResultShape::kAllRows:
+      rows = std::accumulate(work.rows.begin(), work.rows.end(), std::int64_t{0});
+      break;
+    case ResultShape::kReceivedRows:
+      for (int from = 0; from < place.size; ++from) {
+        rows += work.splits[static_cast<std::size_t>(from * place.size + place.rank)];
+      }
+      break;
+    case ResultShape::kOwnRows:
+      rows = reducescatter_rows(request.dims[0], place.rank, place.size).count;
+      break;
+    default:
+      return request.size_bytes();
+  }
+  return static_cast<std::size_t>(rows) * row_bytes_of(request);
+}
+
+bool is_adasum(std::span<const Work> works) {
+  const auto is = [](const Work& work) { return work.request->op == ReduceOp::kAdasum; };
+  if (std::ranges::none_of(works, is)) return false;
+  if (!std::ranges::all_of(works, is)) {
+    throw Error(ErrorCode::kInternal, "a bucket mixes Adasum with another reduce op");
+  }
+  return true;
+}
+
+View moved_view(const Work& work) {
+  return {.in = work.in, .out = work.out, .size_bytes = work.request->size_bytes(), .spec = {}};
+}
+
+View reduced_view(const Work& work, int size) {
+  View view = moved_view(work);
+  view.spec = spec_of(*work.request, size);
+  return view;
+}
+
+void append_rows(const Work& work, Place place, std::vector<ViewList>& streams) {
+  const std::size_t row_bytes = row_bytes_of(*work.request);
+  std::size_t begin = 0;
+  for (std::size_t rank = 0; rank < streams.size(); ++rank) {
+    const std::size_t size_bytes = static_cast<std::size_t>(work.rows[rank]) * row_bytes;
+    streams[rank].append({.in = static_cast<int>(rank) == place.rank ? work.in : nullptr,
+                          .out = at_offset(work.out, begin),
+                          .size_bytes = size_bytes,
+                          .spec = {}});
+    begin += size_bytes;
+  }
+}
+
+void append_parts(const Work& work, Place place, std::vector<ViewList>& streams) {
+  const std::size_t row_bytes = row_bytes_of(*work.request);
+  for (int owner = 0; owner < place.size; ++owner) {
+    const RowRange rows = reducescatter_rows(work.request->dims[0], owner, place.size);
+    View view = reduced_view(work, place.size);
+    view.in = at_offset(work.in, static_cast<std::size_t>(rows.begin) * row_bytes);
+    view.out = owner == place.rank ? work.out : nullptr;
+    view.size_bytes = static_cast<std::size_t>(rows.count) * row_bytes;
+    streams[static_cast<std::size_t>(owner)].append(view);
+  }
+}
+
+}  // namespace hvd

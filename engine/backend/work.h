@@ -1,0 +1,77 @@
+// A tensor of a bucket on this rank, and what backends derive from it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collective/views.h"
+#include "control/request.h"
+#include "core/memory.h"
+#include "gpu/stream_dependency.h"
+
+namespace hvd {
+
+// Ranks are those of the set that runs the bucket. Row counts come from here: the request is this
+// rank's own, and the first dimensions of the others' may differ.
+struct Work {
+  const Request* request = nullptr;
+  const std::byte* in = nullptr;           // null: this rank is absent and gives zeros
+  std::byte* out = nullptr;                // null: this rank drops the result
+  int root = 0;                            // of a collective that has one
+  std::vector<std::int64_t> rows;          // RowCounts::kPerRank: first dimension on every rank
+  std::vector<std::int64_t> splits;        // kPerPair: rows from s to d, at s * size + d
+  int device = kHostDevice;                // where the addresses are valid
+  StreamDependency* dependency = nullptr;  // of tensors on a GPU
+};
+
+// A rank of a set of ranks.
+struct Place {
+  int rank;
+  int size;
+};
+
+// The rows of `dim0` that rank `owner` gets of a reducescatter.
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+RowRange reducescatter_rows(std::int64_t dim0, int owner, int size);
+
+inline std::size_t row_bytes_of(const Request& request) {
+  return request.row_count() * size_of(request.dtype);
+}
+// Bytes that rank `from` sends to rank `to`, where there are splits.
+std::size_t split_bytes(const Work& work, int from, int to, int size);
+// Bytes that a rank gives to the collective (0: a rank that only receives), and that it gets.
+std::size_t given_bytes(const Work& work, Place place);
+std::size_t taken_bytes(const Work& work, Place place);
+
+inline const std::byte* at_offset(const std::byte* base, std::size_t offset) {
+  return base == nullptr ? nullptr : base + offset;
+}
+inline std::byte* at_offset(std::byte* base, std::size_t offset) {
+  return base == nullptr ? nullptr : base + offset;
+}
+
+// `size`: of the set.
+inline ReduceSpec spec_of(const Request& request, int size) {
+  return {.dtype = request.dtype,
+          .op = request.op,
+          .prescale = request.prescale,
+          .postscale = request.postscale,
+          .divisor = size};
+}
+// Adasum is never fused with other ops.
+bool is_adasum(std::span<const Work> works);
+
+// The whole tensor: to be moved, or to be reduced over `size` ranks.
+View moved_view(const Work& work);
+View reduced_view(const Work& work, int size);
+// Appends each rank's rows of an allgather to the stream of that rank.
+void append_rows(const Work& work, Place place, std::vector<ViewList>& streams);
+// Appends each rank's part of a reducescatter to the stream of that rank.
+void append_parts(const Work& work, Place place, std::vector<ViewList>& streams);
+
+}  // namespace hvd

@@ -1,0 +1,302 @@
+#include "runtime/bucket_runner.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "runtime/submission.h"
+
+namespace hvd {
+
+namespace {
+
+// Shorter waits for a peer get no event of their own.
+constexpr Nanoseconds kLongWait = std::chrono::microseconds(20);
+
+WaitPhase phase_of(const PeerWait& wait) {
+  if (wait.is_polled) return WaitPhase::kDataPlane;
+  return wait.rank < 0 ? WaitPhase::kLink : static_cast<WaitPhase>(wait.counter);
+}
+
+Output make_integers(OutputPool& pool, const std::vector<std::int64_t>& values,
+                     std::vector<std::int64_t> shape) {
+  Output output{.bytes = pool.allocate(values.size() * sizeof(std::int32_t)),
+                .shape = std::move(shape)};
+  std::ranges::transform(values, reinterpret_cast<std::int32_t*>(output.bytes.get()),
+                         [](std::int64_t value) { return static_cast<std::int32_t>(value); });
+  return output;
+}
+
+std::vector<std::int64_t> received_splits(const Work& work, int rank, int size) {
+  std::vector<std::int64_t> received;
+  for (int from = 0; from < size; ++from) {
+    received.push_back(work.splits[static_cast<std::size_t>(from * size + rank)]);
+  }
+  return received;
+}
+
+// First dimension of the result on `rank`.
+std::int64_t result_rows(const Work& work, int rank, int size) {
+  switch (work.request->kind) {
+    case Kind::kAllgather:
+      return std::accumulate(work.rows.begin(), work.rows.end(), std::int64_t{0});
+    case Kind::kAlltoall: {
+      const std::vector<std::int64_t> received = received_splits(work, rank, size);
+      return std::accumulate(received.begin(), received.end(), std::int64_t{0});
+    }
+    default:
+      return reducescatter_rows(work.request->dims[0], rank, size).count;
+  }
+}
+
+}  // namespace
+
+BucketRunner::BucketRunner(const World& world, const ProcessSets& sets, const Failures& failures,
+                           Membership& membership, Results& results, DebugChecks& debug,
+                           EngineLock& lock, Recorder& recorder, Counters& counters)
+    : world_(world),
+      sets_(sets),
+      failures_(failures),
+      membership_(membership),
+      results_(results),
+      debug_(debug),
+      lock_(lock),
+      recorder_(recorder),
+      counters_(counters),
+      cycle_time_us_(world.config.tuning.bucket.cycle_time_us) {}
+
+void BucketRunner::begin(ProcessSetContext& context) {
+  context.negotiation.bucket_items(context.cursor, context.items);
+  context.entries.clear();
+  context.works_count = 0;
+  context.must_sync = false;
+  const std::int64_t now = now_ns();
+  recorder_.record({.time_ns = now,
+                    .kind = EventKind::kBucketStart,
+                    .process_set = static_cast<std::uint16_t>(context.id),
+                    .subject = context.cursor,
+                    .value = context.items.size()});
+  context.is_running.store(true, std::memory_order_relaxed);
+  {
+    const std::lock_guard guard(lock_.mutex);
+    Recorder::Batch events(recorder_, context.items.size());
+    for (const BucketItem& item : context.items) resolve(context, item, now, events);
+  }
+  context.blocked_on = {};
+  context.waited_ns = 0;
+  const auto works = std::span(context.works).first(context.works_count);
+  counters_.buckets.add(1);
+  if (works.size() > 1) counters_.fused_tensors.add(works.size());
+  context.bucket_bytes = 0;
+  for (const Work& work : works) context.bucket_bytes += work.request->size_bytes();
+  const BucketTuning tuning = context.negotiation.tuning_of(context.cursor);
+  if (context.id == 0) cycle_time_us_.store(tuning.cycle_time_us, std::memory_order_relaxed);
+  context.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works,
+                         tuning.cut);
+}
+
+bool BucketRunner::advance(ProcessSetContext& context) {
+  const std::int64_t resumed_ns = context.blocked_on == PeerWait{} ? 0 : now_ns();
+  PeerWait blocked;
+  if (!membership_.guard(context, [&] { return context.backend->advance(blocked); })) {
+    begin_wait(context, blocked, resumed_ns);
+    return false;
+  }
+  if (resumed_ns != 0) end_wait(context, resumed_ns);
+  if (std::exchange(context.must_sync, false)) {
+    context.backend->begin_barrier();
+  } else {
+    end(context);
+  }
+  return true;
+}
+
+// `resumed_ns`: when it went on after the wait before; 0 for the first one.
+void BucketRunner::begin_wait(ProcessSetContext& context, const PeerWait& wait,
+                              std::int64_t resumed_ns) {
+  if (wait.is_polled) context.look_at_ns = now_ns() + context.backend->pause().count();
+  if (wait == context.blocked_on) return;
+  if (resumed_ns != 0) end_wait(context, resumed_ns);
+  context.blocked_since_ns = now_ns();
+  context.blocked_on = wait;
+  recorder_.record({.time_ns = context.blocked_since_ns,
+                    .kind = EventKind::kWait,
+                    .detail = static_cast<std::uint8_t>(phase_of(wait)),
+                    .process_set = static_cast<std::uint16_t>(context.id),
+                    .subject = static_cast<std::uint32_t>(context.awaited(wait)),
+                    .value = wait.target});
+}
+
+void BucketRunner::end_wait(ProcessSetContext& context, std::int64_t now) {
+  const std::int64_t waited_ns = now - context.blocked_since_ns;
+  context.waited_ns += waited_ns;
+  if (waited_ns >= kLongWait.count()) {
+    recorder_.record({.time_ns = now,
+                      .kind = EventKind::kWaited,
+                      .detail = static_cast<std::uint8_t>(phase_of(context.blocked_on)),
+                      .process_set = static_cast<std::uint16_t>(context.id),
+                      .subject = static_cast<std::uint32_t>(context.awaited(context.blocked_on)),
+                      .value = static_cast<std::uint64_t>(waited_ns)});
+  }
+  context.blocked_on = {};
+}
+
+void BucketRunner::resolve(ProcessSetContext& context, const BucketItem& item, std::int64_t now,
+                           Recorder::Batch& events) {
+  context.must_sync = context.must_sync || context.negotiation.has_absent(item);
+  const bool must_compare = world_.config.is_debug && debug_.must_compare(context, item);
+  if (context.negotiation.is_absent(item)) {
+    resolve_absent(context, item);
+    return;
+  }
+  Entry& entry = context.tensors.by_slot(item.slot);
+  counters_.queued_ns.add_ns(now - entry.submitted_ns);
+  events.add({.time_ns = now,
+              .kind = EventKind::kFused,
+              .process_set = static_cast<std::uint16_t>(context.id),
+              .subject = entry.label,
+              .value = context.cursor});
+  if (const auto text = context.negotiation.error_of(item)) {
+    finish(context, entry, Error(ErrorCode::kMismatch, *text).of(context.title_of(entry)), now);
+    return;
+  }
+  entry.must_compare = must_compare;
+  context.entries.push_back(&entry);
+  add_works(context, entry, item);
+}
+
+// This rank has joined: it takes part with nothing, or zeros, and keeps no result. It also counts
+// unnamed operations, so that running numbers agree when all ranks go on.
+void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& item) {
+  const Request& request = context.negotiation.request_of(item);
+  if (request.is_unnamed) ++context.auto_name(request);
+  if (context.negotiation.error_of(item)) return;
+  // Its requests are another rank's, which knows whether the kernels can do it; this one does not.
+  if (is_reduction(request.kind)) {
+    if (const auto reason = reduction_refusal(request, context.size())) {
+      throw failures_.raise(BadMessage({"bucket", "op", std::string(name_of(request.op)), *reason}),
+                            -1);
+    }
+  }
+  context.negotiation.tensors_of(item, context.tensor_items);
+  for (const BucketItem& tensor : context.tensor_items) {
+    if (Work* work = add_work(context, context.negotiation.request_of(tensor), tensor)) {
+      work->in = nullptr;
+      work->out = nullptr;
+      work->device = kHostDevice;
+      work->dependency = nullptr;
+    }
+  }
+}
+
+Output BucketRunner::make_output(const Tensor& tensor, const Request& request, std::int64_t rows) {
+  const std::size_t size_bytes =
+      static_cast<std::size_t>(rows) * request.row_count() * size_of(request.dtype);
+  Output output{.bytes = nullptr, .shape = {request.shape().begin(), request.shape().end()}};
+  output.shape[0] = rows;
+  if (tensor.device == kHostDevice) {
+    output.bytes = outputs_->allocate(size_bytes);
+  } else {
+    output.block = sets_.gpus()->open()->memory().allocate(tensor.device, size_bytes);
+  }
+  return output;
+}
+
+void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item) {
+  const Request& request = entry.request();
+  if (request.kind == Kind::kJoin) {
+    const int last = context.members[static_cast<std::size_t>(context.negotiation.last_of(item))];
+    entry.outputs.push_back(make_integers(*outputs_, {last}, {}));
+    return;
+  }
+  if (request.kind == Kind::kAllgather && entry.requests.size() > 1) {
+    context.negotiation.tensors_of(item, context.tensor_items);
+  } else {
+    context.tensor_items.assign(entry.requests.size(), item);
+  }
+  for (std::size_t i = 0; i < entry.requests.size(); ++i) {
+    Work* work = add_work(context, entry.requests[i], context.tensor_items[i]);
+    if (work == nullptr) continue;
+    work->in = entry.tensors[i].in;
+    work->out = entry.tensors[i].out;
+    work->device = entry.tensors[i].device;
+    work->dependency = entry.dependency.get();
+    if (work->out != nullptr) continue;
+    const int rank = context.rank;
+    entry.outputs.push_back(
+        make_output(entry.tensors[i], entry.requests[i], result_rows(*work, rank, context.size())));
+    work->out = entry.outputs.back().data();
+    if (request.kind != Kind::kAlltoall) continue;
+    entry.outputs.push_back(
+        make_integers(*outputs_, received_splits(*work, rank, context.size()), {context.size()}));
+  }
+}
+
+// The next work of the bucket but for its addresses; null where there is nothing to move.
+Work* BucketRunner::add_work(ProcessSetContext& context, const Request& request,
+                             const BucketItem& item) {
+  if (request.kind == Kind::kBarrier || request.kind == Kind::kJoin) return nullptr;
+  if (context.works.size() == context.works_count) context.works.emplace_back();
+  Work& work = context.works[context.works_count++];
+  work.request = &request;
+  work.rows.clear();
+  if (request.kind == Kind::kBroadcast) work.root = context.set_rank_of(request.root);
+  if (request.kind == Kind::kAlltoall) context.negotiation.splits_of(item, work.splits);
+  if (request.kind != Kind::kAllgather) return &work;
+  for (int rank = 0; rank < context.size(); ++rank) {
+    work.rows.push_back(context.negotiation.rows_of(item, rank));
+  }
+  return &work;
+}
+
+void BucketRunner::end(ProcessSetContext& context) {
+  context.is_running.store(false, std::memory_order_relaxed);
+  {
+    // The table first: a caller that sees its handle done may submit the name again at once.
+    const SharedLock lock = context.negotiation.lock();
+    context.negotiation.finish_bucket(context.cursor);
+  }
+  const std::int64_t now = now_ns();
+  recorder_.record({.time_ns = now,
+                    .kind = EventKind::kBucketDone,
+                    .process_set = static_cast<std::uint16_t>(context.id),
+                    .subject = context.cursor,
+                    .value = static_cast<std::uint64_t>(context.waited_ns)});
+  counters_.waited_ns.add_ns(context.waited_ns);
+  last_done_ns_.store(now, std::memory_order_relaxed);
+  ++context.cursor;
+  context.bucket_done_ns = now;
+  const std::lock_guard guard(lock_.mutex);
+  for (Entry* entry : context.entries) {
+    finish(context, *entry, world_.config.is_debug ? debug_.examine(context, *entry) : std::nullopt,
+           now);
+  }
+}
+
+void BucketRunner::finish(ProcessSetContext& context, Entry& entry,
+                          const std::optional<Error>& error, std::int64_t now) {
+  context.tensors.end(entry);
+  context.pending.fetch_sub(1);
+  if (error) {
+    counters_.errors.add(1);
+    recorder_.record({.time_ns = now,
+                      .kind = EventKind::kError,
+                      .process_set = static_cast<std::uint16_t>(context.id),
+                      .subject = entry.label,
+                      .value = static_cast<std::uint64_t>(error->code())});
+  }
+  entry.dependency.reset();
+  results_.complete(entry.handle, entry.position, error, std::exchange(entry.outputs, {}));
+}
+
+void BucketRunner::fail(ProcessSetContext& context, const Error& error) {
+  const std::int64_t now = now_ns();
+  context.is_running.store(false, std::memory_order_relaxed);
+  while (!context.tensors.in_flight().empty()) {
+    Entry& entry = *context.tensors.in_flight().back();
+    finish(context, entry, error.of(context.title_of(entry)), now);
+  }
+}
+
+}  // namespace hvd

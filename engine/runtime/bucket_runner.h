@@ -1,0 +1,62 @@
+// Runs the buckets of process sets, each in the order of its negotiation table: prepares the works,
+// lets the backend move the data, hands out the results. In the progress role.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "runtime/counters.h"
+#include "runtime/debug_checks.h"
+#include "runtime/engine_lock.h"
+#include "runtime/membership.h"
+#include "runtime/results.h"
+#include "trace/recorder.h"
+
+namespace hvd {
+
+class BucketRunner {
+ public:
+  BucketRunner(const World& world, const ProcessSets& sets, const Failures& failures,
+               Membership& membership, Results& results, DebugChecks& debug, EngineLock& lock,
+               Recorder& recorder, Counters& counters);
+
+  void begin(ProcessSetContext& context);
+  // Goes on with the bucket under way. False when it waits for another rank.
+  bool advance(ProcessSetContext& context);
+  // Ends all operations of a set. Under the mutex.
+  void fail(ProcessSetContext& context, const Error& error);
+
+  // Any thread: of the world's last bucket; 0: the engine decides.
+  std::uint32_t cycle_time_us() const { return cycle_time_us_.load(std::memory_order_relaxed); }
+  std::int64_t last_done_ns() const { return last_done_ns_.load(); }
+
+ private:
+  void resolve(ProcessSetContext& context, const BucketItem& item, std::int64_t now,
+               Recorder::Batch& events);
+  void resolve_absent(ProcessSetContext& context, const BucketItem& item);
+  Output make_output(const Tensor& tensor, const Request& request, std::int64_t rows);
+  void add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item);
+  Work* add_work(ProcessSetContext& context, const Request& request, const BucketItem& item);
+  void end(ProcessSetContext& context);
+  void finish(ProcessSetContext& context, Entry& entry, const std::optional<Error>& error,
+              std::int64_t now);
+  void begin_wait(ProcessSetContext& context, const PeerWait& wait, std::int64_t resumed_ns);
+  void end_wait(ProcessSetContext& context, std::int64_t now);
+
+  const World& world_;
+  const ProcessSets& sets_;
+  const Failures& failures_;
+  Membership& membership_;
+  Results& results_;
+  DebugChecks& debug_;
+  EngineLock& lock_;
+  Recorder& recorder_;
+  Counters& counters_;
+  const std::shared_ptr<OutputPool> outputs_ = std::make_shared<OutputPool>();
+  std::atomic<std::uint32_t> cycle_time_us_;
+  std::atomic<std::int64_t> last_done_ns_{0};
+};
+
+}  // namespace hvd

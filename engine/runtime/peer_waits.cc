@@ -1,0 +1,183 @@
+#include "runtime/peer_waits.h"
+
+#include <algorithm>
+#include <ctime>
+
+namespace hvd {
+
+namespace {
+
+constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+// An awake peer may leave the progress role without having seen that it is needed: ask again.
+constexpr Nanoseconds kHandOver = std::chrono::milliseconds(1);
+// A peer in the middle of a call is here by then.
+constexpr Nanoseconds kPatience = std::chrono::microseconds(10);
+// Looking at the clock costs more than looking at a word; do it once in a while.
+constexpr int kLooksPerClock = 64;
+constexpr std::size_t kBriefBytes = 64 * 1024;
+
+}  // namespace
+
+Nanoseconds slice_until(std::int64_t deadline_ns) {
+  return std::clamp(Nanoseconds(deadline_ns - now_ns()), Nanoseconds(0), kWaitSlice);
+}
+
+PeerWaits::PeerWaits(World& world, const ProcessSets& sets, Doorbells& doorbells,
+                     const ProgressRole& role, const Membership& membership, FormingDelay& delay)
+    : world_(world),
+      presence_(world.presence),
+      sets_(sets),
+      doorbells_(doorbells),
+      role_(role),
+      membership_(membership),
+      delay_(delay),
+      spin_(world.config.usable_cores >= world.config.local_size && world.config.usable_cores > 1
+                ? kSpin
+                : Nanoseconds(0)) {}
+
+void PeerWaits::wait(std::int64_t deadline_ns, bool is_helper) {
+  if (world_.spans_hosts()) return wait_for_hosts(deadline_ns, is_helper);
+  ProcessSetContext* only = sets_.only_active();
+  if (only == nullptr || only->blocked_on.is_polled) return wait_for_any(deadline_ns, is_helper);
+  wait_for_peer(*only, deadline_ns, is_helper);
+}
+
+// What is under way must be small, or nothing is and a decision is awaited.
+bool PeerWaits::may_spin(std::int64_t moved_ns) const {
+  const bool is_brief = !sets_.any_of([](const ProcessSetContext& context) {
+    return context.is_running && context.bucket_bytes > kBriefBytes;
+  });
+  return is_brief && now_ns() - moved_ns < spin_.count();
+}
+
+bool PeerWaits::spin_until(Nanoseconds limit, auto&& condition) const {
+  if (limit.count() == 0) return condition();
+  const std::int64_t end_ns = now_ns() + limit.count();
+  do {
+    for (int look = 0; look < kLooksPerClock; ++look) {
+      if (condition()) return true;
+      cpu_relax();
+    }
+  } while (now_ns() < end_ns);
+  return false;
+}
+
+// Is there something else than a peer's counter to look at?
+bool PeerWaits::must_look_up(bool is_helper) const {
+  return (!is_helper && role_.is_wanted()) || role_.is_closed() || membership_.has_new_alarm();
+}
+
+bool PeerWaits::can_progress(bool is_helper) {
+  return sets_.can_progress(is_helper || delay_.may_form());
+}
+
+void PeerWaits::wait_for_peer(ProcessSetContext& context, std::int64_t deadline_ns,
+                              bool is_helper) {
+  const PeerWait wait = context.blocked_on;
+  const int rank = context.local[static_cast<std::size_t>(wait.rank)];
+  const auto wanted = [&] { return context.peers.reached(wait); };
+  // A peer that has just submitted comes by itself; a ring would wake a second thread of it.
+  if (spin_until(std::min(spin_, kPatience), wanted)) return;
+  if (spin_.count() != 0) {
+    presence_.ring(rank);
+    if (spin_until(spin_, wanted)) return;
+  }
+  // Ring first: a wake-up between the announcement and the sleep would be lost.
+  const bool was_rung = presence_.ring(rank);
+  doorbells_.sleep_on(context, wait);
+  if (!must_look_up(is_helper) && sets_.only_active() == &context) {
+    const Nanoseconds limit = slice_until(deadline_ns);
+    context.peers.sleep(wait, was_rung ? limit : std::min(limit, kHandOver));
+  }
+  doorbells_.end_sleep();
+}
+
+Doorbells::Waits PeerWaits::waits(std::int64_t& deadline_ns) const {
+  Doorbells::Waits waits;
+  sets_.for_each([&](ProcessSetContext& context) {
+    if (!context.is_running) return;
+    if (context.blocked_on.rank >= 0) waits.emplace_back(&context, context.blocked_on);
+    if (context.blocked_on.is_polled) deadline_ns = std::min(deadline_ns, context.look_at_ns);
+  });
+  return waits;
+}
+
+void PeerWaits::sleep_as_listener(const Doorbells::Waits& waits, bool is_helper, Nanoseconds limit,
+                                  auto&& sleep) {
+  for (const auto& [context, wait] : waits) context->peers.listen(wait);
+  doorbells_.sleep_on_doorbell(is_helper);
+  if (!must_look_up(is_helper) && !can_progress(is_helper)) {
+    if (!is_helper && delay_.has_begun()) limit = std::min(limit, delay_.left());
+    sleep(limit);
+  }
+  doorbells_.end_sleep();
+  presence_.set_wait_state(WaitState::kAwake);
+  for (const auto& [context, wait] : waits) context->peers.unlisten(wait);
+}
+
+// Several process sets are under way: until one of them can go on.
+void PeerWaits::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
+  const auto wanted = [&] { return can_progress(is_helper); };
+  if (spin_until(std::min(spin_, kPatience), wanted)) return;
+  const Doorbells::Waits waits = this->waits(deadline_ns);
+  bool was_rung = doorbells_.ring(waits);
+  if (spin_.count() != 0) {
+    if (spin_until(spin_, wanted)) return;
+    was_rung = doorbells_.ring(waits);
+  }
+  SharedWord& doorbell = doorbells_.own(is_helper);
+  const std::uint32_t seen = doorbell.load(std::memory_order_seq_cst);
+  const Nanoseconds limit = slice_until(deadline_ns);
+  sleep_as_listener(waits, is_helper, was_rung ? limit : std::min(limit, kHandOver),
+                    [&](Nanoseconds left) { futex_wait(doorbell, seen, left); });
+}
+
+void PeerWaits::wait_for_work(const Pending& pending, std::int64_t deadline_ns) {
+  const auto wanted = [&] {
+    return sets_.can_progress(true) || !pending || membership_.has_new_alarm();
+  };
+  if (spin_until(spin_, wanted)) return;
+  SharedWord& doorbell = presence_.helper_doorbell();
+  const std::uint32_t seen = doorbell.load(std::memory_order_seq_cst);
+  presence_.set_wait_state(WaitState::kHelperAsleep);
+  if (!wanted() && !role_.is_closed()) futex_wait(doorbell, seen, slice_until(deadline_ns));
+  presence_.set_wait_state(WaitState::kAwake);
+}
+
+// Rings the ranks of this host without which this one cannot go on.
+void PeerWaits::ask_for_help() const {
+  sets_.for_each([&](const ProcessSetContext& context) {
+    if (!context.is_active()) return;
+    if (context.is_running && context.blocked_on.rank >= 0)
+      presence_.ring(context.awaited(context.blocked_on));
+    // Only the leader hears decisions and tells other hosts of buckets.
+    if (context.spans_hosts() && !context.is_leader()) presence_.ring(context.local.front());
+  });
+}
+
+std::vector<pollfd> PeerWaits::polls() const {
+  std::vector<pollfd> polls{
+      {.fd = presence_.doorbell_descriptor(), .events = POLLIN, .revents = 0}};
+  sets_.for_each([&](const ProcessSetContext& context) {
+    if (!context.is_active()) return;
+    if (context.relay != nullptr) context.relay->add_polls(polls);
+    if (context.is_running && context.backend != nullptr) context.backend->add_polls(polls);
+  });
+  return polls;
+}
+
+// Until a socket has something, a rank of this host rings, or one of its counters moves.
+void PeerWaits::wait_for_hosts(std::int64_t deadline_ns, bool is_helper) {
+  const Doorbells::Waits waits = this->waits(deadline_ns);
+  ask_for_help();
+  presence_.beat();
+  std::vector<pollfd> polls = this->polls();
+  presence_.begin_polling();
+  sleep_as_listener(waits, is_helper, slice_until(deadline_ns), [&](Nanoseconds left) {
+    const timespec timeout{.tv_sec = 0, .tv_nsec = left.count()};
+    ppoll(polls.data(), polls.size(), &timeout, nullptr);
+  });
+  presence_.end_polling();
+}
+
+}  // namespace hvd

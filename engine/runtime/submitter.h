@@ -1,0 +1,58 @@
+// The path of a submission: checks what one rank can check, names and labels the operation, and
+// enters it into the negotiation table of its process set.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/counters.h"
+#include "runtime/debug_checks.h"
+#include "runtime/engine_lock.h"
+#include "runtime/process_sets.h"
+#include "runtime/results.h"
+#include "runtime/submission.h"
+#include "trace/recorder.h"
+
+namespace hvd {
+
+struct Submitted {
+  HandleId handle = 0;
+  ProcessSetContext* context = nullptr;
+  bool became_ready = false;  // on all ranks, with this submission
+  std::int64_t at_ns = 0;
+};
+
+class Submitter {
+ public:
+  Submitter(World& world, ProcessSets& sets, Results& results, const DebugChecks& debug,
+            EngineLock& lock, Recorder& recorder, Counters& counters);
+
+  // See Engine::submit().
+  Submitted submit(int set, std::span<const Submission> submissions,
+                   HandleTable::Continuation then);
+
+ private:
+  Entry& prepare(ProcessSetContext& context, const Submission& submission);
+  void label(const ProcessSetContext& context, Entry& entry);
+  std::string running_name(ProcessSetContext& context, const Request& request) const;
+  void refuse_impossible(const ProcessSetContext& context, const Submission& submission) const;
+  void refuse_duplicates();
+  void arrive_all(Submitted& submitted);
+  bool arrive(ProcessSetContext& context, Entry& entry, HandleId handle, std::size_t position,
+              std::int64_t now, Recorder::Batch& events);
+  void count(const ProcessSetContext& context, const Entry& entry, std::size_t size_bytes,
+             std::int64_t now);
+
+  World& world_;
+  ProcessSets& sets_;
+  Results& results_;
+  const DebugChecks& debug_;
+  EngineLock& lock_;
+  Recorder& recorder_;
+  Counters& counters_;
+  std::vector<Entry*> entries_;  // of the submission under way; under the mutex
+};
+
+}  // namespace hvd

@@ -1,0 +1,151 @@
+"""From a parsed command line to the job that it describes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from horovod.launch.cli.elastic_options import elastic_job, is_elastic
+from horovod.launch.cli.options import chosen_settings, named_interfaces, unused_options
+from horovod.launch.jobs.report import REPORT_ENVIRONMENT, check_report
+from horovod.launch.model.hosts import HostSlots, parse_hostfile, parse_hosts
+from horovod.launch.model.job_plan import JobPlan, OtherHosts
+from horovod.launch.model.ssh import SshOptions
+from horovod.launch.workers.machine import place
+from horovod.settings import Settings, environment_of
+from horovod.trace.folders import JOB_ID
+
+if TYPE_CHECKING:
+    from horovod.launch.schedulers.mpirun import MpiJob
+
+__all__ = [
+    "controller_of",
+    "mpi_job",
+    "named_hosts",
+    "other_hosts",
+    "output_directory",
+    "plan_of",
+    "settings_environment",
+]
+
+
+def plan_of(
+    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> JobPlan:
+    """The job of a command whose processes horovodrun starts itself.
+
+    Raises:
+        ValueError: options contradict each other.
+        OSError: a named file cannot be read.
+        RuntimeError: the hosts of an LSF job do not answer.
+    """
+    hosts = named_hosts(given)
+    variables = settings_environment(given)
+    report = _report(given)
+    plan = JobPlan(
+        command=tuple(command),
+        extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
+        is_verbose=given.verbose,
+        output_directory=output_directory(given),
+        is_timestamped=given.prefix_output_with_timestamp,
+        others=other_hosts(given, {**environ, **variables}),
+        report=report,
+    )
+    if is_elastic(given):
+        return elastic_job(given, replace(plan, hosts=hosts or ()), {**environ, **variables})
+    if hosts is None and "LSB_JOBID" in environ:
+        from horovod.launch.run.mpi_launch import lsf_hosts
+
+        hosts = lsf_hosts(environ, SshOptions(given.ssh_port, given.ssh_identity_file))
+    hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
+    placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
+    others = replace(plan.others, addresses=placement.remote)
+    return replace(plan, slots=placement.slots, others=others)
+
+
+def mpi_job(
+    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> MpiJob:
+    """The job of a command that ``mpirun`` or ``jsrun`` starts. Raises as ``plan_of``."""
+    from horovod.launch.run import mpi_launch
+    from horovod.launch.schedulers.mpirun import MpiJob
+
+    ssh = SshOptions(given.ssh_port, given.ssh_identity_file)
+    hosts = named_hosts(given)
+    if hosts is None and mpi_launch.is_lsf_job(environ):
+        hosts = mpi_launch.lsf_hosts(environ, ssh)
+    count = given.num_proc or sum(host.slots for host in hosts or ())
+    return MpiJob(
+        command=tuple(command),
+        process_count=count,
+        hosts=hosts or (HostSlots("localhost", count),),
+        ssh=ssh,
+        interfaces=named_interfaces(given),
+        output_directory=output_directory(given),
+        is_timestamped=given.prefix_output_with_timestamp,
+        is_tcp_only=given.tcp,
+        mpi_words=tuple(shlex.split(given.mpi_args or "")),
+        binding_words=None if given.binding_args is None else tuple(given.binding_args.split()),
+    )
+
+
+def other_hosts(
+    given: argparse.Namespace,
+    environ: Mapping[str, str],
+    addresses: Mapping[str, tuple[str, ...]] | None = None,
+) -> OtherHosts:
+    return OtherHosts(
+        addresses=addresses or {},
+        ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
+        interfaces=named_interfaces(given),
+        start_timeout_s=Settings.from_env(environ).start_timeout_s,
+    )
+
+
+def named_hosts(given: argparse.Namespace) -> tuple[HostSlots, ...] | None:
+    """The named hosts; None without -H and --hostfile."""
+    if given.hostfile is not None:
+        return parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
+    return None if given.hosts is None else parse_hosts(given.hosts)
+
+
+def _report(given: argparse.Namespace) -> Path | None:
+    return None if given.report is None else check_report(Path(given.report))
+
+
+def output_directory(given: argparse.Namespace) -> Path | None:
+    return None if given.output_filename is None else Path(given.output_filename)
+
+
+def settings_environment(given: argparse.Namespace) -> dict[str, str]:
+    """The variables of the settings that options or the configuration file have chosen."""
+    chosen = chosen_settings(given)
+    notices = unused_options(given, controller_of(given))
+    if given.config_file is not None:
+        # Importing PyYAML takes as long as the rest of the start.
+        from horovod.launch.cli.config_file import read_config_file
+
+        found = read_config_file(Path(given.config_file))
+        chosen = {**found.settings, **chosen}
+        notices += found.notices
+    for notice in notices:
+        print(f"horovodrun: {notice}", file=sys.stderr)
+    variables = environment_of(chosen)
+    if given.tcp:
+        variables["NCCL_IB_DISABLE"] = "1"
+    return variables if given.job_id is None else {**variables, JOB_ID: given.job_id}
+
+
+def controller_of(given: argparse.Namespace) -> str:
+    """What starts the processes: ``gloo`` (we do), ``mpi`` or ``jsrun``."""
+    if given.controller is None and given.config_file is not None:
+        from horovod.launch.cli.config_file import read_config_file
+
+        given.controller = read_config_file(Path(given.config_file)).controller
+    controller: str = given.controller or "gloo"
+    return controller

@@ -1,0 +1,466 @@
+"""Other peers at the port of a rank: they are refused and reported once, and the rank connects."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from worlds import SECRET
+
+from horovod.rendezvous.base.authentication import PROOF_BYTES
+from horovod.rendezvous.base.handshake import Dialer, Listener, ProtocolError
+from horovod.rendezvous.base.interfaces import Address, Route
+from horovod.rendezvous.links import dialing, listening
+from horovod.rendezvous.links.connector import Connector, Stream
+from horovod.rendezvous.links.dialing import PeerDial, RankDialer
+from horovod.rendezvous.links.handshake import PROTOCOL, Claims, Verdict, verdict_in
+from horovod.rendezvous.links.listening import LinkListener
+from horovod.rendezvous.links.plan import Link, Purpose
+
+CONTEXT = b"c" * 32
+LINK_TO_0 = Link(Purpose.DATA, 0, 3, 0)  # as rank 1 sees it
+LINK_TO_1 = Link(Purpose.DATA, 1, 3, 1)  # as rank 0 sees it
+
+
+class Door:
+    """Rank 0, which expects rank 1, on its own thread."""
+
+    def __init__(self, host: str = "127.0.0.1", cuts: Sequence[int] = ()) -> None:
+        self.connector = CuttingConnector(cuts)
+        self.listener = LinkListener(self.connector, 0, SECRET, [Address(host, 8, "lo")])
+        self.listener.expect([LINK_TO_1], CONTEXT, {"127.0.0.9"})
+        self.route = Route(host, self.listener.listening[0].port)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._is_over.is_set():
+            self.connector.step(0.02)
+
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(self.route.target[:2], 30, (source, 0))
+
+    def let_in(self, cuts: Sequence[int] = ()) -> None:
+        """Rank 1 dials, and only its connection is accepted."""
+        dialled = dial(self.route, cuts=cuts)
+        assert not dialled.missing, dialled.reasons
+        self._stop()
+        assert self.listener.is_complete
+        (arrived,) = self.listener.arrived.values()
+        (made,) = dialled.made.values()
+        with arrived.socket, made.socket:
+            assert arrived.socket.getpeername() == made.socket.getsockname()
+            # No byte after the handshake has been read.
+            made.socket.send(b"first")
+            arrived.socket.setblocking(True)
+            assert arrived.socket.recv(100) == b"first"
+        assert (made.keys.send, made.keys.receive) == (arrived.keys.receive, arrived.keys.send)
+        assert made.keys.send != made.keys.receive
+        self.keys = made.keys
+
+    def _stop(self) -> None:
+        self._is_over.set()
+        self._thread.join(30)
+
+    def close(self) -> None:
+        self._stop()
+        for arrived in self.listener.arrived.values():
+            arrived.socket.close()
+        self.listener.close()
+        self.connector.close()
+
+
+def dial(
+    *routes: Route,
+    secret: bytes = SECRET,
+    rank: int = 1,
+    link: Link = LINK_TO_0,
+    context: bytes = CONTEXT,
+    cuts: Sequence[int] = (),
+) -> PeerDial:
+    connector = CuttingConnector(cuts)
+    dialled = PeerDial(RankDialer(connector, rank, secret, context), [link], routes)
+    while not dialled.is_settled:
+        dialled.advance()
+        connector.step(min(dialled.wait_s(), 0.1))
+    connector.close()
+    return dialled
+
+
+class CuttingConnector(Connector):
+    """Resets a connection at its n-th piece of a message, for the first connections."""
+
+    def __init__(self, pieces: Sequence[int]) -> None:
+        super().__init__()
+        self.pieces = list(pieces)
+        self._read_so_far: Counter[Stream] = Counter()
+
+    def _read(self, stream: Stream) -> None:
+        self._read_so_far[stream] += 1
+        if self.pieces and self._read_so_far[stream] == self.pieces[0]:
+            self.pieces.pop(0)
+            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        super()._read(stream)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialing, "_TRIES", 1)
+    monkeypatch.setattr(listening, "_HANDSHAKE_TIMEOUT_S", 2.0)
+
+
+@pytest.fixture
+def door(nothing_leaks: None) -> Iterator[Door]:
+    opened = Door()
+    yield opened
+    opened.close()
+
+
+def is_closed_by_peer(connected: socket.socket) -> bool:
+    connected.settimeout(30)
+    try:
+        while connected.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def read_exactly(connected: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connected.recv(count - len(data))
+        assert more
+        data += more
+    return data
+
+
+def claims_for(route: Route) -> Claims:
+    link = LINK_TO_0
+    return Claims(link.purpose, link.channel, 1, 0, route.host, route.port, CONTEXT)
+
+
+def hello_to(connected: socket.socket, route: Route) -> bytes:
+    """The hello of rank 1 on this connection."""
+    challenge = read_exactly(connected, PROTOCOL.challenge_bytes)
+    return Dialer(PROTOCOL, SECRET).hello(challenge, claims_for(route).to_bytes())
+
+
+def test_a_rank_alone(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+    door.let_in()
+    assert capsys.readouterr().err == ""
+
+
+def test_each_connection_has_keys_of_its_own_that_nothing_shows() -> None:
+    seen = set()
+    for _ in range(3):
+        door = Door()
+        door.let_in()
+        door.close()
+        seen |= {door.keys.send, door.keys.receive}
+        assert repr(door.keys) == "LinkKeys()"
+    assert len(seen) == 6
+    assert {len(key) for key in seen} == {32}
+
+
+def test_keys_depend_on_the_claims() -> None:
+    claims = claims_for(Route("127.0.0.1", 1))
+    listener = Listener(PROTOCOL, SECRET)
+    keys = set()
+    changes: tuple[dict[str, object], ...] = (
+        {},
+        {"listener": 2},
+        {"channel": 9},
+        {"purpose": Purpose.CONTROL},
+    )
+    for change in changes:
+        side = Dialer(PROTOCOL, SECRET)
+        side._nonce = b"n" * 32
+        side.hello(listener.opening, dataclasses.replace(claims, **change).to_bytes())  # type: ignore[arg-type]
+        keys |= {side.send_key, side.receive_key}
+    assert len(keys) == 2 * len(changes)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3])
+@pytest.mark.parametrize("is_dialer", [True, False])
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_connection_that_is_reset_is_dialled_again(
+    monkeypatch: pytest.MonkeyPatch, piece: int, is_dialer: bool, times: int
+) -> None:
+    """Challenge, verdict and the answer to TAKE, or magic, hello and TAKE."""
+    monkeypatch.setattr(dialing, "_STAGGER_S", 0.001)
+    cuts = [piece] * times
+    door = Door(cuts=() if is_dialer else cuts)
+    door.let_in(cuts=cuts if is_dialer else ())
+    assert not door.connector.pieces
+    door.close()
+
+
+def test_over_ipv6() -> None:
+    door = Door("::1")
+    door.let_in()
+    door.close()
+
+
+@pytest.mark.parametrize("text", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" * 9, b"x" * 100_000])
+def test_garbage_is_dropped_unread_and_reported_once(
+    door: Door, capsys: pytest.CaptureFixture[str], text: bytes
+) -> None:
+    for _ in range(3):
+        with door.connect() as rude:
+            with contextlib.suppress(ConnectionError):  # dropped before all was sent
+                rude.sendall(text)
+            assert is_closed_by_peer(rude)
+    door.let_in()
+    expected = "dropped a connection from 127.0.0.1: it does not speak this protocol\n"
+    assert capsys.readouterr().err == f"horovod: init: {expected}"
+
+
+def test_scanners_and_half_open_connections(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2, 12):
+        with door.connect(f"127.0.0.{number}") as scanner:
+            scanner.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", number % 2, 0)
+            )
+    silent = door.connect()
+    door.let_in()
+    silent.close()
+    assert "127.0.0.9" not in capsys.readouterr().err  # a rank that has found a better address
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_silence_and_trickles_end_at_the_deadline(
+    door: Door, capsys: pytest.CaptureFixture[str], is_slow: bool
+) -> None:
+    with door.connect() as silent:
+        silent.settimeout(0.1)
+        read_exactly(silent, PROTOCOL.challenge_bytes)
+        sent = PROTOCOL.magic + bytes(1000)
+        for byte in sent:
+            try:
+                if is_slow:
+                    silent.send(bytes((byte,)))
+                if not silent.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("still connected")
+    door.let_in()
+    assert "127.0.0.1: no answer within 2 s" in capsys.readouterr().err
+
+
+def test_another_secret(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+    dialled = dial(door.route, secret=b"t" * 32)
+    assert "it does not know the job's secret" in dialled.reasons[door.route]
+    door.let_in()
+    assert "it does not know the job's secret" in capsys.readouterr().err
+
+
+def test_a_hello_cannot_be_replayed(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
+    with door.connect() as first:
+        hello = hello_to(first, door.route)
+        first.sendall(hello)
+        assert read_exactly(first, PROTOCOL.reply_bytes)[0] == Verdict.WELCOME
+    with door.connect() as second:
+        second.sendall(hello)
+        assert is_closed_by_peer(second)
+    door.let_in()
+    assert "it does not know the job's secret" in capsys.readouterr().err
+
+
+def test_many_unauthenticated_peers_make_room_for_a_rank(
+    door: Door, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    door.listener._unauthenticated.most = 8
+    monkeypatch.setattr(listening, "_HANDSHAKE_TIMEOUT_S", 60.0)
+    crowd = [door.connect() for _ in range(100)]
+    door.let_in()
+    for each in crowd:
+        each.close()
+    assert capsys.readouterr().err.count("too many others have come since") == 1
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ({"link": Link(Purpose.DATA, 0, 3, 7)}, "another rank of this job is there"),
+        ({"context": b"d" * 32}, "in another bootstrap"),
+        ({"rank": 2}, "does not expect this rank"),
+        ({"link": Link(Purpose.NEWS, 0, 3, 0)}, "does not expect this rank"),
+        ({"link": Link(Purpose.DATA, 0, 4, 0)}, "does not expect this rank"),
+    ],
+)
+def test_other_ranks_of_the_job_get_the_reason_and_are_not_reported(
+    door: Door, capsys: pytest.CaptureFixture[str], details: dict[str, object], reason: str
+) -> None:
+    dialled = dial(door.route, **details)  # type: ignore[arg-type]
+    assert reason in dialled.reasons[door.route]
+    door.let_in()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_leaves_before_it_takes_the_link_may_come_again(door: Door) -> None:
+    for _ in range(3):
+        with door.connect() as fickle:
+            fickle.sendall(hello_to(fickle, door.route))
+            assert read_exactly(fickle, PROTOCOL.reply_bytes)[0] == Verdict.WELCOME
+    door.let_in()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.binary(min_size=1, max_size=400), has_magic=st.booleans())
+def test_any_bytes(data: bytes, has_magic: bool) -> None:
+    door = Door()
+    with door.connect() as rude:
+        rude.sendall(PROTOCOL.magic * has_magic + data)
+        with contextlib.suppress(OSError):  # it is dropped already
+            rude.shutdown(socket.SHUT_WR)
+        assert is_closed_by_peer(rude)
+    door.let_in()
+    door.close()
+
+
+Impostor = Callable[[Callable[[socket.socket], None]], Route]
+
+
+@pytest.fixture
+def impostor() -> Iterator[Impostor]:
+    """Listens in place of rank 0 for one connection, and does what the test wants."""
+    threads = []
+
+    def listen(act: Callable[[socket.socket], None]) -> Route:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def serve() -> None:
+            with listener, listener.accept()[0] as connected:
+                act(connected)
+                is_closed_by_peer(connected)
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+        return Route("127.0.0.1", listener.getsockname()[1])
+
+    yield listen
+    for thread in threads:
+        thread.join(30)
+
+
+def test_a_listener_that_reflects_our_proof_is_refused(impostor: Impostor) -> None:
+    def reflect(connected: socket.socket) -> None:
+        connected.sendall(Listener(PROTOCOL, SECRET).opening)
+        hello = read_exactly(connected, PROTOCOL.hello_bytes)
+        connected.sendall(bytes((Verdict.WELCOME,)) + hello[-PROOF_BYTES:])
+
+    route = impostor(reflect)
+    assert dial(route).reasons == {route: "it does not know the job's secret"}
+
+
+def test_a_listener_that_relays_to_the_right_rank_is_refused(
+    door: Door, impostor: Impostor
+) -> None:
+    """The claims name the dialled address, which is not that of the rank."""
+
+    def relay(connected: socket.socket) -> None:
+        with door.connect() as onward:
+            connected.sendall(read_exactly(onward, PROTOCOL.challenge_bytes))
+            hello_bytes = PROTOCOL.hello_bytes
+            onward.sendall(read_exactly(connected, hello_bytes))
+            connected.sendall(read_exactly(onward, PROTOCOL.reply_bytes))
+
+    route = impostor(relay)
+    assert "in another bootstrap" in dial(route).reasons[route]
+    door.let_in()
+
+
+@pytest.mark.parametrize("text", [b"SSH-2.0-OpenSSH\r\n" * 9, b""])
+def test_services_of_others_are_no_ranks(
+    impostor: Impostor, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    monkeypatch.setattr(dialing, "_ANSWER_TIMEOUT_S", 0.3)
+    route = impostor(lambda connected: connected.sendall(text))
+    expected = "does not speak this protocol" if text else "no answer within 0.3 s"
+    assert expected in dial(route).reasons[route]
+
+
+def test_the_first_address_that_authenticates_wins(door: Door, impostor: Impostor) -> None:
+    mute = impostor(lambda connected: None)
+    other = impostor(lambda connected: connected.sendall(b"x" * 100))
+    connector = Connector()
+    dialer = RankDialer(connector, 1, SECRET, CONTEXT)
+    dialled = PeerDial(dialer, [LINK_TO_0], [other, mute, door.route])
+    while dialled.missing:
+        dialled.advance()
+        connector.step(min(dialled.wait_s(), 0.1))
+    assert dialled.is_settled
+    (made,) = dialled.made.values()
+    assert made.socket.getpeername() == door.route.target
+    made.socket.close()
+    connector.close()
+
+
+def test_many_dead_addresses_are_tried_a_few_at_a_time(
+    door: Door, impostor: Impostor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialing, "_MAX_AT_ONCE", 2)
+    monkeypatch.setattr(dialing, "_STAGGER_S", 0.0)
+    monkeypatch.setattr(dialing, "_CONTACT_S", 0.0)
+    monkeypatch.setattr(dialing, "_ANSWER_TIMEOUT_S", 0.2)
+    mute = [impostor(lambda connected: None) for _ in range(5)]
+    connector = Connector()
+    dialled = PeerDial(RankDialer(connector, 1, SECRET, CONTEXT), [LINK_TO_0], [*mute, door.route])
+    dialled.advance()
+    assert len(dialled._under_way) == 2
+    assert dialled.wait_s() > 1  # nothing to do until one of them ends
+    while not dialled.is_settled:
+        dialled.advance()
+        assert len(dialled._under_way) <= 2
+        connector.step(min(dialled.wait_s(), 0.1))
+    connector.close()
+    assert not dialled.missing
+    assert set(mute[:4]) <= set(dialled.reasons) <= set(mute)
+    for each in dialled.made.values():
+        each.socket.close()
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::1", "fe80::1", "2001:db8::7"])
+def test_claims_keep_addresses_of_both_families(host: str) -> None:
+    claims = claims_for(Route(host, 1))
+    assert Claims.from_bytes(claims.to_bytes()) == claims
+
+
+def test_unknown_purposes_and_verdicts_are_refused() -> None:
+    statement = claims_for(Route("10.0.0.1", 1)).to_bytes()
+    with pytest.raises(ProtocolError, match="unknown purpose 9"):
+        Claims.from_bytes(b"\x09" + statement[1:])
+    assert verdict_in(b"\x01") == Verdict.WELCOME
+    with pytest.raises(ProtocolError, match="its verdict is 9; expected 1 to 4"):
+        verdict_in(b"\x09")
+
+
+def test_a_rank_connects_among_many_other_peers(door: Door) -> None:
+    with ThreadPoolExecutor(8) as pool:
+
+        def disturb(number: int) -> None:
+            with door.connect() as rude:
+                rude.sendall(bytes([number]) * 50)
+                is_closed_by_peer(rude)
+
+        disturbing = [pool.submit(disturb, number) for number in range(40)]
+        for each in disturbing:
+            each.result(30)
+        door.let_in()

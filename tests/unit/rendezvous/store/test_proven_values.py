@@ -1,0 +1,77 @@
+"""Values in a store that strangers may write to."""
+
+from __future__ import annotations
+
+import pytest
+from worlds import SECRET, MemoryStore
+
+from horovod.rendezvous.store import proven_values as proven
+from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
+
+VALUE = bytes(range(250))
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """With three chunks of ``VALUE``, 100 bytes each at most, under ``key``."""
+    monkeypatch.setattr(proven, "_CHUNK_BYTES", 100)
+    made = MemoryStore()
+    ProvenValues(made, SECRET, b"role").put("key", VALUE)
+    return made
+
+
+def take(store: MemoryStore, key: str = "key", role: bytes = b"role") -> bytes | None:
+    return ProvenValues(store, SECRET, role).take(key, 0.0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 99, 100, 101, 250])
+def test_what_was_put_is_taken(store: MemoryStore, length: int) -> None:
+    ProvenValues(store, SECRET, b"role").put("other", VALUE[:length])
+    assert take(store, "other") == VALUE[:length]
+    assert take(store) == VALUE
+    assert take(store, "nothing") is None
+
+
+def test_every_flipped_bit_is_refused(store: MemoryStore) -> None:
+    for key, value in list(store._values.items()):
+        for position in range(8 * len(value)):
+            flipped = bytearray(value)
+            flipped[position // 8] ^= 1 << position % 8
+            store.set(key, bytes(flipped))
+            with pytest.raises(UnprovenError):
+                take(store)
+        store.set(key, value)
+    assert take(store) == VALUE
+
+
+def test_a_chunk_that_is_left_out_is_missed(store: MemoryStore) -> None:
+    del store._values["key/1"]
+    with pytest.raises(UnprovenError):
+        take(store)
+
+
+def test_chunks_of_another_value_under_the_same_key_are_refused(store: MemoryStore) -> None:
+    first = dict(store._values)
+    ProvenValues(store, SECRET, b"role").put("key", VALUE[::-1])
+    store.set("key/0", first["key/0"])
+    with pytest.raises(UnprovenError):
+        take(store)
+
+
+def test_a_value_counts_under_its_key_in_its_role_only(store: MemoryStore) -> None:
+    for number in ("", "/0", "/1"):
+        store.set(f"key/1{number}", store.get(f"key{number}", 0))
+        store.set(f"another{number}", store.get(f"key{number}", 0))
+    for taken in ("key/1", "another"):
+        with pytest.raises(UnprovenError):
+            take(store, taken)
+    ProvenValues(store, SECRET, b"role").put("key", VALUE)
+    with pytest.raises(UnprovenError):
+        take(store, role=b"another role")
+
+
+@pytest.mark.parametrize("text", [b"", b"short", bytes(35), bytes(36), bytes(200)])
+def test_what_strangers_write_is_refused(store: MemoryStore, text: bytes) -> None:
+    store.set("key", text)
+    with pytest.raises(UnprovenError):
+        take(store)
