@@ -21,7 +21,7 @@ from typing import Any
 import made_reports
 import pytest
 
-from horovod.core import process_sets
+from horovod.core import agreement
 from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields
 from horovod.core.base.own_files import OwnFolder
 from horovod.core.base.rank_info import RankInfo
@@ -106,7 +106,7 @@ def frames(data: bytes, _: Path) -> None:
         elif frame.kind == Kind.PLAN:
             plan_of(frame.fields)
         elif frame.kind == Kind.START:
-            frame.fields.each("places", spec_of)
+            frame.fields.each("workers", spec_of)
 
 
 def sides(protocol: Protocol, statement: bytes) -> tuple[Listener, Dialer]:
@@ -236,8 +236,8 @@ def reported(data: bytes, _: Path) -> None:
 
 
 def process_sets_agree(data: bytes, _: Path) -> None:
-    process_sets._proposal_in(1, data)
-    process_sets._groups_in(1, data, 2)
+    agreement._proposal_in(1, data)
+    agreement.groups_in(1, data, 2)
 
 
 def agent(data: bytes, _: Path) -> None:
@@ -264,7 +264,7 @@ PARSERS: Mapping[str, Parser] = {
     "frames": Parser(
         of(
             encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"places": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
+            encode_json(Kind.START, {"workers": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,

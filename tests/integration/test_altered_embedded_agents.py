@@ -1,4 +1,4 @@
-"""An attacker between a launcher and its embedded agents: an error; altered data is not used."""
+"""An attacker on the path between a launcher and its agents: an error, and nothing of it is run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TO_AGENT, TO_LAUNCHER = 0, 1
 
 
 class Proxy:
-    """Forwards connections and flips a bit of one byte in one direction of each.
+    """Passes on connections, and flips a bit of one byte of one direction of each.
 
-    ``where`` is the byte's position in the stream, or bytes that begin with it.
+    ``where`` is the byte's position in the stream, or what begins with it.
     """
 
     def __init__(self, agent: tuple[str, int], direction: int, where: int | bytes) -> None:
@@ -58,7 +58,7 @@ class Proxy:
     def _pass_on(self, launcher: socket.socket, agent: socket.socket) -> None:
         targets = {launcher: (agent, TO_AGENT), agent: (launcher, TO_LAUNCHER)}
         passed = 0
-        while agent in targets:  # when it ends, all end
+        while agent in targets:  # its end is that of all
             for source in select.select(list(targets), [], [])[0]:
                 target, direction = targets[source]
                 data = source.recv(1 << 16)
@@ -120,16 +120,16 @@ def marked(path: Path, mark: bytes) -> Any:
 )
 def test_a_flipped_bit(tmp_path: Path, direction: int, where: int | str, reason: str) -> None:
     witness = tmp_path / "witness"
-    # The mark itself is no parameter: pytest puts parameters into the environment, which is sent.
+    # Not the mark itself as a parameter: the plan has the environment, which has those of a test.
     with proxied(direction, where if isinstance(where, int) else MARK) as (proxy, agent, secret):
-        # Before the agent has the plan it knows only the machine's name.
+        # Before the plan has come the agent knows no other name than the machine's.
         host = rf"(node/a|{os.uname().nodename})"
         with pytest.raises(RuntimeError, match=rf"{host}(.|\n)*{reason}"):
             call(marked(witness, MARK), {"node/a": proxy}, secret)
         assert proxy.has_flipped
         if direction == TO_AGENT and "record" in reason:
-            assert agent.wait() == 1  # an engine may restart it
-    # Only if the answer was lost.
+            assert agent.wait() == 1  # an engine may start it again
+    # Only if it was the answer that did not arrive.
     assert witness.exists() == (direction == TO_LAUNCHER and where == "mark")
 
 

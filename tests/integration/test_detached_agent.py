@@ -94,7 +94,7 @@ def start_of(line: str, store: tuple[str, int]) -> list[bytes]:
         reconnect_timeout_s=60.0,
     )
     place = spec_fields(WorkerSpec(7, SLOT, {}))
-    return [encode_json(Kind.PLAN, fields_of(plan)), encode_json(Kind.START, {"places": [place]})]
+    return [encode_json(Kind.PLAN, fields_of(plan)), encode_json(Kind.START, {"workers": [place]})]
 
 
 def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bridge]) -> None:

@@ -1,4 +1,4 @@
-"""Jobs on embedded agents, which another engine starts; here the test does."""
+"""Jobs on embedded agents, which another engine has started: here the test itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ import sys
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 name, secret = sys.stdin.readline().split()
 with EmbeddedAgent("127.0.0.1", bytes.fromhex(secret), launcher="127.0.0.1",
-           environment={"AGENT": name}) as agent:
+           environment={"GUEST": name}) as agent:
     print(agent.address[1], flush=True)
     sys.exit(agent.wait())
 """
@@ -54,7 +54,7 @@ def two_agents(secret: bytes) -> Iterator[dict[str, EmbeddedAgent]]:
     with ExitStack() as agents:
         yield {
             f"node/{name}": agents.enter_context(
-                EmbeddedAgent(HERE, secret, launcher=HERE, environment={"AGENT": name})
+                EmbeddedAgent(HERE, secret, launcher=HERE, environment={"GUEST": name})
             )
             for name in ("a", "b")
         }
@@ -82,20 +82,20 @@ def two_engines(secret: bytes) -> Iterator[dict[str, Engine]]:
         yield engines
 
 
-def assignment_of_worker() -> tuple[Any, ...]:
+def position_of_worker() -> tuple[Any, ...]:
     import horovod.numpy as hvd
 
     hvd.init()
     sum_ = float(hvd.allreduce(np.array([hvd.rank() + 1.0]), op=hvd.Sum)[0])
-    names = os.environ["AGENT"], os.environ["HOROVOD_HOSTNAME"]
+    names = os.environ["GUEST"], os.environ["HOROVOD_HOSTNAME"]
     print("hello from", names[0])
     return hvd.rank(), hvd.local_rank(), hvd.local_size(), *names, sum_
 
 
-def test_a_job_on_embedded_agents(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_job_on_agents(capfd: pytest.CaptureFixture[str]) -> None:
     secret = os.urandom(32)
     with two_agents(secret) as agents:
-        found = call(assignment_of_worker, agents, secret)
+        found = call(position_of_worker, agents, secret)
         assert found == [(0, 0, 2, "a", "node", 3), (1, 1, 2, "b", "node", 3)]
         assert [agent.wait() for agent in agents.values()] == [0, 0]
     out, err = capfd.readouterr()
@@ -119,7 +119,7 @@ def test_the_error_of_a_rank(capfd: pytest.CaptureFixture[str]) -> None:
     assert "KeyError: 'of rank 1'" in capfd.readouterr().err
 
 
-def test_a_lost_agent_is_named() -> None:
+def test_an_agent_that_is_lost_is_named() -> None:
     def wait_for_an_end() -> None:
         import horovod.numpy as hvd
 
@@ -136,20 +136,20 @@ def test_a_lost_agent_is_named() -> None:
         call(wait_for_an_end, agents, secret)
 
 
-def test_unauthenticated_peers_are_refused() -> None:
+def test_strangers_are_not_let_in() -> None:
     with two_agents(os.urandom(32)) as agents:
         with pytest.raises(RuntimeError, match="could not connect to some embedded agents"):
-            call(assignment_of_worker, agents, os.urandom(32))
+            call(position_of_worker, agents, os.urandom(32))
         for agent in agents.values():
-            with socket.create_connection(agent.address) as peer:
-                peer.sendall(b"x" * 100)
-                while peer.recv(1000):  # its handshake, and then the end
+            with socket.create_connection(agent.address) as stranger:
+                stranger.sendall(b"x" * 100)
+                while stranger.recv(1000):  # its handshake, and then the end
                     pass
 
 
 def test_the_end_of_an_agent_ends_its_worker(tmp_path: Path) -> None:
     def hang() -> None:
-        Path(tmp_path, os.environ["AGENT"]).write_text(str(os.getpid()))
+        Path(tmp_path, os.environ["GUEST"]).write_text(str(os.getpid()))
         signal.pause()
 
     secret, file = os.urandom(32), Path(tmp_path, "b")
@@ -169,7 +169,7 @@ def test_the_end_of_the_engines_process_ends_agent_and_worker(
     tmp_path: Path, signum: signal.Signals
 ) -> None:
     def hang() -> None:
-        file = Path(tmp_path, os.environ["AGENT"])
+        file = Path(tmp_path, os.environ["GUEST"])
         file.with_suffix(".new").write_text(f"{os.getppid()} {os.getpid()}")
         file.with_suffix(".new").rename(file)
         signal.pause()
@@ -201,7 +201,7 @@ def test_an_elastic_job_gets_another_agent() -> None:
             book.write({name: FoundAgent(address) for name, address in addresses.items()})
 
     def task(node: str) -> None:
-        """Like an engine that restarts a failed task."""
+        """Like an engine that starts a failed task again."""
         for attempt in range(3):
             name = f"{node}/{attempt}"
             with EmbeddedAgent(HERE, secret, launcher=HERE, ends_with_failure=True) as agent:

@@ -34,7 +34,7 @@ __all__ = [
 CUDA = "libcuda.so.1"
 NCCL = "libnccl.so.2"
 
-# In the order of engine/control/request.h; numbered as in engine/backend/device_plane.h.
+# In the order of engine/core/collectives.h; numbered as in engine/backend/device_plane.h.
 _KINDS = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter", "join")
 ROUTES = {"auto": 0, "nccl": 1, "host": 2}
 

@@ -51,7 +51,7 @@ OP_NAMES = {
 
 
 class Kind(IntEnum):
-    """Collectives, numbered as in ``engine/control/request.h``."""
+    """Collectives, numbered as in ``engine/core/collectives.h``."""
 
     ALLREDUCE = 0
     ALLGATHER = 1

@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from horovod.core.base.checked import BadMessageError, printable
@@ -56,6 +57,7 @@ def decode_all(
     return found
 
 
+@dataclass
 class StoreAllgather:
     """One all-gather among ``ranks`` under ``key``, which is used once.
 
@@ -64,45 +66,36 @@ class StoreAllgather:
     it arrives.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        secret: bytes,
-        key: str,
-        rank: int,
-        ranks: Sequence[int],
-        deadline: Deadline,
-        *,
-        is_bootstrap: bool = False,
-        check: Callable[[bytes], InitError | None] | None = None,
-    ) -> None:
-        self.deadline = deadline
-        self._proven = ProvenValues(store, secret, _ROLE)
-        self._key = key
-        self._rank = rank
-        self._ranks = ranks
-        self._is_bootstrap = is_bootstrap
-        self._late = "did not arrive" if is_bootstrap else "stopped answering"
-        self._check = check
+    store: Store
+    secret: bytes = field(repr=False)
+    key: str
+    rank: int
+    ranks: Sequence[int]
+    deadline: Deadline
+    is_bootstrap: bool = field(default=False, kw_only=True)
+    check: Callable[[bytes], InitError | None] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._proven = ProvenValues(self.store, self.secret, _ROLE)
         self._values: dict[int, bytes] = {}
         self._is_published = False
         self._refused: set[str] = set()
 
     @property
     def _is_first(self) -> bool:
-        return self._rank == self._ranks[0]
+        return self.rank == self.ranks[0]
 
     def own_value(self) -> bytes | None:
         """The value that was last posted as this rank, maybe by another process; None if none."""
-        return self._take(str(self._rank), 0.0)
+        return self._take(str(self.rank), 0.0)
 
     def post(self, value: bytes) -> None:
         """Give ``value``."""
         if self._is_first:
-            self._values[self._rank] = value
-            if self._is_bootstrap:
+            self._values[self.rank] = value
+            if self.is_bootstrap:
                 self._put("here", _SECONDS.pack(self.deadline.remaining_s()))
-        self._put(str(self._rank), value)
+        self._put(str(self.rank), value)
 
     def fail(self, error: InitError) -> None:
         """Make the other ranks raise ``error``; does nothing after the end of the all-gather."""
@@ -123,7 +116,7 @@ class StoreAllgather:
             InitError: a rank failed or did not arrive before the deadline; the same on all ranks.
         """
         self.post(value)
-        if self._is_bootstrap and not self._is_first:
+        if self.is_bootstrap and not self._is_first:
             self._find_first()
         return self.wait()
 
@@ -156,15 +149,15 @@ class StoreAllgather:
 
     def _bad(self, name: str, field: str, found: object, expected: str) -> InitError:
         text = printable(reprlib.repr(found))
-        first = f"rank {self._ranks[0]}"
+        first = f"rank {self.ranks[0]}"
         error = BadMessageError(name, field, text, expected, first)
-        return InitError(f"init: {error}", ranks=self._ranks[:1])
+        return InitError(f"init: {error}", ranks=self.ranks[:1])
 
     def _absent_first(self, what: str) -> InitError:
         return InitError(
-            f"init: rank {self._ranks[0]} of {len(self._ranks)} {what} within "
+            f"init: rank {self.ranks[0]} of {len(self.ranks)} {what} within "
             f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
-            ranks=self._ranks[:1],
+            ranks=self.ranks[:1],
         )
 
     def _listen(self, wait_s: float) -> list[bytes] | None:
@@ -175,7 +168,7 @@ class StoreAllgather:
             return None
         self._is_published = True
         if answer[:1] == _FAILURE:
-            raise failure_from_bytes(answer[1:], f"rank {self._ranks[0]}")
+            raise failure_from_bytes(answer[1:], f"rank {self.ranks[0]}")
         return self._values_in(answer)
 
     def _values_in(self, answer: bytes) -> list[bytes]:
@@ -183,31 +176,32 @@ class StoreAllgather:
             values = [base64.b64decode(text, validate=True) for text in json.loads(answer[1:])]
         except (TypeError, ValueError, RecursionError) as error:
             raise self._bad("all", "values", str(error), "a list of values") from None
-        if answer[:1] != _VALUE or len(values) != len(self._ranks):
+        if answer[:1] != _VALUE or len(values) != len(self.ranks):
             found = f"{len(values)} behind {answer[:1]!r}"
-            raise self._bad("all", "values", found, f"{len(self._ranks)} behind {_VALUE!r}")
+            raise self._bad("all", "values", found, f"{len(self.ranks)} behind {_VALUE!r}")
         return values
 
     def _collect(self, wait_s: float) -> list[bytes] | None:
         until = Deadline(wait_s)
-        for rank in self._ranks:
+        for rank in self.ranks:
             if rank not in self._values:
                 value = self._take(str(rank), until.remaining_s())
                 if value is not None:
                     self._note(rank, value)
-                elif self._check is None:
+                elif self.check is None:
                     break  # the values of later ranks can be collected later
         self._check_failed()
-        if len(self._values) == len(self._ranks):
-            values = [self._values[rank] for rank in self._ranks]
+        if len(self._values) == len(self.ranks):
+            values = [self._values[rank] for rank in self.ranks]
             text = json.dumps([base64.b64encode(value).decode() for value in values])
             self._publish(_VALUE + text.encode())
             return values
         if self.deadline.has_passed:
-            missing = set(self._ranks) - set(self._values)
+            missing = set(self.ranks) - set(self._values)
+            late = "did not arrive" if self.is_bootstrap else "stopped answering"
             self._end(
                 InitError(
-                    f"init: {ranks_text(missing)} of {len(self._ranks)} {self._late} within "
+                    f"init: {ranks_text(missing)} of {len(self.ranks)} {late} within "
                     f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
                     ranks=missing,
                 )
@@ -215,7 +209,7 @@ class StoreAllgather:
         return None
 
     def _note(self, rank: int, value: bytes) -> None:
-        problem = self._check(value) if self._check else None
+        problem = self.check(value) if self.check else None
         if problem is not None:
             self._end(problem)
         self._values[rank] = value
@@ -234,11 +228,11 @@ class StoreAllgather:
         self._put("all", answer)
 
     def _put(self, name: str, value: bytes) -> None:
-        self._proven.put(f"{self._key}/{name}", value)
+        self._proven.put(f"{self.key}/{name}", value)
 
     def _take(self, name: str, wait_s: float) -> bytes | None:
         """The value under ``name`` if it comes in time. A value without a proof is ignored."""
-        key = f"{self._key}/{name}"
+        key = f"{self.key}/{name}"
         try:
             return self._proven.take(key, wait_s)
         except UnprovenError:
@@ -249,9 +243,9 @@ class StoreAllgather:
     def _refuse(self, name: str, key: str) -> None:
         if name in ("here", "all"):
             raise InitError(
-                f"init: rank {self._ranks[0]} does not know the job's secret that this process has "
+                f"init: rank {self.ranks[0]} does not know the job's secret that this process has "
                 "(_HOROVOD_SECRET_KEY)",
-                ranks=self._ranks[:1],
+                ranks=self.ranks[:1],
             )
         if name not in self._refused:
             self._refused.add(name)

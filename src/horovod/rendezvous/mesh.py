@@ -19,7 +19,7 @@ from horovod.rendezvous.base.authentication import derive_key
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.membership import HostMesh, Mesh, SetLinks, as_failure
 from horovod.rendezvous.capabilities import RankCapabilities, hosts_of, split_names
-from horovod.rendezvous.host.handshake import Claims
+from horovod.rendezvous.host.handshake import Claims, HostGroup
 from horovod.rendezvous.host.peer import join_mesh
 from horovod.rendezvous.host.root import host_mesh
 from horovod.rendezvous.identity.environment import ProcessInfo
@@ -84,11 +84,15 @@ def connect(
     said = (each.to_bytes() for each in ranks)
     object_key = derive_key(secret, b"objects", key.encode(), *said)
     claims = Claims(own.rank, own.size, generation, region_bytes)
+    members = next(host for host in hosts if own.rank in host)
+    host_key = f"{key}/host/{members[0]}"
+    group = HostGroup(claims, members, len(hosts) > 1, host_key, store, secret, deadline)
+    connect_host = host_mesh if own.rank == members[0] else join_mesh
     if len(hosts) == 1:
-        host = _connect_host(claims, hosts, store, secret, key, deadline)
+        host = connect_host(group)
         return _mesh(ranks, host, linker, SetLinks(), (), object_key)
     with linker.world_round(deadline) as attempt:
-        host = _connect_host(claims, hosts, store, secret, key, deadline)
+        host = connect_host(group)
         try:
             links, news = linker.connect_world(attempt)
         except BaseException:
@@ -173,21 +177,6 @@ def _warn_of_split(
             f"horovod: init: ranks on {name} cannot all share memory, being in different "
             f"containers or namespaces; these are connected by TCP: {shown}\n"
         )
-
-
-def _connect_host(
-    claims: Claims,
-    hosts: Sequence[Sequence[int]],
-    store: Store,
-    secret: bytes,
-    key: str,
-    deadline: Deadline,
-) -> HostMesh:
-    members = next(host for host in hosts if claims.rank in host)
-    connect_host = host_mesh if claims.rank == members[0] else join_mesh
-    with_bells = len(hosts) > 1
-    name = f"{key}/host/{members[0]}"
-    return connect_host(claims, members, with_bells, name, store, secret, deadline)
 
 
 def _mesh(

@@ -70,7 +70,6 @@ LABEL_DTYPE = np.dtype(
 )
 
 
-_HEAD_NUMBERS = ("written_ns", "written_epoch_ns", "lost")
 _LABEL_NUMBERS = ("id", "key", "process_set", "kind", "dtype", "op", "tensors")
 
 

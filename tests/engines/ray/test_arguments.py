@@ -69,7 +69,7 @@ def test_the_older_names_are_deprecated() -> None:
         ElasticRayExecutor(settings, gpus_per_slot=1)
 
 
-def test_a_key_is_written_once_and_for_nobody_else(tmp_path: Path) -> None:
+def test_a_key_is_written_once_for_this_user_alone(tmp_path: Path) -> None:
     file = tmp_path / "key"
     for text in ("first", "second"):
         RayExecutor.create_settings(ssh_identity_file=str(file), ssh_str=text)

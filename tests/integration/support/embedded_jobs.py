@@ -1,4 +1,4 @@
-"""Jobs with one worker on each of several embedded agents, in the test or in other processes."""
+"""Jobs of a worker on each of some embedded agents that the test, or a process of its own, runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from horovod.launch.run.function import run_call
 HERE = "127.0.0.1"
 
 
-class HasAddress(Protocol):
-    """An object that knows the address of an embedded agent."""
+class HasAgent(Protocol):
+    """Has the address of an embedded agent."""
 
     @property
     def address(self) -> tuple[str, int]: ...
 
 
-def call(function: Callable[[], Any], agents: Mapping[str, HasAddress], secret: bytes) -> list[Any]:
+def call(function: Callable[[], Any], agents: Mapping[str, HasAgent], secret: bytes) -> list[Any]:
     slots = positions_on(["node"] * len(agents))
     plan = JobPlan(
         slots=tuple(replace(slot, hostname=name) for slot, name in zip(slots, agents, strict=True)),

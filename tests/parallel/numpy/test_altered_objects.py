@@ -74,7 +74,7 @@ def flip(position: int) -> Callable[[Any], Any]:
     return change
 
 
-def in_spec_of_the_object(data: Any) -> Any:
+def in_place_of_the_object(data: Any) -> Any:
     """A pickle of the attacker's, as long as the one that it replaces."""
     pickled = cloudpickle.dumps(Canary())
     data[: len(pickled)] = np.frombuffer(pickled, np.uint8)
@@ -105,7 +105,7 @@ OBJECT = list(range(1000))
 @pytest.mark.parametrize(
     ("collective", "change"),
     [
-        ("broadcast_", in_spec_of_the_object),
+        ("broadcast_", in_place_of_the_object),
         ("broadcast_", flip(0)),
         ("broadcast_", flip(-1)),
         ("allgather", flip(4)),  # the length that the root announces: 2 ** 56 more
@@ -122,7 +122,7 @@ def test_broadcast(
 
 
 @pytest.mark.parametrize(
-    "change", [in_spec_of_the_object, flip(0), flip(4), flip(11), flip(-1)], ids=range(5)
+    "change", [in_place_of_the_object, flip(0), flip(4), flip(11), flip(-1)], ids=range(5)
 )
 @pytest.mark.parametrize("which", ["allgather_object.sz", "allgather_object.t"])
 def test_allgather(

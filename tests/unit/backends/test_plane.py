@@ -39,7 +39,7 @@ kind = pathlib:Path
 
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An installed package of somebody else's."""
+    """Another installed package with a data plane."""
     (tmp_path / "plane_of_ours.py").write_text(MODULE)
     information = tmp_path / "plane_of_ours-1.0.dist-info"
     information.mkdir()
@@ -52,13 +52,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("plane_of_ours", None)
 
 
-def test_a_package_of_somebody_else_brings_one() -> None:
+def test_another_package_brings_a_data_plane() -> None:
     backend = find_backend("mine")
     assert issubclass(backend, Backend)
     assert backend.__name__ == "Complete"
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     known = "another, broken, gloo, kind, lacking, mine, mpi, native"
     with pytest.raises(InitError, match=f"HOROVOD_CPU_OPERATIONS=ccl: .*known are {known}"):
         find_backend("ccl")
@@ -73,7 +73,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         ("kind", "pathlib:Path is no subclass of horovod.backends.Backend"),
     ],
 )
-def test_what_cannot_be_used_says_why(name: str, reason: str) -> None:
+def test_an_unusable_data_plane_gives_the_reason(name: str, reason: str) -> None:
     with pytest.raises(InitError, match=f"HOROVOD_CPU_OPERATIONS={name}: .*{reason}"):
         find_backend(name)
 

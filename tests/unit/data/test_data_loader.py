@@ -159,7 +159,7 @@ def test_closing_what_never_ran_is_nothing() -> None:
 def test_closing_gives_up_on_a_loader_that_never_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(data_loader_base, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(data_loader_base, "_JOIN_TIMEOUT_S", 0.1)
     release = threading.Event()
 
     class Stuck(AsyncNumbers):

@@ -108,7 +108,7 @@ def test_other_ranks_write_and_read_nothing(make, rank, path):
     assert state.step == 4
 
 
-def test_who_takes_the_spec_of_rank_zero_before_the_first_sync_reads(make, rank, path):
+def test_who_takes_the_place_of_rank_zero_before_the_first_sync_reads(make, rank, path):
     make(step=4).save(path)
     state = make(step=0)
     rank.number = 1

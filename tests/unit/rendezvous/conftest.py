@@ -1,4 +1,4 @@
-"""What every test of the mesh may ask for."""
+"""Fixtures for tests of the rendezvous."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def _open_descriptors() -> int:
 
 @pytest.fixture
 def nothing_leaks() -> Iterator[None]:
-    """Whatever a test opens is closed at its end, without help of the garbage collector."""
-    gc.collect()  # what earlier tests left must not be closed meanwhile
+    """A test must close all its descriptors, without the garbage collector."""
+    gc.collect()  # garbage of earlier tests must not be closed meanwhile
     before = _open_descriptors()
     yield
     assert _open_descriptors() == before

@@ -1,4 +1,4 @@
-"""Agreement through a store: all hear all, or all the same reason."""
+"""The all-gather through a store: all ranks get all values, or all the same error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from worlds import SECRET, MemoryStore, outcomes
 
 from horovod.errors import InitError
-from horovod.rendezvous import allgather as gathering
+from horovod.rendezvous import allgather as store_allgather
 from horovod.rendezvous.allgather import StoreAllgather
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.store import proven_values as proven
@@ -31,7 +31,7 @@ def round_of(
 
 
 @pytest.mark.parametrize("ranks", [[0], [0, 1], [3, 5, 9, 11]])
-def test_all_hear_all_in_order(ranks: list[int]) -> None:
+def test_all_get_all_values_in_order(ranks: list[int]) -> None:
     store = MemoryStore()
     said = [f"from {rank}".encode() + b"\0\xff" for rank in ranks]
     found = outcomes(
@@ -40,7 +40,7 @@ def test_all_hear_all_in_order(ranks: list[int]) -> None:
     assert found == [said] * len(ranks)
 
 
-def test_long_answers_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_values_are_sent_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proven, "_CHUNK_BYTES", 100)
     store = MemoryStore()
     said = [bytes([rank]) * 100 * rank + b"end" for rank in range(4)]
@@ -50,7 +50,7 @@ def test_long_answers_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_one_that_fails_fails_all_at_once(failing: int) -> None:
+def test_a_failed_rank_fails_all_at_once(failing: int) -> None:
     store = MemoryStore()
 
     def action(rank: int) -> list[bytes]:
@@ -61,13 +61,13 @@ def test_one_that_fails_fails_all_at_once(failing: int) -> None:
             raise error
         return mine.exchange(b"")
 
-    # Rank 3 never comes, and no rank waits for it.
+    # Rank 3 never arrives, and no rank waits for it.
     for outcome in outcomes(3, action):
         assert isinstance(outcome, InitError)
         assert (str(outcome), outcome.ranks, outcome.host) == ("it is raining", (7,), "there")
 
 
-def test_a_value_that_does_not_fit_is_refused_when_it_comes() -> None:
+def test_a_wrong_value_is_refused_when_it_arrives() -> None:
     store = MemoryStore()
 
     def check(value: bytes) -> InitError | None:
@@ -79,7 +79,7 @@ def test_a_value_that_does_not_fit_is_refused_when_it_comes() -> None:
     assert [str(outcome) for outcome in outcomes(2, action)] == ["one of us is odd"] * 2
 
 
-def test_who_is_missing_is_named_by_all() -> None:
+def test_all_name_the_missing_ranks() -> None:
     store = MemoryStore()
     found = outcomes(
         3, lambda rank: round_of(store, rank, list(range(5)), timeout_s=0.3).exchange(b"")
@@ -88,13 +88,13 @@ def test_who_is_missing_is_named_by_all() -> None:
     assert [str(outcome) for outcome in found] == [expected] * 3
 
 
-def test_without_the_first_rank_the_others_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "_GRACE_S", 0.1)
+def test_without_the_first_rank_the_others_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_allgather, "_GRACE_S", 0.1)
     with pytest.raises(InitError, match=r"rank 0 of 2 stopped answering within 0.1 s"):
         round_of(MemoryStore(), 1, [0, 1], timeout_s=0.1).exchange(b"")
 
 
-def test_a_message_without_the_secret_counts_as_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_without_a_proof_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     store = MemoryStore()
     first = round_of(store, 0, [0, 1])
     first.post(b"zero")
@@ -106,7 +106,7 @@ def test_a_message_without_the_secret_counts_as_none(capsys: pytest.CaptureFixtu
     assert first.poll(0.0) == [b"zero", b"one"]
 
 
-def test_a_message_counts_only_where_it_belongs() -> None:
+def test_a_value_is_valid_under_its_key_only() -> None:
     store = MemoryStore()
     round_of(store, 2, [0, 1, 2]).post(b"two")
     store.set("key/1", store.get("key/2", 0))
@@ -115,9 +115,9 @@ def test_a_message_counts_only_where_it_belongs() -> None:
     assert first.poll(0.0) is None
 
 
-def test_a_first_rank_without_the_secret_is_not_believed() -> None:
+def test_a_first_rank_without_the_secret_is_refused() -> None:
     store = MemoryStore()
-    forger = proven.ProvenValues(store, b"t" * 32, b"horovod gathering")
+    forger = proven.ProvenValues(store, b"t" * 32, b"horovod allgather")
     forger.put("key/all", b'+["", ""]')
     with pytest.raises(InitError, match="rank 0 does not know the job's secret"):
         round_of(store, 1, [0, 1]).exchange(b"")

@@ -1,4 +1,4 @@
-"""``meet``: where store and secret come from, and that the connection is used again."""
+"""``meet``: the sources of store and secret, and the reuse of the connection."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def environment(rank: int, size: int, server: StoreServer) -> dict[str, str]:
     }
 
 
-def test_processes_meet_three_times_over_one_connection() -> None:
+def test_processes_form_three_worlds_over_one_store_connection() -> None:
     with StoreServer(SECRET) as server:
         running = [
             subprocess.Popen(

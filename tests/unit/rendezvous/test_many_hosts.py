@@ -1,4 +1,4 @@
-"""A host per process, up to 64 of them: all connect to all at once."""
+"""Up to 64 hosts, each a process: all connect to all at once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# The ranks are forks of one process that has imported everything; started one by one, they would
-# spend most of the time on imports.
+# The ranks are forks of one process after its imports, which would take most of the time.
 SCRIPT = """
 import os, sys, time
 from horovod.rendezvous.store.client import StoreClient

@@ -1,4 +1,4 @@
-"""Ranks that meet, and what each of them holds afterwards."""
+"""The mesh of one host: what each rank has afterwards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_all_share_one_region(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_everybody_holds_a_pidfd_of_everybody_else(size: int) -> None:
+def test_each_rank_has_a_pidfd_of_each_other_rank(size: int) -> None:
     store = MemoryStore()
     world = meshes(size, lambda rank: join(rank, size, store))
     for rank, mesh in enumerate(world):
@@ -50,7 +50,7 @@ def test_everybody_holds_a_pidfd_of_everybody_else(size: int) -> None:
     close(world)
 
 
-def test_descriptors_go_in_several_messages_where_one_is_too_small(
+def test_many_descriptors_are_sent_in_several_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mesh_root, "MAX_FDS_PER_MESSAGE", 2)
@@ -93,7 +93,7 @@ def test_without_any_shared_memory_both_reasons_are_given(monkeypatch: pytest.Mo
         join(0, 1, MemoryStore())
 
 
-def test_without_pidfds_the_mesh_still_comes_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pidfds_there_is_still_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh_root, "open_pidfd", lambda pid: -1)
     store = MemoryStore()
     world = meshes(3, lambda rank: join(rank, 3, store))

@@ -1,4 +1,4 @@
-"""Worlds of several hosts, which here are groups of threads that are told not to share memory."""
+"""Worlds of several hosts, which are groups of threads here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def close(world: list[Mesh]) -> None:
 
 
 def ends(fd: int) -> tuple[object, object]:
-    """Both addresses of a connection, and that it is as the engine wants it."""
+    """Both addresses of a connection, which must be as the engine expects it."""
     assert not os.get_blocking(fd)
     assert not os.get_inheritable(fd)
     duplicate = socket.socket(fileno=os.dup(fd))
@@ -52,7 +52,7 @@ def ends(fd: int) -> tuple[object, object]:
 
 
 def check_pairs(layout: Sequence[Sequence[int]], links: dict[int, SetLinks]) -> None:
-    """Every descriptor's other end is where the plan says, and used for the same thing."""
+    """The other end of every descriptor is at the planned rank and has the same purpose."""
     host_of = {rank: index for index, host in enumerate(layout) for rank in host}
     here = {}
     there = {}
@@ -118,7 +118,7 @@ def test_names_say_where_each_rank_is() -> None:
     close(world)
 
 
-def test_further_sets_get_connections_of_their_own() -> None:
+def test_further_sets_get_their_own_connections() -> None:
     layout = [[0, 1], [2, 3], [4]]
     world = world_of(layout)
     for members in ([1, 2, 3, 4], [0, 4], [1, 2, 3, 4]):
@@ -151,7 +151,7 @@ def test_links_notice_a_silent_peer_within_the_timeout() -> None:
     close(world)
 
 
-def test_only_the_interfaces_asked_for_are_used() -> None:
+def test_only_the_named_interfaces_are_used() -> None:
     world = world_of([[0], [1]], interfaces=["lo"])
     assert all(
         pair[0] in ("127.0.0.1", "::1")
@@ -167,7 +167,7 @@ def test_only_the_interfaces_asked_for_are_used() -> None:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    """Every rank listens at this address alone."""
+    """Every rank listens at this address only."""
 
     def addresses(interfaces: Sequence[str]) -> list[Address]:
         return [Address(host, 128 if ":" in host else 8, "lo")]
@@ -194,7 +194,7 @@ def test_dead_addresses_before_the_good_one_do_not_matter(monkeypatch: pytest.Mo
 
 
 class OneWay:
-    """``rank`` cannot connect to anybody, or nobody to it."""
+    """``rank`` cannot connect to other ranks, or they cannot connect to it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *blocked: tuple[int, int]) -> None:
         self._blocked = blocked
@@ -319,7 +319,7 @@ def test_a_rank_that_fails_on_its_host_fails_the_other_hosts(
     assert [str(outcome) for outcome in found] == ["init: no memory on this host"] * 3
 
 
-def test_ranks_of_one_name_that_cannot_share_memory_are_told_so(
+def test_a_host_name_with_separate_memories_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     close(world_of([[0], [1]]))
@@ -330,7 +330,7 @@ def test_ranks_of_one_name_that_cannot_share_memory_are_told_so(
 
 
 def test_a_silent_pair_is_reset_at_once() -> None:
-    """A closed descriptor at one end is seen at the other: nothing else holds the connection."""
+    """A closed descriptor at one end ends the connection, since no other one holds it."""
     world = world_of([[0], [1]])
     ((_, fd, _),) = world[1].links.control
     with socket.socket(fileno=fd) as mine:

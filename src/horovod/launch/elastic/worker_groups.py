@@ -120,17 +120,17 @@ class WorkerGroups:
         extra = {**self._plan.extra_environment, **_elastic(number)}
         if self._elastic.job_id:
             extra["_HOROVOD_RECONNECT_TIMEOUT"] = f"{self._reconnect_timeout_s:g}"
-        place = WorkerSpec(number, rank_info, extra)
+        spec = WorkerSpec(number, rank_info, extra)
         if self._here is not None and self._on_this_machine(rank_info.hostname):
             self._groups[number] = self._here
-            self._here.start_worker(place)
+            self._here.start_worker(spec)
             return
         connection = self._connections.get(rank_info.hostname) or self._connect(rank_info.hostname)
         if connection.group.is_connected:
             self._groups[number] = connection.group
-            connection.group.start_worker(place)
+            connection.group.start_worker(spec)
         else:
-            connection.waiting[number] = place
+            connection.waiting[number] = spec
 
     def end(self, number: int, *, is_urgent: bool) -> bool:
         """End a worker; false if there is no process: it waits for its host, or has ended."""
@@ -206,10 +206,10 @@ class WorkerGroups:
         known = {number for number, other in self._groups.items() if other is group}
         waiting, connection.waiting = connection.waiting, {}
         self.has_found = self.has_found or bool(found & (known | waiting.keys()))
-        for number, place in waiting.items():
+        for number, spec in waiting.items():
             self._groups[number] = group
             if number not in found:
-                group.start_worker(place)
+                group.start_worker(spec)
         ending, connection.ending = connection.ending, set()
         for number in ending & found:
             group.end_worker(number)

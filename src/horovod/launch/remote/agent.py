@@ -292,9 +292,9 @@ class Agent:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
             fields = frame.fields
-            places = fields.each("places", spec_of)
+            specs = fields.each("workers", spec_of)
             fields.close()
-            self._start(self._plan, places)
+            self._start(self._plan, specs)
         elif frame.kind == Kind.TAKEN:
             if not 0 <= frame.number <= self.unacknowledged[frame.stream]:
                 expected = f"at most {self.unacknowledged[frame.stream]}"
@@ -312,11 +312,11 @@ class Agent:
             self._group.forget(frame.worker)
             self._forget_closed()
 
-    def _start(self, plan: HostPlan, places: Sequence[WorkerSpec]) -> None:
+    def _start(self, plan: HostPlan, specs: Sequence[WorkerSpec]) -> None:
         if self.is_ending or not (self._is_prepared or self._prepare(plan)):
             return
-        for place in places:
-            self._group.start_worker(place)
+        for spec in specs:
+            self._group.start_worker(spec)
         adopt_orphans()
 
     def _prepare(self, plan: HostPlan) -> bool:

@@ -140,7 +140,7 @@ class RemoteWorkerGroup:
     def ranks(self) -> list[int]:
         """The ranks of the host's workers, started or not, in order."""
         started = [worker.rank_info for worker in self.workers.values()]
-        awaited = [place.rank_info for place in self._awaited.values()]
+        awaited = [spec.rank_info for spec in self._awaited.values()]
         return sorted(slot.rank for slot in started + awaited)
 
     @property
@@ -182,10 +182,10 @@ class RemoteWorkerGroup:
         """
         self._has_plan = True
 
-    def start_worker(self, place: WorkerSpec) -> None:
+    def start_worker(self, spec: WorkerSpec) -> None:
         """See ``WorkerGroup``; needs ``prepare`` before."""
-        self._awaited[place.number] = place
-        fields = {"places": [spec_fields(place)]}
+        self._awaited[spec.number] = spec
+        fields = {"workers": [spec_fields(spec)]}
         self._send_in_order(iter((encode_json(Kind.START, fields),)))
 
     def end_worker(self, number: int) -> None:

@@ -1,1 +1,1 @@
-"""``horovod.run`` and ``run_elastic``: a function on many processes."""
+"""``horovod.run``: calls a function in many processes."""

@@ -1,4 +1,4 @@
-"""What ``horovod.run`` raises: which failure was the first, and how it reads. Pure functions."""
+"""The errors of ``horovod.run``: the first failure, and its text. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from horovod.launch.workers.processes import describe_exit
 __all__ = ["elastic_error", "job_error", "unpickling_error"]
 
 _BEGINNING = "Horovod detected that one or more processes exited with an error; "
-# Failures of other ranks are mentioned in one line each, so many at most.
+# Failures of at most so many other ranks are mentioned, in one line each.
 _MOST_OTHERS = 8
 _LINE_LENGTH = 300
-# What the launcher advises, in the caller's words.
+# The launcher's options in its advice, and the parameters of ``horovod.run``.
 _PARAMETERS = {
     "--min-np": "min_num_proc",
     "--elastic-timeout": "HOROVOD_ELASTIC_TIMEOUT",
@@ -26,10 +26,10 @@ _PARAMETERS = {
 
 
 def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> RuntimeError:
-    """The error for a job without all its results; ``failures`` are what the ranks told, by rank.
+    """The error for a job without all results; ``failures`` are the ranks' reports, by rank.
 
-    A rank that ended without a word and was the first that the launcher saw is taken for the cause:
-    what others tell then is mostly that they have lost it. Else the one that failed first is.
+    If the rank whose end the launcher saw first has left no report, it is the cause: the others
+    have mostly lost it. Otherwise the rank that failed first is the cause.
     """
     if outcome.has_lost_host:
         return RuntimeError(_why_ended(outcome))
@@ -51,18 +51,18 @@ def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> Runtim
 
 
 def elastic_error(outcome: JobOutcome, failure: Failure | None) -> RuntimeError:
-    """The error for an elastic job; ``failure`` is what the worker told that it is about."""
+    """The error for an elastic job; ``failure`` is the report of the failed worker."""
     text = _why_ended(outcome)
     if failure is None or outcome.rank_info is None:
         return RuntimeError(text)
-    who = f"rank {outcome.rank_info.rank} on {outcome.rank_info.hostname}"
-    error = RuntimeError(f"{text}\n{who} {failure.what}\n\n{failure.traceback.rstrip()}")
+    rank = f"rank {outcome.rank_info.rank} on {outcome.rank_info.hostname}"
+    error = RuntimeError(f"{text}\n{rank} {failure.what}\n\n{failure.traceback.rstrip()}")
     error.__cause__ = failure.exception()
     return error
 
 
 def unpickling_error(rank: int, error: Exception) -> RuntimeError:
-    """The error for a result that has arrived and cannot be read here."""
+    """The error for a result that this process cannot unpickle."""
     return RuntimeError(
         f"{_BEGINNING}no process failed, but the result of rank {rank} cannot be unpickled by the "
         f"caller: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The parameters of ``horovod.run`` that are about workers that come and go."""
+"""The parameters of ``horovod.run`` for elastic jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ELASTIC_PARAMETERS = ("max_num_proc", "reset_limit", "cooldown_range")
 
 
 def is_elastic_run(values: Mapping[str, Any]) -> bool:
-    """Whether the arguments of ``horovod.run`` ask for a job that shrinks and grows.
+    """Whether the arguments of ``horovod.run`` describe an elastic job.
 
     Raises:
         ValueError: such a job cannot be what else is asked for.
@@ -34,7 +34,7 @@ def is_elastic_run(values: Mapping[str, Any]) -> bool:
 def elastic_plan(
     values: Mapping[str, Any], process_count: int, hosts: tuple[HostSlots, ...]
 ) -> ElasticPlan:
-    """The job that the arguments ask for, which ``is_elastic_run`` has let pass.
+    """The elastic plan of arguments that ``is_elastic_run`` has checked.
 
     Raises:
         ValueError: they contradict each other, or a value is out of its range.

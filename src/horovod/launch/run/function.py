@@ -1,9 +1,8 @@
-"""``horovod.run``: a function on many processes, its results by rank.
+"""``horovod.run``: calls a function in many processes and returns the results by rank.
 
-The caller packs the call (``call.py``), starts the launcher as one child process
-(``supervisor.py``) and waits for it. Nothing of the calling process is changed: no signal handler,
-no environment variable, no child of its own is touched. So any thread of a script, a test or a
-notebook may call.
+The caller pickles the call (``call.py``), starts the launcher as one child process
+(``supervisor.py``) and waits for it. The calling process keeps its signal handlers, environment and
+children, so any thread of a script, a test or a notebook may call.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def run(
 
 
 def run_as_given(given: dict[str, Any], variables: Mapping[str, str] | None = None) -> list[Any]:
-    """``run`` for its arguments by name, of processes that get these ``variables`` on top."""
+    """``run`` with its arguments by name; the processes also get these ``variables``."""
     function, arguments = given.pop("func"), tuple(given.pop("args"))
     keywords = given.pop("kwargs") or {}
     if not callable(function):
@@ -148,7 +147,7 @@ def call_like_here(
     kwargs: Mapping[str, Any],
     options: RunOptions,
 ) -> Call:
-    """A call in processes that see this one's arguments and, with its interpreter, modules."""
+    """A call in processes with this one's ``sys.argv`` and, if they run its Python, search path."""
     search_path = tuple(sys.path) if options.is_same_python else None
     return Call(function, args, dict(kwargs), tuple(sys.argv), search_path)
 
@@ -181,7 +180,7 @@ def run_call(
     agents: AgentDirectory | None = None,
     complete: Callable[[JobPlan], JobPlan] = lambda plan: plan,
 ) -> list[Any]:
-    """The results of ``call`` by rank; see ``run`` for what it raises.
+    """The results of ``call`` by rank; raises as ``run`` does.
 
     The launcher, and so the workers, have ``environ`` and write to the descriptors ``streams``, by
     default those of this process. A plan without a command runs on the Python of each agent. An

@@ -1,8 +1,8 @@
-"""``horovod.run`` by ``mpirun``: the call and the answers go through a store that the caller keeps.
+"""``horovod.run`` by ``mpirun``: call and answers go through a store in the caller's process.
 
-Where it is, with its secret, ``mpirun`` gives to rank 0 on standard input, which tells the others
-over MPI (``mpi_worker``). That much all MPIs pass on, but MPICH 5 not much more. The secret is of
-this call alone, and nothing is unpickled without a proof of it.
+Rank 0 gets the store's address and secret from ``mpirun`` on standard input and broadcasts them
+over MPI (``mpi_worker``). All MPIs pass on that much input, but MPICH 5 not much more. The secret
+is for this call alone, and nothing is unpickled without a proof of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STORE_TIMEOUT_S = 30.0
 
 
 def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[Any]:
-    """Run ``call`` on the processes of ``job``, whose command is that of a worker; results by rank.
+    """Run ``call`` in the processes of ``job``, whose command starts a worker; results by rank.
 
     Raises:
         RuntimeError: mpirun failed, or is not there; the text has its exit code, and what the rank
@@ -69,12 +69,12 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
 
 
 def call_values(store: Store, secret: bytes) -> ProvenValues:
-    """``call``, and ``answer/0`` and so on by rank, in the job's store."""
+    """The values ``call`` and ``answer/<rank>`` in the job's store."""
     return ProvenValues(store, secret, b"horovod call")
 
 
 def _greeting(hosted: HostedStore) -> bytes:
-    """How to find the store, after its length: Open MPI 5 does not pass on the end of the input."""
+    """The store's description after its length: Open MPI 5 does not pass on the end of input."""
     content = hosted.to_bytes()
     return LENGTH.pack(len(content)) + content
 
@@ -102,7 +102,7 @@ def _run(words: list[str], environment: Mapping[str, str], payload: bytes) -> in
 
 
 def _answer_of(values: ProvenValues, rank: int) -> BinaryIO:
-    """The answer of a rank, as ``call`` reads it; an empty file if there is none.
+    """A file with the answer of a rank; empty if there is none.
 
     Raises:
         RuntimeError: what is there is not what the rank has left.

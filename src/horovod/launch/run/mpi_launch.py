@@ -1,4 +1,4 @@
-"""Handing a job over to ``mpirun`` or ``jsrun``."""
+"""Starts a job by ``mpirun`` or ``jsrun``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def check_mpi() -> None:
-    """Refuse to start what could not go over MPI.
+    """Check that MPI can be used.
 
     Raises:
         ValueError: mpi4py or an MPI library is missing; the text says what to install.
@@ -43,7 +43,7 @@ def check_mpi() -> None:
 
 
 def lsf_hosts(environ: Mapping[str, str], ssh: SshOptions) -> tuple[HostSlots, ...]:
-    """The hosts of the LSF job around this process, with a slot for each GPU or core.
+    """The hosts of this process' LSF job, with a slot for each GPU or core.
 
     Raises:
         ValueError: there is no such job, or it names no hosts.
@@ -56,7 +56,7 @@ def lsf_hosts(environ: Mapping[str, str], ssh: SshOptions) -> tuple[HostSlots, .
 
 
 def why_no_jsrun(environ: Mapping[str, str]) -> str:
-    """Why ``jsrun`` cannot start processes whose data goes over MPI; empty if it can."""
+    """Why ``jsrun`` cannot start processes that use MPI; empty if it can."""
     if shutil.which("jsrun", path=environ.get("PATH")) is None:
         return "there is no jsrun in the PATH"
     return mpi_library.why_not_built() or ""
@@ -82,7 +82,7 @@ def become_mpirun(
 def run_mpirun(
     job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], *, is_verbose: bool
 ) -> int:
-    """Run ``job`` by ``mpirun``, in a child of this process; its exit status.
+    """Run ``job`` by ``mpirun``, in a child of this process; returns its exit status.
 
     Raises:
         RuntimeError, ValueError: as ``become_mpirun``.
@@ -101,7 +101,7 @@ def run_mpirun(
 def run_jsrun(
     job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], *, is_verbose: bool
 ) -> int:
-    """Run ``job`` by ``jsrun`` on the hosts of the LSF job; its exit status.
+    """Run ``job`` by ``jsrun`` on the hosts of the LSF job; returns its exit status.
 
     Raises:
         ValueError: this is no LSF job, or has no jsrun; or it cannot do what is asked for.

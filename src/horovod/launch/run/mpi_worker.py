@@ -1,4 +1,4 @@
-"""The worker of ``horovod.run`` under ``mpirun``: call and answer go through the caller's store."""
+"""The worker of ``horovod.run`` under ``mpirun``; the caller's store has call and answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Run the call of this job; exits with 0 only if the result was delivered."""
+    """Run the call of this job; exits with 0 only if the result is in the store."""
     comm = mpi_library.load().COMM_WORLD.Dup()
     rank = comm.Get_rank()
     hosted = HostedStore.from_bytes(broadcast(comm, _read_greeting() if rank == 0 else b""))

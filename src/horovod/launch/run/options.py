@@ -1,7 +1,6 @@
-"""The parameters of ``horovod.run``, checked before anything is started. Reads a hostfile at most.
+"""Checks the parameters of ``horovod.run`` before anything is started.
 
-Those of elastic training are in ``elastic_options.py``. What contradicts another or makes no
-sense is refused by name.
+Parameters of elastic jobs are in ``elastic_options.py``. The only effect is to read a hostfile.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _STACKLEVEL = 5
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What ``horovod.run`` was asked for: a job of our launcher or, with ``uses_mpi``, mpirun's."""
+    """A checked call of ``horovod.run``: a job of this launcher or, if ``uses_mpi``, of mpirun."""
 
     plan: JobPlan
     executable: str
@@ -46,11 +45,11 @@ class RunOptions:
 
 
 def check_options(given: Mapping[str, Any]) -> RunOptions:
-    """The options that ``given``, the arguments of ``horovod.run`` by name, stand for.
+    """The options in ``given``, the arguments of ``horovod.run`` by name.
 
     Raises:
-        ValueError: arguments contradict each other, or one asks for what is not there.
-        TypeError: an argument is of another kind than documented.
+        ValueError: arguments contradict each other, or a value is invalid.
+        TypeError: an argument has another type than documented.
         OSError: the hostfile cannot be read.
     """
     values = _resolve_aliases(given)
@@ -118,7 +117,7 @@ def _refuse_conflicts(values: Mapping[str, Any]) -> None:
 
 
 def _warn_of_unused(values: Mapping[str, Any], is_elastic: bool) -> None:
-    """Of what changes nothing in such a job."""
+    """Warn of arguments without an effect on the job."""
     has_script = values["host_discovery_script"] is not None
     for names, where, is_used in (
         (("mpi_args",), "with use_mpi=True", values["use_mpi"]),

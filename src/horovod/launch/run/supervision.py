@@ -1,4 +1,4 @@
-"""Starting a launcher as a child of this process and hearing how its job ended.
+"""Starts a launcher as a child of this process and reads its outcome.
 
 The child is ``supervisor.py``; it has the plan from standard input, which stays open as long as
 the job is wanted.
@@ -32,12 +32,12 @@ def supervise(
     streams: tuple[int | None, int | None] = (None, None),
     agents: AgentDirectory | None = None,
 ) -> int:
-    """Run a job in a process of its own; its exit code. Whatever is raised here ends the job.
+    """Run a job in a launcher process; returns its exit code. An exception here ends the job.
 
-    The assignment, which may be slow to make, is asked for when the process is on its way; it
-    inherits ``descriptors``. ``executable`` is its Python. See ``run_call`` for the rest.
+    ``assignment`` may be slow, so it is called after the process has started. The process inherits
+    ``descriptors``, and ``executable`` is its Python. See ``run_call`` for the rest.
     """
-    # What this process has printed comes before what its workers print.
+    # The output of this process comes before that of its workers.
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
             stream.flush()
@@ -66,7 +66,7 @@ def supervise(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End the job and wait for it; Ctrl-C once more kills the workers instead of asking them."""
+    """End the job and wait for it; another Ctrl-C kills the workers."""
     while process.poll() is None:
         process.terminate()
         try:
@@ -76,7 +76,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def send_assignment(process: subprocess.Popen[bytes], assignment: Assignment) -> None:
-    """The plan. Standard input stays open: its end would end the job."""
+    """Send the plan. Standard input stays open: its end would end the job."""
     assert process.stdin is not None
     rest = memoryview(pickle.dumps(assignment))
     try:
@@ -87,7 +87,7 @@ def send_assignment(process: subprocess.Popen[bytes], assignment: Assignment) ->
 
 
 def read_outcome(report: BinaryIO, exit_code: int) -> JobOutcome:
-    """What a supervisor that exited with ``exit_code`` has left in ``report``."""
+    """The outcome in ``report`` of a supervisor that exited with ``exit_code``."""
     report.seek(0)
     data = report.read()
     if data:

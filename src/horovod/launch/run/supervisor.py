@@ -1,10 +1,9 @@
-"""The process between ``horovod.run`` and its workers: the launcher, in a process of its own.
+"""The launcher's process between ``horovod.run`` and its workers.
 
-The launcher takes over signals, adopts orphans and reaps every child, which it must not do to a
-notebook, a test runner or a server, nor beside another launcher, as experiments have them. So the
-caller starts it as one child, gives it the plan through standard input and waits. Standard input
-stays open as long as the caller wants the job: when it closes, also because the caller died, the
-job ends.
+The launcher takes over signals, adopts orphans and reaps every child, which it must not do in a
+notebook, a test runner or a server, nor beside another launcher. So the caller starts it as one
+child, sends the plan to its standard input and waits. Standard input stays open as long as the
+caller wants the job: when it closes, also because the caller died, the job ends.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ELASTIC = "elastic"
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the caller asks for; the outcome is pickled into ``report_fd``."""
+    """The caller's job; the outcome is pickled into ``report_fd``."""
 
     plan: JobPlan
     files: CallFiles | None
@@ -37,7 +36,7 @@ class Assignment:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the supervisor inherits."""
+        """The descriptors that the supervisor inherits."""
         if self.files is None:
             return (self.report_fd,)
         return (*self.files.descriptors, self.report_fd)
@@ -73,7 +72,7 @@ def main() -> NoReturn:
 
 
 def _load(*, is_elastic: bool) -> None:
-    """What ``_run`` needs, while the caller may not know yet where workers are placed."""
+    """Import what ``_run`` needs while the caller still prepares the plan."""
     if is_elastic:
         import horovod.launch.elastic.driver
     else:
@@ -92,7 +91,7 @@ def _run(plan: JobPlan, news: AgentUpdates | None) -> JobOutcome:
 
 
 def _forget_signal_settings() -> None:
-    """A caller may ignore or block what ends this process, and children inherit that."""
+    """Undo ignored and blocked signals, which this process inherits from the caller."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

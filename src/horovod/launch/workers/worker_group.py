@@ -89,7 +89,7 @@ class WorkerGroup(Protocol):
     def deadline(self) -> float | None:
         """When ``balance`` has something to do, if nothing happens before."""
 
-    def start_worker(self, place: WorkerSpec) -> None:
+    def start_worker(self, spec: WorkerSpec) -> None:
         """Start one more worker; the listener gets the outcome."""
 
     def end_worker(self, number: int) -> None:
@@ -173,12 +173,12 @@ class LocalWorkerGroup:
         self._plan, self._rendezvous = plan, rendezvous
         self._descriptors, self._reads_stdin = descriptors, reads_stdin
 
-    def start_worker(self, place: WorkerSpec) -> None:
+    def start_worker(self, spec: WorkerSpec) -> None:
         """See ``WorkerGroup``; needs ``prepare`` once before."""
         assert self._plan is not None
-        plan, number = self._plan, place.number
+        plan, number = self._plan, spec.number
         environment = worker_environment(
-            plan.environment, place.rank_info, self._rendezvous, place.extra, plan.interfaces
+            plan.environment, spec.rank_info, self._rendezvous, spec.extra, plan.interfaces
         )
         try:
             pipes = spawn(
@@ -189,11 +189,11 @@ class LocalWorkerGroup:
                 file_limit=self._file_limit,
             )
         except OSError as error:
-            self._listener.troubled(self, _trouble(plan.argv[0], place, error))
+            self._listener.troubled(self, _trouble(plan.argv[0], spec, error))
             return
         self._has_started = True
         self._watchdog.add(pipes.pid)
-        worker = self.workers[number] = Worker(number, place.rank_info, pipes.pid)
+        worker = self.workers[number] = Worker(number, spec.rank_info, pipes.pid)
         sinks = self._make_sinks(worker)
         self._groups[number] = _Group(worker, sinks)
         for fd, sink in zip((pipes.stdout_fd, pipes.stderr_fd), sinks, strict=True):
@@ -304,16 +304,16 @@ class LocalWorkerGroup:
         return [pid for pid in pids if _group_of(pid) not in groups]
 
 
-def _trouble(word: str, place: WorkerSpec, error: OSError) -> Trouble:
-    where = f" on {place.rank_info.hostname}"
+def _trouble(word: str, spec: WorkerSpec, error: OSError) -> Trouble:
+    where = f" on {spec.rank_info.hostname}"
     if isinstance(error, FileNotFoundError):
         path = "" if "/" in word else " in PATH"
-        return Trouble(_NOT_FOUND, f"command not found{path}{where}: {word}", place.number)
+        return Trouble(_NOT_FOUND, f"command not found{path}{where}: {word}", spec.number)
     if isinstance(error, PermissionError):
         text = f"{word}: not executable{where}: {error.strerror}"
     else:
-        text = f"cannot start rank {place.rank_info.rank}{where} ({word}): {error.strerror}"
-    return Trouble(_CANNOT_START, text, place.number)
+        text = f"cannot start rank {spec.rank_info.rank}{where} ({word}): {error.strerror}"
+    return Trouble(_CANNOT_START, text, spec.number)
 
 
 def _group_of(pid: int) -> int:

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.rendezvous.base.interfaces import Address, Route
+from horovod.rendezvous.base.interfaces import Route
 
 __all__ = ["address_text", "dialing_socket", "listening_socket", "shorten_pauses", "tune"]
 
-_BACKLOG = 1024
+_BACKLOG = 1024  # a longer one would only make the wait longer
 _TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it
 _LONGEST_PAUSE_MS = 2000
 
@@ -35,19 +35,22 @@ def shorten_pauses(made: socket.socket) -> None:
         made.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _LONGEST_PAUSE_MS)
 
 
-def listening_socket(address: Address) -> socket.socket:
-    """A non-blocking socket that listens at ``address`` alone, on a port that the system chooses.
+def listening_socket(
+    family: socket.AddressFamily, target: Any, *, reuses_address: bool = False
+) -> socket.socket:
+    """A non-blocking socket that listens at ``target`` only; port 0: the system chooses one.
 
     Raises:
         OSError: the address cannot be used, or cannot be used yet.
     """
-    route = Route(address.host, 0, address.scope)
-    listener = socket.socket(route.family, socket.SOCK_STREAM)
-    shorten_pauses(listener)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if route.family == socket.AF_INET6:
+        shorten_pauses(listener)
+        if reuses_address:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(route.target)
+        listener.bind(target)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except BaseException:

@@ -26,10 +26,12 @@ from horovod.core.base.checked import MOST_PID
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import PROOF_BYTES, is_proof, prove
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Protocol, ProtocolError, Side
 from horovod.rendezvous.base.membership import failure_from_bytes, failure_to_bytes
+from horovod.rendezvous.store.client import Store
 
-__all__ = ["MAX_MESSAGE_BYTES", "PROTOCOL", "VERSION", "Claims", "Kind", "Members"]
+__all__ = ["MAX_MESSAGE_BYTES", "PROTOCOL", "VERSION", "Claims", "HostGroup", "Kind", "Members"]
 
 VERSION = 4
 MAX_MESSAGE_BYTES = 65536
@@ -90,6 +92,22 @@ class Claims:
         if peer.rank not in peers:
             return f"a process says it is rank {peer.rank}; expected {ranks_text(peers)}"
         return None
+
+
+@dataclass(frozen=True)
+class HostGroup:
+    """The ranks of one host that connect. ``members`` begins with the root.
+
+    The others find the root under ``key`` in ``store``. ``with_bells``: the world has other hosts.
+    """
+
+    claims: Claims
+    members: Sequence[int]
+    with_bells: bool
+    key: str
+    store: Store
+    secret: bytes
+    deadline: Deadline
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,14 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Sequence
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Dialer, ProtocolError
 from horovod.rendezvous.base.membership import HostMesh, close_all
 from horovod.rendezvous.host import handshake
-from horovod.rendezvous.host.handshake import PROTOCOL, Claims, Kind, Members
+from horovod.rendezvous.host.handshake import PROTOCOL, HostGroup, Kind, Members
 from horovod.rendezvous.host.peer_socket import credentials, new_socket, receive
-from horovod.rendezvous.store.client import Store
 
 __all__ = ["join_mesh"]
 
@@ -27,48 +25,39 @@ __all__ = ["join_mesh"]
 _GRACE_S = 5.0
 
 
-def join_mesh(
-    claims: Claims,
-    members: Sequence[int],
-    with_bells: bool,
-    key: str,
-    store: Store,
-    secret: bytes,
-    deadline: Deadline,
-) -> HostMesh:
-    """Connect to the first of ``members`` and get from it what all share.
+def join_mesh(group: HostGroup) -> HostMesh:
+    """Connect to the root and get from it what all ranks share.
 
-    Blocks until ``deadline`` or the root's deadline at most.
+    Blocks until the deadline of this rank or the root at most.
 
     Raises:
         InitError: the root did not arrive, died, or said why it gives up.
     """
-    root = members[0]
+    root = group.members[0]
     try:
-        name = store.get(key, deadline.remaining_s())
+        name = group.store.get(group.key, group.deadline.remaining_s())
     except TimeoutError:
-        raise _absent_root(root, claims, deadline) from None
+        raise _absent_root(group) from None
     fds: list[int] = []
     with new_socket() as connected:
         try:
-            _connect(connected, root, name, deadline)
-            bells = len(members) if with_bells else 0
-            return _Joining(connected, claims, members, bells, secret, deadline, fds).join()
+            _connect(connected, root, name, group.deadline)
+            return _Joining(connected, group, fds).join()
         except BaseException as error:
             close_all(fds)
             if isinstance(error, TimeoutError):
-                raise _absent_root(root, claims, deadline) from None
+                raise _absent_root(group) from None
             if isinstance(error, (ProtocolError, OSError)):
-                raise InitError(
-                    f"init: cannot connect to rank {root}: {error}", ranks=[root]
-                ) from None
+                text = f"init: cannot connect to rank {root}: {error}"
+                raise InitError(text, ranks=[root]) from None
             raise
 
 
-def _absent_root(root: int, claims: Claims, deadline: Deadline) -> InitError:
+def _absent_root(group: HostGroup) -> InitError:
+    root = group.members[0]
     return InitError(
-        f"init: rank {root} of {claims.size} did not arrive within {deadline.timeout_s:g} s "
-        "(HOROVOD_START_TIMEOUT)",
+        f"init: rank {root} of {group.claims.size} did not arrive within "
+        f"{group.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
         ranks=[root],
     )
 
@@ -96,22 +85,13 @@ def _connect(connected: socket.socket, root: int, name: bytes, deadline: Deadlin
 class _Joining:
     """One connection to the root. The caller closes the descriptors in ``fds`` after an error."""
 
-    def __init__(
-        self,
-        connected: socket.socket,
-        claims: Claims,
-        members: Sequence[int],
-        bells: int,
-        secret: bytes,
-        deadline: Deadline,
-        fds: list[int],
-    ) -> None:
+    def __init__(self, connected: socket.socket, group: HostGroup, fds: list[int]) -> None:
         self._socket = connected
-        self._claims = claims
-        self._ranks = members
-        self._bells = bells
-        self._side = Dialer(PROTOCOL, secret)
-        self._deadline = deadline
+        self._claims = group.claims
+        self._ranks = group.members
+        self._bells = len(group.members) if group.with_bells else 0
+        self._side = Dialer(PROTOCOL, group.secret)
+        self._deadline = group.deadline
         self._fds = fds
 
     def join(self) -> HostMesh:

@@ -21,7 +21,7 @@ from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Listener, ProtocolError
 from horovod.rendezvous.base.membership import HostMesh, as_failure, close_all
 from horovod.rendezvous.host import handshake
-from horovod.rendezvous.host.handshake import PROTOCOL, Claims, Kind, Members
+from horovod.rendezvous.host.handshake import PROTOCOL, Claims, HostGroup, Kind, Members
 from horovod.rendezvous.host.peer_socket import (
     MAX_FDS_PER_MESSAGE,
     credentials,
@@ -64,30 +64,23 @@ class _Peer:
         return [self.claims.rank] if self.claims else []
 
 
-def host_mesh(
-    claims: Claims,
-    members: Sequence[int],
-    with_bells: bool,
-    key: str,
-    store: Store,
-    secret: bytes,
-    deadline: Deadline,
-) -> HostMesh:
-    """Wait for the other ranks of this host, which find this one under ``key``; connect them.
+def host_mesh(group: HostGroup) -> HostMesh:
+    """Wait for the other ranks of this host and connect them; this rank is the root.
 
-    ``members`` are the host's ranks, this one first. Blocks until ``deadline`` at most.
+    Blocks until the deadline at most.
 
     Raises:
         InitError: a rank is missing, died or does not fit; the others get the same error.
     """
+    claims, members = group.claims, group.members
     fds: list[int] = []
     try:
-        with _Root(claims, members[1:], secret, deadline) as root:
+        with _Root(claims, members[1:], group.secret, group.deadline) as root:
             try:
-                store.set(key, root.name.encode())
-                root.gather(lambda: _check(store, key))
+                group.store.set(group.key, root.name.encode())
+                root.gather(lambda: _check(group.store, group.key))
                 fds.append(make_region(claims.region_bytes))
-                if with_bells:
+                if group.with_bells:
                     fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
                 return root.hand_out(fds)
             except BaseException as error:

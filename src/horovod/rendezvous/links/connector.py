@@ -43,13 +43,8 @@ class Stream:
         self._on_end = on_end
         self._received = b""
         self._wanted = 0
-        self._is_connected = False
+        self.is_connected = False  # whether the other end has accepted
         self.was_closed_by_peer = False
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the other end has accepted the connection."""
-        return self._is_connected
 
     def send(self, data: bytes) -> None:
         """Send a message of the talk. Messages are short: if one does not fit, the peer is bad."""
@@ -130,7 +125,7 @@ class Connector:
     def _advance(self, stream: Stream) -> None:
         if self._streams.get(stream.socket.fileno()) is not stream:
             return  # dropped since the selector returned
-        if not stream._is_connected:
+        if not stream.is_connected:
             self._begin(stream)
             return
         self._guarded(stream, self._read)
@@ -140,7 +135,7 @@ class Connector:
             error = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 raise OSError(error, os.strerror(error))
-            stream._is_connected = True
+            stream.is_connected = True
             self._selector.modify(stream.socket, selectors.EVENT_READ, stream)
             stream._wanted = next(stream._talk)
 

@@ -12,6 +12,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.admission import (
@@ -21,7 +22,7 @@ from horovod.rendezvous.base.admission import (
 )
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Listener, ProtocolError
-from horovod.rendezvous.base.interfaces import Address, Listening
+from horovod.rendezvous.base.interfaces import Address, Listening, Route
 from horovod.rendezvous.base.tcp import listening_socket
 from horovod.rendezvous.links.connector import Connector, Stream, Talk
 from horovod.rendezvous.links.handshake import (
@@ -32,7 +33,7 @@ from horovod.rendezvous.links.handshake import (
     Verdict,
     connected,
 )
-from horovod.rendezvous.links.plan import Link, Purpose
+from horovod.rendezvous.links.plan import Link
 
 __all__ = ["LinkListener"]
 
@@ -61,7 +62,7 @@ class LinkListener:
         self._secret = secret
         self._context = b""
         self._rank_addresses: Collection[str] = ()
-        self._expected: dict[tuple[Purpose, int, int], Link] = {}
+        self._expected: set[Link] = set()
         self._listeners: list[socket.socket] = []
         self._unauthenticated: UnauthenticatedPeers[Stream] = UnauthenticatedPeers(
             most_unauthenticated()
@@ -79,12 +80,12 @@ class LinkListener:
         """Accept these links as well; ``rank_addresses`` are the addresses of all ranks."""
         self._context = context
         self._rank_addresses = rank_addresses
-        self._expected |= {(link.purpose, link.channel, link.peer): link for link in links}
+        self._expected.update(links)
 
     def expect_no_more(self, links: Sequence[Link]) -> None:
         """Refuse these links from now on, and close those that have arrived."""
+        self._expected.difference_update(links)
         for link in links:
-            self._expected.pop((link.purpose, link.channel, link.peer), None)
             self._close_arrived(link)
 
     @property
@@ -95,7 +96,7 @@ class LinkListener:
     @property
     def missing(self) -> set[int]:
         """Ranks of the expected links that have not arrived."""
-        return {link.peer for link in self._expected.values()}
+        return {link.peer for link in self._expected}
 
     def close(self) -> None:
         """Stop listening and drop all connections whose handshake is not complete."""
@@ -111,7 +112,8 @@ class LinkListener:
         self._listeners.clear()
 
     def _listen(self, address: Address) -> None:
-        listener = listening_socket(address)
+        route = Route(address.host, 0, address.scope)
+        listener = listening_socket(route.family, route.target)
         self._listeners.append(listener)
         self._connector.listen(listener, lambda: self._accept(listener))
         self.listening.append(Listening(address, listener.getsockname()[1]))
@@ -163,15 +165,15 @@ class LinkListener:
         link = self._link_of(claims)
         if link is None:
             raise ProtocolError(f"rank {claims.dialer} is not expected any more")
-        self._expected.pop((link.purpose, link.channel, link.peer), None)
+        self._expected.discard(link)
         self._close_arrived(link)  # the dialer lost the earlier one before its TAKE was answered
         self.arrived[link] = connected(stream.socket, side)
 
     def _link_of(self, claims: Claims) -> Link | None:
         """The link that is expected, or has arrived and is dialled again."""
-        key = (claims.purpose, claims.channel, claims.dialer)
-        arrived = {(link.purpose, link.channel, link.peer): link for link in self.arrived}
-        return self._expected.get(key) or arrived.get(key)
+        wanted = (claims.purpose, claims.channel, claims.dialer)
+        links = (*self._expected, *self.arrived)
+        return next((li for li in links if (li.purpose, li.channel, li.peer) == wanted), None)
 
     def _close_arrived(self, link: Link) -> None:
         if (earlier := self.arrived.pop(link, None)) is not None:
@@ -179,18 +181,11 @@ class LinkListener:
 
     def _verdict(self, claims: Claims, stream: Stream) -> Verdict:
         host, port = stream.socket.getsockname()[:2]
-        here = Claims(
-            claims.purpose,
-            claims.channel,
-            claims.dialer,
-            self._rank,
-            host.partition("%")[0],
-            port,
-            self._context,
-        )
+        here = {"listener": self._rank, "host": host.partition("%")[0], "port": port}
+        expected = replace(claims, **here, context=self._context)
         if claims.listener != self._rank:
             return Verdict.OTHER_RANK
-        if claims.to_bytes() != here.to_bytes():
+        if claims.to_bytes() != expected.to_bytes():
             return Verdict.OTHER_BOOTSTRAP
         if self._link_of(claims) is None:
             return Verdict.NOT_EXPECTED

@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from horovod.rendezvous.base.admission import (
@@ -29,7 +28,7 @@ from horovod.rendezvous.base.admission import (
 )
 from horovod.rendezvous.base.deadlines import Timers
 from horovod.rendezvous.base.handshake import ProtocolError
-from horovod.rendezvous.base.tcp import shorten_pauses
+from horovod.rendezvous.base.tcp import listening_socket
 from horovod.rendezvous.store import wire
 from horovod.rendezvous.store.peer import StorePeer
 from horovod.rendezvous.store.values import FullError, StoredValues
@@ -38,7 +37,6 @@ __all__ = ["StoreServer"]
 
 _MAX_REPORTS = 20
 _MOST_CLIENTS = 65_536  # whose last request number is kept
-_BACKLOG = 1024  # a longer one would only make the wait longer
 _TURNS = 8  # of the selector, in which a peer can prove itself before it may be dropped
 _PAUSE_S = 0.1  # without descriptors, before it listens again
 _LOOPBACK = (("127.0.0.1", 0),)
@@ -174,12 +172,7 @@ class StoreServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _serve(self) -> None:
@@ -393,15 +386,7 @@ def _listen(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
         for host, port in addresses:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             family, _, _, _, target = found[0]
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listeners.append(listener)
-            shorten_pauses(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(target)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
+            listeners.append(listening_socket(family, target, reuses_address=True))
     except BaseException:
         for listener in listeners:
             listener.close()

@@ -55,7 +55,7 @@ def asked_by(
     assignment: RankAssignment,
     error: HorovodInternalError | InitError,
 ) -> Ready:
-    """What the driver hears of a worker that asks for its next seat because of ``error``."""
+    """What the driver hears of a worker that asks for its next rank because of ``error``."""
     member, keys = ElasticClient(worker), WorkerKeys(worker)
     with client_of(server) as store:
         store.set(keys.assignment(1), assignment.to_bytes())

@@ -45,8 +45,8 @@ def test_a_plan_survives_the_journey(plan: HostPlan) -> None:
 
 
 def test_a_place_survives_the_journey() -> None:
-    place = WorkerSpec(7, RankInfo(1, 3, 0, 2, 1, 2, "h"), {"C": "d\udcff"})
-    assert spec_of(Fields.read("place", json.dumps(spec_fields(place)))) == place
+    spec = WorkerSpec(7, RankInfo(1, 3, 0, 2, 1, 2, "h"), {"C": "d\udcff"})
+    assert spec_of(Fields.read("place", json.dumps(spec_fields(spec)))) == spec
 
 
 def test_a_plan_does_not_show_the_secret() -> None:

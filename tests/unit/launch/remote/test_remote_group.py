@@ -26,8 +26,8 @@ from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 
 SLOTS = assign_ranks([HostSlots("here", 1), HostSlots("there", 2)], 3)[1:]
-GREETING = {"launcher_address": "192.0.2.1", "workers": [], "dropped_lines": 0}
-HELLO = MAGIC + encode_json(Kind.HELLO, GREETING)
+HELLO_FIELDS = {"launcher_address": "192.0.2.1", "workers": [], "dropped_lines": 0}
+HELLO = MAGIC + encode_json(Kind.HELLO, HELLO_FIELDS)
 PLAN = HostPlan(
     hostname="there",
     argv=("true",),
@@ -39,7 +39,7 @@ PLACES = tuple(WorkerSpec(slot.rank, slot, {}) for slot in SLOTS)
 
 
 class Desk:
-    """Everything that a crew needs, and a diary of what it tells."""
+    """All that a group needs, and a diary of its events."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Desk:
             self.output.lines(lambda: f"{worker.rank_info.rank}.err:", self.console),
         )
 
-    def crew_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteWorkerGroup:
+    def group_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteWorkerGroup:
         (self.folder / "said").write_bytes(data)
         self.group = RemoteWorkerGroup(
             "there",
@@ -91,7 +91,7 @@ class Desk:
         self.group.connect(os.environ)
         return self.group
 
-    def crew_at(self, agent: EmbeddedAgentAddress) -> RemoteWorkerGroup:
+    def group_at(self, agent: EmbeddedAgentAddress) -> RemoteWorkerGroup:
         return RemoteWorkerGroup(
             "there",
             agent,
@@ -103,13 +103,13 @@ class Desk:
             listener=self,
         )
 
-    def started_crew_that_says(
+    def started_group_that_says(
         self, data: bytes, then: str = "cat >/dev/null"
     ) -> RemoteWorkerGroup:
-        group = self.crew_that_says(data, then)
+        group = self.group_that_says(data, then)
         group.prepare(PLAN)
-        for place in PLACES:
-            group.start_worker(place)
+        for spec in PLACES:
+            group.start_worker(spec)
         return group
 
     def turn_until(self, text: str) -> None:
@@ -159,7 +159,7 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
             encode(Kind.GONE),
         )
     )
-    group = desk.started_crew_that_says(said)
+    group = desk.started_group_that_says(said)
     group.end(reaches_strays=False)
     desk.turn_until("ended rank 1")
     while not group.is_gone:
@@ -191,7 +191,7 @@ def test_a_host_from_greeting_to_end(desk: Desk) -> None:
     ],
 )
 def test_what_no_agent_says_ends_the_connection(data: bytes, text: str, desk: Desk) -> None:
-    group = desk.started_crew_that_says(data)
+    group = desk.started_group_that_says(data)
     desk.turn_until("lost")
     assert text in group.problem
     assert group.is_gone
@@ -208,7 +208,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ssh_server_that_is_about_to_start(desk: Desk) -> None:
     count = f"echo x >> '{desk.folder}/count'; test $(wc -l < '{desk.folder}/count') -gt 3"
     (desk.folder / "hello").write_bytes(HELLO)
-    desk.crew_that_says(
+    desk.group_that_says(
         b"", f"{count} || {{ echo refused >&2; exit 255; }}; cat '{desk.folder}/hello' -"
     )
     desk.turn_until("greeted")
@@ -220,7 +220,7 @@ def test_an_ssh_server_that_is_about_to_start(desk: Desk) -> None:
     ("text", "attempts"), [("Connection refused", 5), ("Permission denied (publickey).", 1)]
 )
 def test_an_ssh_server_that_refuses_for_good(text: str, attempts: int, desk: Desk) -> None:
-    group = desk.crew_that_says(b"", f"echo '{text}' >&2; exit 255")
+    group = desk.group_that_says(b"", f"echo '{text}' >&2; exit 255")
     desk.turn_until("lost")
     assert desk.diary == ["refused"] * (attempts - 1) + ["lost: sh exited with code 255"]
     assert group.last_lines == text
@@ -228,7 +228,7 @@ def test_an_ssh_server_that_refuses_for_good(text: str, attempts: int, desk: Des
 
 
 def test_a_pause_that_is_not_over_when_the_job_ends(desk: Desk) -> None:
-    group = desk.crew_that_says(b"", "echo 'bad name' >&2; exit 255")
+    group = desk.group_that_says(b"", "echo 'bad name' >&2; exit 255")
     desk.turn_until("refused")
     fleet = RemoteHosts([group], start_timeout_s=7)
     assert group.deadline is not None
@@ -241,7 +241,7 @@ def test_a_pause_that_is_not_over_when_the_job_ends(desk: Desk) -> None:
 
 
 def test_an_agent_that_somebody_there_has_ended(desk: Desk) -> None:
-    desk.started_crew_that_says(HELLO + encode(Kind.GONE))
+    desk.started_group_that_says(HELLO + encode(Kind.GONE))
     desk.turn_until("lost")
     assert desk.diary == ["greeted there", "lost: its agent has ended"]
 
@@ -250,7 +250,7 @@ def test_an_agent_that_dies(desk: Desk) -> None:
     said = (
         HELLO + encode(Kind.STARTED, 101, worker=1) + encode(Kind.OUTPUT, b"last words", worker=1)
     )
-    group = desk.started_crew_that_says(said, "echo 'Traceback: bad luck' >&2; exit 3")
+    group = desk.started_group_that_says(said, "echo 'Traceback: bad luck' >&2; exit 3")
     desk.turn_until("lost")
     assert desk.diary[-1] == "lost: sh exited with code 3"
     assert group.last_lines == "Traceback: bad luck"
@@ -259,11 +259,11 @@ def test_an_agent_that_dies(desk: Desk) -> None:
 
 
 def test_orders_to_a_host_that_is_lost_go_nowhere(desk: Desk) -> None:
-    group = desk.crew_that_says(HELLO, "exit 0")
+    group = desk.group_that_says(HELLO, "exit 0")
     desk.turn_until("lost")
     group.prepare(PLAN)
-    for place in PLACES:
-        group.start_worker(place)
+    for spec in PLACES:
+        group.start_worker(spec)
     group.end_worker(1)
     group.kill_worker(1)
     group.end(reaches_strays=True)
@@ -272,7 +272,7 @@ def test_orders_to_a_host_that_is_lost_go_nowhere(desk: Desk) -> None:
 
 
 def test_a_host_without_workers_ends_at_once(desk: Desk) -> None:
-    group = desk.crew_that_says(b"", "exec sleep 1000")
+    group = desk.group_that_says(b"", "exec sleep 1000")
     group.end(reaches_strays=True)
     assert group.is_gone
     group.child.close(time.monotonic() + 10)
@@ -281,12 +281,12 @@ def test_a_host_without_workers_ends_at_once(desk: Desk) -> None:
 
 
 def test_a_host_that_answers_and_then_does_nothing_is_late(desk: Desk) -> None:
-    group = desk.crew_that_says(HELLO)
+    group = desk.group_that_says(HELLO)
     fleet = RemoteHosts([group], start_timeout_s=7)
     desk.turn_until("greeted")
     group.prepare(PLAN)
-    for place in PLACES:
-        group.start_worker(place)
+    for spec in PLACES:
+        group.start_worker(spec)
     assert fleet.has_answered
     assert fleet.failures() == ""
     assert fleet.seen_addresses() == {"there": "192.0.2.1"}
@@ -307,7 +307,7 @@ def read_orders(desk: Desk, most: int) -> list[tuple[Kind, int]]:
 
 def test_orders_reach_single_workers_after_the_word_to_start(desk: Desk) -> None:
     (desk.folder / "heard").touch()
-    group = desk.started_crew_that_says(HELLO, f"exec cat > '{desk.folder}/heard'")
+    group = desk.started_group_that_says(HELLO, f"exec cat > '{desk.folder}/heard'")
     group.end_worker(1)
     group.kill_worker(2)
     assert read_orders(desk, 5) == [
@@ -334,7 +334,7 @@ def test_a_worker_is_forgotten_once_no_frame_is_about_it(desk: Desk) -> None:
     )
     (desk.folder / "after").write_bytes(after)
     os.mkfifo(desk.folder / "go")
-    group = desk.started_crew_that_says(
+    group = desk.started_group_that_says(
         before, f"read line < '{desk.folder}/go'; cat '{desk.folder}/after' -"
     )
     desk.turn_until("ended rank 1")
@@ -350,29 +350,29 @@ def test_a_worker_is_forgotten_once_no_frame_is_about_it(desk: Desk) -> None:
 
 def test_a_worker_that_cannot_be_started(desk: Desk) -> None:
     fields = {"status": 127, "text": "not found", "number": 1}
-    group = desk.started_crew_that_says(HELLO + encode_json(Kind.TROUBLE, fields))
+    group = desk.started_group_that_says(HELLO + encode_json(Kind.TROUBLE, fields))
     desk.turn_until("troubled")
     assert desk.diary[-1] == f"troubled {Trouble(127, 'not found', 1)}"
     assert (group.ranks, group.is_started) == ([2], False)
 
 
 def test_a_host_is_dismissed_and_leaves_nothing(desk: Desk) -> None:
-    farewell = desk.folder / "gone"
-    os.mkfifo(farewell)
-    group = desk.started_crew_that_says(HELLO, f"cat '{farewell}'; exec cat > /dev/null")
+    gone = desk.folder / "gone"
+    os.mkfifo(gone)
+    group = desk.started_group_that_says(HELLO, f"cat '{gone}'; exec cat > /dev/null")
     desk.turn_until("greeted")
     group.dismiss()
-    farewell.write_bytes(encode(Kind.GONE))
+    gone.write_bytes(encode(Kind.GONE))
     while not group.is_closed:
         desk.turn()
     assert desk.diary == ["greeted there"]
     assert not desk.selector.get_map()
 
 
-def test_an_agent_that_does_not_say_farewell(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_does_not_say_gone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_group_module, "_MOST_END_S", 0.1)
     # Not one that ends by itself when its standard input does, just before the signal comes.
-    group = desk.started_crew_that_says(HELLO, "exec sleep 1000")
+    group = desk.started_group_that_says(HELLO, "exec sleep 1000")
     desk.turn_until("greeted")
     group.dismiss()
     assert group.deadline is not None
@@ -382,7 +382,7 @@ def test_an_agent_that_does_not_say_farewell(desk: Desk, monkeypatch: pytest.Mon
 
 
 def test_a_host_is_dismissed_before_it_has_answered(desk: Desk) -> None:
-    group = desk.crew_that_says(b"")
+    group = desk.group_that_says(b"")
     group.dismiss()
     while not group.is_closed:
         desk.turn()
@@ -396,13 +396,13 @@ def test_a_mistake_of_the_listener_is_not_the_agents(
         raise KeyError("mine")
 
     monkeypatch.setattr(desk, "connected", fail)
-    desk.crew_that_says(HELLO)
+    desk.group_that_says(HELLO)
     with pytest.raises(KeyError, match="mine"):
         desk.turn_until("greeted")
 
 
 class CuttingGuest:
-    """Listens as a guest, and resets the first connections at one of their messages."""
+    """Listens as an embedded agent, and resets the first connections at one of their messages."""
 
     def __init__(self, cuts: int, at_proof: bool) -> None:
         self.secret = b"s" * 32
@@ -442,7 +442,7 @@ class CuttingGuest:
 @pytest.mark.parametrize("at_proof", [False, True])
 def test_a_guest_whose_connection_is_cut_is_connected_again(desk: Desk, at_proof: bool) -> None:
     with CuttingGuest(7, at_proof) as agent:
-        desk.group = desk.crew_at(agent.address)
+        desk.group = desk.group_at(agent.address)
         desk.group.connect({})
         desk.turn_until("greeted")
         assert desk.diary == ["refused"] * 7 + ["greeted there"]
@@ -452,7 +452,7 @@ def test_a_guest_whose_connection_is_cut_is_connected_again(desk: Desk, at_proof
 @pytest.mark.usefixtures("impatience")
 def test_a_guest_with_another_secret_is_believed(desk: Desk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        desk.group = desk.crew_at(EmbeddedAgentAddress(*listener.getsockname(), b"t" * 32))
+        desk.group = desk.group_at(EmbeddedAgentAddress(*listener.getsockname(), b"t" * 32))
         desk.group.connect({})
         agent = AgentHandshake(b"s" * 32)
         with listener.accept()[0] as launcher:

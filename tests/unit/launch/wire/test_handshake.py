@@ -1,4 +1,4 @@
-"""The two sides of a guest's greeting, fed with each other's words and with what strangers say."""
+"""The two sides of an embedded agent's handshake, fed with each other's bytes and with others."""
 
 from __future__ import annotations
 

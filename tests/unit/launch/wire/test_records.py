@@ -1,4 +1,4 @@
-"""Records between launcher and guest: whatever is done to them on the way is an error."""
+"""Records between launcher and embedded agent: any change on the way is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output that nobody takes is kept up to a bound, in whole lines."""
+"""Output that no launcher takes is kept up to a bound, in whole lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines in their order, against a list that is searched each time."""
+"""Timers, compared with a list that is searched each time; which unauthenticated peer goes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_first_deadline_comes_first(steps: list[tuple[int, float | None]]) -
     assert kept.take(100.0) is None
 
 
-def test_what_is_not_valid_any_more_is_not_kept() -> None:
+def test_replaced_entries_are_dropped() -> None:
     kept: Timers[int] = Timers()
     for number in range(10_000):
         kept.set(0, 3600.0 + number)

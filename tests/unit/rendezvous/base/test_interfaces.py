@@ -1,4 +1,4 @@
-"""Which addresses are offered, and in which order those of others are tried."""
+"""Which addresses a rank offers, and the order of routes to other ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_fast_interfaces_come_before_slow_ones() -> None:
     assert hosts(routes_between(OWN, theirs, False)) == ["10.9.0.2", "10.0.0.2"]
 
 
-def test_addresses_of_this_machine_lead_nowhere_else() -> None:
+def test_own_addresses_are_no_routes_to_another_machine() -> None:
     theirs = listening("127.0.0.1", "10.0.0.1", "10.0.0.2", "::1")
     assert hosts(routes_between(OWN, theirs, False)) == ["10.0.0.2"]
 
@@ -74,6 +74,6 @@ def test_this_machine_has_loopback() -> None:
     assert {a.interface for a in local_addresses(["lo", "elsewhere"])} == {"lo"}
 
 
-def test_an_interface_that_is_not_here_is_refused_with_those_that_are() -> None:
+def test_an_unknown_interface_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InitError, match=r"HOROVOD_GLOO_IFACE='none0': no such .* there are .*lo"):
         local_addresses(["none0"])

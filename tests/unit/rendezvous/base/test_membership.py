@@ -19,7 +19,7 @@ def test_a_failure_keeps_its_ranks() -> None:
     assert (str(found), found.ranks, found.host) == (str(error), tuple(range(3, 43)), "node-3")
 
 
-def test_long_texts_are_cut_and_strange_ones_are_shown() -> None:
+def test_long_texts_are_cut_and_control_characters_escaped() -> None:
     assert len(str(failure_from_bytes(failure_to_bytes(InitError("x" * 10**6)), "rank 0"))) < 10**5
     assert str(failure_from_bytes(failure_to_bytes(InitError("\x1b[2J \udc80")), "rank 0")) == (
         "\\x1b[2J ?"

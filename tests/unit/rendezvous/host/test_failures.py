@@ -21,7 +21,7 @@ from horovod.rendezvous.capabilities import RankCapabilities
 from horovod.rendezvous.host import handshake
 from horovod.rendezvous.host import peer as mesh_peer
 from horovod.rendezvous.host import root as mesh_root
-from horovod.rendezvous.host.handshake import PROTOCOL, Claims, Kind
+from horovod.rendezvous.host.handshake import PROTOCOL, Claims, HostGroup, Kind
 from horovod.rendezvous.host.peer import join_mesh
 from horovod.rendezvous.host.peer_socket import new_socket, receive
 from horovod.rendezvous.host.root import host_mesh
@@ -80,14 +80,14 @@ def test_without_rank_0_the_others_say_so() -> None:
     assert set(found) == {"init: rank 0 of 3 did not arrive within 0.1 s (HOROVOD_START_TIMEOUT)"}
 
 
-def test_a_rank_0_that_gave_up_refuses_who_comes_late() -> None:
+def test_a_rank_0_that_gave_up_refuses_a_late_rank() -> None:
     store = MemoryStore()
     texts(outcomes(1, lambda rank: join(rank, 2, store, timeout_s=0.05)))
     with pytest.raises(InitError, match="rank 1 of 2 did not arrive within"):
         join(1, 2, store)
 
 
-def test_a_wrong_secret_is_kept_out_and_does_not_disturb() -> None:
+def test_a_process_with_another_secret_is_refused_and_does_not_disturb() -> None:
     store = MemoryStore()
     secrets = [SECRET, SECRET, SECRET, b"t" * 32]
     ranks = [0, 1, 2, 2]
@@ -141,7 +141,7 @@ def test_another_version_is_refused_by_name() -> None:
 def test_two_processes_with_one_rank_are_told_apart() -> None:
     store = MemoryStore()
     ranks = [0, 1, 1]
-    found = texts(outcomes(3, lambda index: join(ranks[index], 3, store, timeout_s=5)))
+    found = texts(outcomes(3, lambda index: join(ranks[index], 3, store, timeout_s=30)))
     assert any("two processes are rank 1: pids" in text for text in found)
 
 
@@ -158,7 +158,7 @@ def test_a_peer_that_dies_is_named_at_once() -> None:
     found = texts(outcomes(3, die))
     expected = f"init: rank 2 (pid {os.getpid()}) died or gave up before all ranks had met"
     assert found[0] == expected
-    # Rank 1 is told, if rank 0 knew it as a member by then; before, it finds rank 0 gone.
+    # Rank 1 gets the reason if rank 0 had accepted it by then; else it finds rank 0 gone.
     gone = ("rank 0 closed the connection", "rank 0 died or gave up before this rank arrived")
     assert found[1] == expected or any(text in found[1] for text in gone)
 
@@ -225,7 +225,11 @@ def test_a_rank_0_that_dies_is_named_at_once() -> None:
         store = MemoryStore()
         store.set("mesh/1", process.stdout.readline().strip().encode())
         with pytest.raises(InitError, match="rank 0 closed the connection: it died or gave up"):
-            join_mesh(Claims(1, 3, 1, 64), [0, 1, 2], False, "mesh/1", store, SECRET, Deadline(60))
+            join_mesh(
+                HostGroup(
+                    Claims(1, 3, 1, 64), [0, 1, 2], False, "mesh/1", store, SECRET, Deadline(60)
+                )
+            )
 
 
 def test_a_process_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,14 +255,14 @@ def test_a_silent_process_is_dropped_and_the_ranks_connect(
     def action(rank: int) -> HostMesh:
         claims = Claims(rank, 2, 1, REGION_BYTES)
         if rank == 0:
-            return host_mesh(claims, [0, 1], False, "host", store, SECRET, Deadline(60))
+            return host_mesh(HostGroup(claims, [0, 1], False, "host", store, SECRET, Deadline(60)))
         with new_socket() as silent:
             silent.settimeout(60)
             silent.connect(b"\0" + store.get("host", 60))
             assert receive(silent, [])[0] == Kind.CHALLENGE
             assert receive(silent, []) == b""
             dropped.put(None)
-        return join_mesh(claims, [0, 1], False, "host", store, SECRET, Deadline(60))
+        return join_mesh(HostGroup(claims, [0, 1], False, "host", store, SECRET, Deadline(60)))
 
     # On a busy machine the peer's own hello may be dropped too.
     found = outcomes(2, action)
@@ -269,7 +273,7 @@ def test_a_silent_process_is_dropped_and_the_ranks_connect(
     assert "no proof of the secret" in capsys.readouterr().err
 
 
-def test_a_stopped_rank_0_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_rank_0_ends_the_wait_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something listens at the published name but sends nothing."""
     monkeypatch.setattr(mesh_peer, "_GRACE_S", 0.0)
     store = MemoryStore()
@@ -278,4 +282,8 @@ def test_a_stopped_rank_0_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> Non
         mute.listen(1)
         store.set("mesh/1", mute.getsockname()[1:])
         with pytest.raises(InitError, match=r"rank 0 of 2 did not arrive within 0.2 s"):
-            join_mesh(Claims(1, 2, 1, 64), [0, 1], False, "mesh/1", store, SECRET, Deadline(0.2))
+            join_mesh(
+                HostGroup(
+                    Claims(1, 2, 1, 64), [0, 1], False, "mesh/1", store, SECRET, Deadline(0.2)
+                )
+            )

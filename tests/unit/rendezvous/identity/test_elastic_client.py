@@ -62,7 +62,7 @@ def waiting(server: StoreServer) -> Iterator[StoreClient]:
         yield client
 
 
-def test_messages_travel() -> None:
+def test_messages_are_the_same_after_a_transfer() -> None:
     ready = Ready(StateVersion(3, 7), "lost it", (1, 2), True, False, "/a/b")
     assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2, "h"), (5, 0, 7), 6, False)
     assert Ready.from_bytes(ready.to_bytes()) == ready
@@ -70,7 +70,7 @@ def test_messages_travel() -> None:
     assert Update.from_bytes(Update(17, 2).to_bytes()) == Update(17, 2)
 
 
-def test_newer_standings_are_larger() -> None:
+def test_newer_state_versions_are_larger() -> None:
     assert StateVersion(0, 0) < StateVersion(1, 0) < StateVersion(1, 4) < StateVersion(2, 0)
     assert not StateVersion().has_state
     assert StateVersion(1, 0).has_state
@@ -84,13 +84,13 @@ def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
     identity = found.process_info({"HOROVOD_HOSTNAME": "node"})
     assert (identity.rank, identity.size, identity.hostname) == (1, 3, "node")
     assert (identity.local_rank, identity.local_size) == (0, 2)
-    # As the driver said it, whatever the ranks' order on the machine.
+    # As the driver said, independent of the ranks' order on the machine.
     assert identity.placed(["node", "node", "other"]) == identity
     assert identity.scope == "world4/"
     assert Ready.from_bytes(store.get(KEYS.ready(1), 0)) == Ready(is_early=True)
 
 
-def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore) -> None:
+def test_a_failure_is_reported_once_with_the_workers_numbers(store: MemoryStore) -> None:
     member = ElasticClient(5)
     for count in (1, 2, 3):
         store.set(
@@ -98,7 +98,7 @@ def test_a_failure_is_told_once_and_with_the_workers_numbers(store: MemoryStore)
         )
     member.request_assignment(lambda: store)
     member.state_version = StateVersion(1, 4)
-    # Not those that are no member, nor this one itself.
+    # Without non-members and this worker itself.
     member.note_failure(PeerLostError("rank 2 died", ranks=[0, 2, 3]))
     member.request_assignment(lambda: store)
     assert Ready.from_bytes(store.get(KEYS.ready(2), 0)) == Ready(
@@ -113,7 +113,7 @@ class InterruptedStore(MemoryStore):
         raise KeyboardInterrupt
 
 
-def test_who_is_interrupted_while_it_waits_asks_only_once(store: MemoryStore) -> None:
+def test_an_interrupted_wait_does_not_ask_again(store: MemoryStore) -> None:
     member, interrupted = ElasticClient(5), InterruptedStore()
     with pytest.raises(KeyboardInterrupt):
         member.request_assignment(lambda: interrupted)
@@ -143,7 +143,7 @@ def test_no_seat_any_more(
     assert others == [(ValueError, error, None)]
 
 
-def test_updates_that_the_world_knows_are_not_told(store: MemoryStore) -> None:
+def test_known_updates_are_not_reported(store: MemoryStore) -> None:
     member = ElasticClient(5)
     member.assignment = RankAssignment(updates=1)
     told: Queue[tuple[int, int]] = Queue()
@@ -184,7 +184,7 @@ def test_the_driver_says_how_long_it_may_be_away(
     assert found.retry.limit_s == limit_s
 
 
-def test_an_abandoned_scope_answers_who_waits_and_who_comes_later(
+def test_an_abandoned_scope_fails_present_and_later_requests(
     server: StoreServer, waiting: StoreClient, client: StoreClient
 ) -> None:
     with ThreadPoolExecutor() as pool:
@@ -203,7 +203,7 @@ def test_an_abandoned_scope_answers_who_waits_and_who_comes_later(
     assert client.get("mesh/world10/key", 30) == b"kept"
 
 
-def test_the_launcher_hears_and_says(
+def test_the_launcher_reads_and_sets_values(
     server: StoreServer, client: StoreClient, heard: Queue[tuple[str, bytes]]
 ) -> None:
     with ThreadPoolExecutor() as pool:
@@ -213,7 +213,7 @@ def test_the_launcher_hears_and_says(
         server.set(KEYS.assignment(1), RankAssignment(world=2).to_bytes())
         assert assignment.result(timeout=30).world == 2
     server.drop("elastic/worker/5/")
-    assert server.found("elastic/worker/5/") == {}  # and what was ordered before is done
+    assert server.found("elastic/worker/5/") == {}  # earlier orders are done
     with pytest.raises(TimeoutError):
         client.get(KEYS.assignment(1), 0)
 

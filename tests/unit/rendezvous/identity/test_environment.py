@@ -1,4 +1,4 @@
-"""Which environment makes which identity, and which is refused by name."""
+"""The identity from an environment, and refused variables by name."""
 
 from __future__ import annotations
 
@@ -139,13 +139,13 @@ def test_a_part_of_the_job_is_numbered_anew_on_several_machines() -> None:
         (TORCHRUN, "LOCAL_WORLD_SIZE", "3"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(base: dict[str, str], name: str, value: str) -> None:
+def test_wrong_values_are_refused_by_name(base: dict[str, str], name: str, value: str) -> None:
     with pytest.raises(InitError, match=rf"{name}='{value[:20]}.*expected an integer"):
         identify(base | {name: value})
 
 
 @pytest.mark.parametrize("base", [OTHERS, TORCHRUN])
-def test_what_is_missing_is_named(base: dict[str, str]) -> None:
+def test_missing_variables_are_named(base: dict[str, str]) -> None:
     for name in base:
         if name in ("HOROVOD_HOSTNAME", "TORCHELASTIC_RUN_ID", "GROUP_RANK"):
             continue

@@ -1,4 +1,4 @@
-"""Who gets a job's secret over the launcher's socket, and who does not."""
+"""Which processes get a job's secret over the launcher's socket."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ print(asking.recv(64))
 
 
 def a_port() -> int:
-    """A number that no other test has; nothing listens at it."""
+    """A port that no other test uses; no process listens at it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
 
 
-def test_the_same_user_gets_it_until_it_is_closed() -> None:
+def test_the_same_user_gets_the_secret_until_it_is_closed() -> None:
     port = a_port()
     served = SecretSocket(port, SECRET)
     assert [ask_for_secret(port, PATIENCE_S) for _ in range(3)] == [SECRET] * 3
@@ -45,7 +45,7 @@ def test_the_same_user_gets_it_until_it_is_closed() -> None:
     SecretSocket(port, SECRET).close()
 
 
-def test_two_cannot_serve_one_port() -> None:
+def test_two_processes_cannot_serve_one_port() -> None:
     port = a_port()
     served = SecretSocket(port, SECRET)
     with pytest.raises(OSError, match="in use"):
@@ -63,7 +63,7 @@ def test_another_user_gets_nothing() -> None:
     assert answer.stdout == "b''\n", answer.stderr
 
 
-def test_another_user_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     port = a_port()
     served = SecretSocket(port, SECRET)
     monkeypatch.setattr(secret_socket, "_is_same_user", lambda connected: False)
@@ -72,7 +72,7 @@ def test_another_user_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     served.close()
 
 
-def test_a_launcher_that_stands_still_is_waited_for_a_while() -> None:
+def test_the_wait_for_a_silent_launcher_ends() -> None:
     port = a_port()
     with new_socket() as silent:
         silent.bind(secret_socket._name(port))
@@ -81,12 +81,12 @@ def test_a_launcher_that_stands_still_is_waited_for_a_while() -> None:
             ask_for_secret(port, 0.05)
 
 
-def test_who_asks_among_many_waits_for_its_turn() -> None:
+def test_a_process_waits_for_a_place_in_the_backlog() -> None:
     port, found = a_port(), list[bytes]()
     with new_socket() as slow, new_socket() as before:
         slow.bind(secret_socket._name(port))
         slow.listen(0)
-        before.connect(secret_socket._name(port))  # no place is left for another one
+        before.connect(secret_socket._name(port))  # the backlog is full now
         asking = threading.Thread(target=lambda: found.append(ask_for_secret(port, PATIENCE_S)))
         asking.start()
         for _ in range(2):
@@ -96,7 +96,7 @@ def test_who_asks_among_many_waits_for_its_turn() -> None:
     assert found == [SECRET]
 
 
-def test_a_number_of_a_process_that_has_ended_proves_nothing(
+def test_the_pid_of_an_ended_process_proves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -116,7 +116,7 @@ def test_a_number_of_a_process_that_has_ended_proves_nothing(
             assert not secret_socket._is_same_user(connected)
 
 
-def test_another_container_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_container_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right:
         assert secret_socket._is_same_user(left)

@@ -1,4 +1,4 @@
-"""What srun's variables say, and the file with which its ranks find each other."""
+"""The variables of srun, and the file with which its ranks find each other."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_numbers_of_a_step() -> None:
         {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},  # a shell that srun started
     ],
 )
-def test_a_program_without_a_step_of_its_own_is_alone(environ: dict[str, str]) -> None:
+def test_a_program_without_its_own_step_is_alone(environ: dict[str, str]) -> None:
     assert recognise(environ, 1.0).size == 1
     assert recognise(environ | STEP, 1.0).size == 7
 
@@ -76,14 +76,14 @@ def test_the_launcher_inside_of_a_step_wins() -> None:
         ("SLURM_STEP_TASKS_PER_NODE", ""),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(name: str, value: str) -> None:
+def test_wrong_values_are_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(
         InitError, match=f"{name}='{value}'".replace("(", r"\(").replace(")", r"\)")
     ):
         identify_by_slurm(STEP | {name: value})
 
 
-def test_ranks_find_the_store_in_a_file_that_is_theirs_alone(tmp_path: Path) -> None:
+def test_ranks_find_the_store_in_a_private_file(tmp_path: Path) -> None:
     environ = STEP | {"HOROVOD_RENDEZVOUS_DIR": str(tmp_path / "shared")}
     path = contact_file(identify_by_slurm(environ), environ)
     publish(STORE, path)
@@ -94,7 +94,7 @@ def test_ranks_find_the_store_in_a_file_that_is_theirs_alone(tmp_path: Path) -> 
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_each_step_and_each_restart_has_a_file_of_its_own() -> None:
+def test_each_step_and_each_restart_has_its_own_file() -> None:
     changes = ({}, {"SLURM_STEP_ID": "4"}, {"SLURM_JOB_ID": "13"}, {"SLURM_RESTART_COUNT": "1"})
     environs = [STEP | change for change in changes]
     paths = {contact_file(identify_by_slurm(environ), environ) for environ in environs}

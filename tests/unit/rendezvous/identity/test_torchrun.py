@@ -1,4 +1,4 @@
-"""The store that torchrun keeps; skipped where torch is not installed."""
+"""torchrun's store; skipped without torch."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_sockets import is_closed_by_peer, read_exactly
 from worlds import SECRET
 
 from horovod.rendezvous.base.authentication import PROOF_BYTES
@@ -128,25 +129,6 @@ def door(nothing_leaks: None) -> Iterator[Door]:
     opened.close()
 
 
-def is_closed_by_peer(connected: socket.socket) -> bool:
-    connected.settimeout(30)
-    try:
-        while connected.recv(4096):
-            pass
-    except ConnectionResetError:
-        pass
-    return True
-
-
-def read_exactly(connected: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connected.recv(count - len(data))
-        assert more
-        data += more
-    return data
-
-
 def claims_for(route: Route) -> Claims:
     link = LINK_TO_0
     return Claims(link.purpose, link.channel, 1, 0, route.host, route.port, CONTEXT)
@@ -163,7 +145,7 @@ def test_a_rank_alone(door: Door, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_each_connection_has_keys_of_its_own_that_nothing_shows() -> None:
+def test_each_connection_has_its_own_hidden_keys() -> None:
     seen = set()
     for _ in range(3):
         door = Door()
@@ -314,7 +296,7 @@ def test_other_ranks_of_the_job_get_the_reason_and_are_not_reported(
     assert capsys.readouterr().err == ""
 
 
-def test_a_rank_that_leaves_before_it_takes_the_link_may_come_again(door: Door) -> None:
+def test_a_rank_that_leaves_before_take_may_dial_again(door: Door) -> None:
     for _ in range(3):
         with door.connect() as fickle:
             fickle.sendall(hello_to(fickle, door.route))
@@ -388,7 +370,7 @@ def test_a_listener_that_relays_to_the_right_rank_is_refused(
 
 
 @pytest.mark.parametrize("text", [b"SSH-2.0-OpenSSH\r\n" * 9, b""])
-def test_services_of_others_are_no_ranks(
+def test_other_services_are_no_ranks(
     impostor: Impostor, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
     monkeypatch.setattr(dialing, "_ANSWER_TIMEOUT_S", 0.3)

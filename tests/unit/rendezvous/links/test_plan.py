@@ -1,4 +1,4 @@
-"""Which ranks are connected for what: the same seen from both ends, complete, nothing twice."""
+"""The planned links: the same at both ends, complete, nothing twice."""
 
 from __future__ import annotations
 

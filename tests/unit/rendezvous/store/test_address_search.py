@@ -1,4 +1,4 @@
-"""Finding the store: names, both families, several addresses, and reasons when there is none."""
+"""Finding the store: names, both families, several addresses, reasons of failures."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_a_server_listens_at_all_its_addresses_and_no_other(server: StoreServer)
         StoreClient(("127.0.0.8", port), SECRET, timeout_s=30)
 
 
-def test_an_address_that_is_not_here_is_an_error() -> None:
+def test_an_address_of_another_machine_is_an_error() -> None:
     with pytest.raises(OSError, match="assign"):
         StoreServer(SECRET, addresses=[("127.0.0.1", 0), ("192.0.2.99", 0)])
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_name_is_as_good_as_an_address(server: StoreServer, index: int) -> None:
-    """``localhost`` may be either family; the one where nobody listens is passed over."""
+def test_a_name_works_like_an_address(server: StoreServer, index: int) -> None:
+    """``localhost`` may have both families; the one without a listener is skipped."""
     names = {info[4][0] for info in socket.getaddrinfo("localhost", 1, type=socket.SOCK_STREAM)}
     host, port = server.addresses[index]
     if host not in names:
@@ -58,12 +58,12 @@ def test_a_name_is_as_good_as_an_address(server: StoreServer, index: int) -> Non
     StoreClient(("localhost", port), SECRET, timeout_s=30).close()
 
 
-def test_a_name_that_is_none_is_said_to_be() -> None:
+def test_an_unknown_name_is_reported() -> None:
     with pytest.raises(InitError, match=r"cannot find the launcher's store at no such name:80"):
         StoreClient(("no such name", 80), SECRET, timeout_s=30)
 
 
-def test_the_first_that_answers_is_taken(server: StoreServer) -> None:
+def test_the_first_authentic_answer_wins(server: StoreServer) -> None:
     for order in ([0, 1, 2], [2, 1, 0]):
         addresses = [server.addresses[index] for index in order]
         client = find_store(addresses, SECRET, 30)
@@ -71,7 +71,7 @@ def test_the_first_that_answers_is_taken(server: StoreServer) -> None:
         client.close()
 
 
-def test_dead_mute_and_foreign_addresses_are_passed_over(server: StoreServer) -> None:
+def test_dead_silent_and_foreign_addresses_are_skipped(server: StoreServer) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
         StoreServer(b"t" * 32, report=lambda text: None) as foreign,
@@ -100,7 +100,7 @@ def test_each_address_has_its_reason() -> None:
     assert "_HOROVOD_SECRET_KEY" in lines[2]
 
 
-def test_nothing_stays_behind(server: StoreServer) -> None:
+def test_no_thread_or_connection_is_left(server: StoreServer) -> None:
     def tries() -> list[threading.Thread]:
         return [t for t in threading.enumerate() if t.name.startswith("horovod-reach")]
 

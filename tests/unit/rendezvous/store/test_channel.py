@@ -22,7 +22,7 @@ from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32
 VALUE = b"value" * 10
-# What passes in each direction while ``use`` goes on; the test below looks whether that is true.
+# Bytes in each direction during ``use``; a test below checks them.
 BYTES = {TO_SERVER: 72 + 119 + 69 + 69, TO_CLIENT: 40 + 48 + 37 + 87 + 37}
 
 
@@ -33,7 +33,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Served:
-    """A server, and what clients have set."""
+    """A server, and the values that clients have set."""
 
     def __init__(self) -> None:
         self.set: list[tuple[str, bytes]] = []
@@ -46,7 +46,7 @@ class Served:
         )
 
     def use(self, meddler: Meddler) -> int:
-        """A client whose first connection is meddled with; how many connections it took."""
+        """Use a client with this meddler on its first connection; return how many it needed."""
         self.set.clear()
         with Proxy(self.server.address, [meddler]) as proxy:
             client = StoreClient(proxy.address, SECRET, timeout_s=30)
@@ -75,7 +75,7 @@ def test_a_connection_that_is_cut_anywhere_is_dialled_again(served: Served, dire
 
 
 @pytest.mark.parametrize("direction", [TO_SERVER, TO_CLIENT])
-def test_no_flipped_bit_is_believed(served: Served, direction: int) -> None:
+def test_every_flipped_bit_is_detected(served: Served, direction: int) -> None:
     choice = random.Random(direction)
     for position in choice.sample(range(BYTES[direction]), 60):
         assert served.use(flip(direction, position, choice.randrange(8))) >= 1
@@ -88,7 +88,7 @@ def test_a_flipped_request_is_reported_with_its_address(served: Served) -> None:
     assert "a message with a wrong code" in line
 
 
-def test_many_cuts_in_a_row_end_nothing(served: Served) -> None:
+def test_many_cuts_in_a_row_do_not_end_a_client(served: Served) -> None:
     cuts = [cut_after(TO_CLIENT, count) for count in (0, 0, 20, 40, 60, 87, 88, 0, 0, 90)]
     with Proxy(served.server.address, cuts) as proxy:
         client = StoreClient(proxy.address, SECRET, timeout_s=30)
@@ -99,7 +99,7 @@ def test_many_cuts_in_a_row_end_nothing(served: Served) -> None:
     assert served.set == [("key", b"value")]
 
 
-def test_who_waits_is_cut_and_waits_on(served: Served) -> None:
+def test_a_waiting_client_survives_a_cut(served: Served) -> None:
     with (
         Proxy(served.server.address, [cut_after(TO_SERVER, 72 + 10)]) as proxy,
         ThreadPoolExecutor(1) as pool,
@@ -111,7 +111,7 @@ def test_who_waits_is_cut_and_waits_on(served: Served) -> None:
         client.close()
 
 
-def test_what_is_cut_for_ever_ends_at_the_deadline(served: Served) -> None:
+def test_a_store_that_is_always_cut_fails_at_the_deadline(served: Served) -> None:
     with Proxy(served.server.address, [cut_after(TO_CLIENT, 0)] * 100_000) as proxy:
         with pytest.raises(InitError, match="the store at"):
             StoreClient(proxy.address, SECRET, timeout_s=0.5)
@@ -132,7 +132,7 @@ def test_another_store_at_the_same_address_is_not_taken_for_the_first() -> None:
     assert client.is_closed
 
 
-def test_to_close_a_client_ends_its_attempts(
+def test_closing_a_client_ends_its_attempts(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_PAUSE_S", 60.0)
@@ -156,8 +156,8 @@ def test_to_close_a_client_ends_its_attempts(
                 waiting.result(30)
 
 
-def test_a_request_that_was_held_back_changes_nothing_later(served: Served) -> None:
-    """On a connection that its client has left, after all that the client has set since."""
+def test_a_delayed_request_changes_nothing(served: Served) -> None:
+    """It is on a connection that its client has left, after later requests of the client."""
     old, new = (
         StoreChannel(served.server.address, SECRET, timeout_s=30, connect_s=30) for _ in range(2)
     )
@@ -178,7 +178,7 @@ def test_a_request_that_was_held_back_changes_nothing_later(served: Served) -> N
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "full"), ValueError("closed")])
-def test_a_server_goes_on_when_its_reports_cannot_be_written(
+def test_a_server_continues_when_its_reports_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     written: list[str] = []
@@ -193,7 +193,7 @@ def test_a_server_goes_on_when_its_reports_cannot_be_written(
             patched.setattr(sys, "stderr", Stderr())
             with pytest.raises(InitError, match="refused this process"):
                 StoreClient(server.address, b"x" * 32, timeout_s=30)
-            client = StoreClient(server.address, SECRET, timeout_s=5)
+            client = StoreClient(server.address, SECRET, timeout_s=30)
         client.set("key", b"value")
         client.close()
     assert "does not know the job's secret" in written[0]

@@ -1,4 +1,4 @@
-"""One client or many against the launcher's store: values, waiting, deadlines, end."""
+"""One client or many with the launcher's store: values, waits, deadlines, end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_listens_on_loopback_only(server: StoreServer) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"\0\xff" * 1000, b"y" * 60_000])
-def test_a_value_comes_back_as_it_was(client: StoreClient, value: bytes) -> None:
+def test_a_value_is_stored_unchanged(client: StoreClient, value: bytes) -> None:
     client.set("key", value)
     assert client.get("key", 30) == value
 
@@ -92,7 +92,7 @@ def test_many_clients_at_once(server: StoreServer) -> None:
         assert list(pool.map(exchange, range(count))) == [expected] * count
 
 
-def test_too_large_is_refused_before_it_is_sent(client: StoreClient) -> None:
+def test_a_too_large_value_is_refused_before_it_is_sent(client: StoreClient) -> None:
     with pytest.raises(ValueError, match="at most 65536"):
         client.set("key", b"x" * wire.MAX_BODY_BYTES)
     with pytest.raises(ValueError, match="at most 255"):
@@ -100,18 +100,18 @@ def test_too_large_is_refused_before_it_is_sent(client: StoreClient) -> None:
     client.set("key", b"still fine")
 
 
-def test_a_client_without_the_secret_is_told_so(server: StoreServer) -> None:
+def test_a_client_without_the_secret_gets_the_reason(server: StoreServer) -> None:
     with pytest.raises(InitError, match="_HOROVOD_SECRET_KEY"):
         client_of(server, b"t" * 32)
 
 
-def test_a_server_that_ends_fails_who_waits() -> None:
+def test_the_end_of_a_server_fails_waiting_clients() -> None:
     server = StoreServer(SECRET)
     server.start()
     client = client_of(server)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.get, "never", 30)
-        client_of(server).close()  # the server has been through its loop since
+        client_of(server).close()  # so the server's loop has run once
         server.close()
         with pytest.raises(InitError, match="the store at"):
             waiting.result()
@@ -120,7 +120,7 @@ def test_a_server_that_ends_fails_who_waits() -> None:
         client.set("key", b"")
 
 
-def test_nobody_listening_is_an_init_error(server: StoreServer) -> None:
+def test_no_listener_is_an_init_error(server: StoreServer) -> None:
     server.close()
     with pytest.raises(InitError, match="is its launcher still running"):
         client_of(server)
@@ -136,7 +136,7 @@ def test_connections_made_before_start_are_served() -> None:
 
 
 def test_an_idle_server_sleeps(server: StoreServer, client: StoreClient) -> None:
-    """Nothing is due while nobody asks: the thread waits without a timeout."""
+    """Without requests the thread waits without a timeout."""
     client.set("key", b"")
     assert server._seconds_to_next_deadline() is None
 
@@ -151,7 +151,7 @@ def test_no_descriptor_is_left() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_server_that_never_serves_closes_what_it_listens_at() -> None:
+def test_a_server_that_was_never_started_closes_its_listeners() -> None:
     before = len(os.listdir("/proc/self/fd"))
     server = StoreServer(SECRET)
     server.listen([("127.0.0.1", 0)])

@@ -1,4 +1,4 @@
-"""Values in a store that strangers may write to."""
+"""Proven values in a store that other programs may write to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VALUE = bytes(range(250))
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """With three chunks of ``VALUE``, 100 bytes each at most, under ``key``."""
+    """A store with ``VALUE`` in three chunks of at most 100 bytes under ``key``."""
     monkeypatch.setattr(proven, "_CHUNK_BYTES", 100)
     made = MemoryStore()
     ProvenValues(made, SECRET, b"role").put("key", VALUE)
@@ -25,7 +25,7 @@ def take(store: MemoryStore, key: str = "key", role: bytes = b"role") -> bytes |
 
 
 @pytest.mark.parametrize("length", [0, 1, 99, 100, 101, 250])
-def test_what_was_put_is_taken(store: MemoryStore, length: int) -> None:
+def test_a_value_is_read_as_it_was_written(store: MemoryStore, length: int) -> None:
     ProvenValues(store, SECRET, b"role").put("other", VALUE[:length])
     assert take(store, "other") == VALUE[:length]
     assert take(store) == VALUE
@@ -44,7 +44,7 @@ def test_every_flipped_bit_is_refused(store: MemoryStore) -> None:
     assert take(store) == VALUE
 
 
-def test_a_chunk_that_is_left_out_is_missed(store: MemoryStore) -> None:
+def test_a_missing_chunk_is_detected(store: MemoryStore) -> None:
     del store._values["key/1"]
     with pytest.raises(UnprovenError):
         take(store)
@@ -58,7 +58,7 @@ def test_chunks_of_another_value_under_the_same_key_are_refused(store: MemorySto
         take(store)
 
 
-def test_a_value_counts_under_its_key_in_its_role_only(store: MemoryStore) -> None:
+def test_a_value_is_valid_for_its_key_and_role_only(store: MemoryStore) -> None:
     for number in ("", "/0", "/1"):
         store.set(f"key/1{number}", store.get(f"key{number}", 0))
         store.set(f"another{number}", store.get(f"key{number}", 0))
@@ -71,7 +71,7 @@ def test_a_value_counts_under_its_key_in_its_role_only(store: MemoryStore) -> No
 
 
 @pytest.mark.parametrize("text", [b"", b"short", bytes(35), bytes(36), bytes(200)])
-def test_what_strangers_write_is_refused(store: MemoryStore, text: bytes) -> None:
+def test_values_without_a_proof_are_refused(store: MemoryStore, text: bytes) -> None:
     store.set("key", text)
     with pytest.raises(UnprovenError):
         take(store)

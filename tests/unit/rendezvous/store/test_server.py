@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_sockets import is_closed_by_peer, read_exactly
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import new_nonce
@@ -23,10 +24,11 @@ from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32
+MAGIC = b"hvdstor3"
 
 
 class Reported:
-    """A server and the lines it reports, which arrive on its own thread."""
+    """A server and the lines that it reports from its thread."""
 
     def __init__(self) -> None:
         self.lines: queue.Queue[str] = queue.Queue()
@@ -56,18 +58,6 @@ def connect(reported: Reported) -> socket.socket:
     return socket.create_connection(reported.server.address, timeout=30)
 
 
-def read_exactly(connected: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connected.recv(count - len(data))
-        assert more
-        data += more
-    return data
-
-
-MAGIC = b"hvdstor3"
-
-
 def hmac_of(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, b"".join(struct.pack("!I", len(p)) + p for p in parts), "sha256")
 
@@ -88,7 +78,7 @@ class Raw:
         self._number = 0
 
     def frame(self, body: bytes) -> bytes:
-        """The next one, with its code."""
+        """The next frame with its code."""
         framed = struct.pack("!I", len(body)) + body
         code = hmac.digest(self._key, struct.pack("!Q", self._number) + framed, "sha256")
         self._number += 1
@@ -103,15 +93,6 @@ class Raw:
 
 def get_body(key: bytes, timeout_ms: int = 60_000) -> bytes:
     return wire.Request(wire.Operation.GET, key, b"", timeout_ms).to_bytes()
-
-
-def is_closed_by_peer(connected: socket.socket) -> bool:
-    try:
-        while connected.recv(4096):
-            pass
-    except ConnectionResetError:
-        pass
-    return True
 
 
 @pytest.mark.usefixtures("bystander")
@@ -247,7 +228,7 @@ def test_unauthenticated_peers_make_room_for_clients() -> None:
     assert "4 others have none either" in lines.get(timeout=30)
 
 
-def test_each_address_is_reported_once_and_some_at_most() -> None:
+def test_each_address_is_reported_once_up_to_a_limit() -> None:
     lines: list[str] = []
     with StoreServer(SECRET, report=lines.append) as server:
         for number in range(60):
@@ -260,7 +241,7 @@ def test_each_address_is_reported_once_and_some_at_most() -> None:
     assert lines[-1].endswith("other addresses are not reported")
 
 
-def test_what_clients_leave_is_bounded(monkeypatch: pytest.MonkeyPatch, reported: Reported) -> None:
+def test_stored_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch, reported: Reported) -> None:
     monkeypatch.setattr(stored_values, "_MAX_STORED_BYTES", 1000)
     client = StoreClient(reported.server.address, SECRET, timeout_s=30)
     for _ in range(3):

@@ -118,7 +118,7 @@ def test_unauthenticated_peers_get_a_quarter_of_the_descriptors() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_client_is_let_in_while_a_flood_goes_on() -> None:
+def test_a_client_connects_during_a_flood() -> None:
     with (
         StoreServer(SECRET, report=lambda text: None) as server,
         crowd(server.address[1], 0, _CHURN),
@@ -178,7 +178,7 @@ def test_no_peer_gets_the_last_descriptors() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_reserve_is_there_when_nothing_else_is() -> None:
+def test_a_reserve_keeps_its_descriptors() -> None:
     reserve = Reserve(5)
     with all_that_are_left():
         with pytest.raises(OSError, match="Too many open files"):

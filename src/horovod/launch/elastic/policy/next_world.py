@@ -1,4 +1,4 @@
-"""Which workers belong to the next world, whether it can begin, and who passes the state on. Pure.
+"""Which workers belong to the next world, whether it can begin, where the state is. Pure.
 
 A worker that waits for a rank has said whether it has the state, and how new it is. A member of the
 current world that does not wait may have it. It is waited for while no other worker has the state.

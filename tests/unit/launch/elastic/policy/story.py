@@ -1,4 +1,4 @@
-"""A job as its director sees it, told step by step."""
+"""A job as its policy sees it, told step by step."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class World:
 
 
 class Jobs(RuleBasedStateMachine):
-    """Plays workers, hosts and time against a director."""
+    """Plays workers, hosts and time against a policy."""
 
     @initialize(
         np=st.integers(1, 4),
@@ -153,7 +153,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule()
     def go_on(self) -> None:
-        """Everybody does what is expected, and nothing else happens for a while."""
+        """All workers do what is expected, and nothing else happens for a while."""
         self.behave()
         self.pass_time(1.0)
 
@@ -172,7 +172,7 @@ class Jobs(RuleBasedStateMachine):
         return number in self.processes and self.processes[number] in self.asking()
 
     def asking(self) -> list[Process]:
-        """Who runs and could ask for a seat."""
+        """Workers that run and could ask for a rank."""
         return [
             p
             for p in self.processes.values()
@@ -222,7 +222,7 @@ class Jobs(RuleBasedStateMachine):
         self.world.gone.add(number)
         self.obey(self.policy.worker_exited(self.now, number, code))
 
-    # What the director orders.
+    # What the policy decides.
 
     def obey(self, orders: list[Action]) -> None:
         assert not (self.is_over and orders)
@@ -247,7 +247,7 @@ class Jobs(RuleBasedStateMachine):
                 self.world.abandoned_at = self.now
             elif isinstance(order, Finish):
                 self.is_over = True
-                if "nobody is left" in order.outcome.text:
+                if "no worker with the state is left" in order.outcome.text:
                     assert not [n for n in self.processes if self.may_have_state(n)]
 
     def start(self, order: Start) -> None:
@@ -326,7 +326,7 @@ class Jobs(RuleBasedStateMachine):
         self.world = World(number, first.members, first.must_sync, formed_at=self.now)
 
     def check_dispensable(self, number: int) -> None:
-        """``number`` is told to go, or ended: nobody else may lose the state by that."""
+        """``number`` is told to go, or ended: no other worker may lose the state by that."""
         process = self.processes[number]
         if not self.may_have_state(number):
             return
@@ -342,7 +342,7 @@ class Jobs(RuleBasedStateMachine):
             return  # it has not come back in time
         waiting = [p for p in others if p.is_waiting]
         has_state = any(p.state_version.has_state for p in waiting)
-        # Whoever comes back without the state of its world says that there was none.
+        # A worker that comes back without the state of its world says that there was none.
         is_fresh = not any(p.state_version.has_state for p in self.processes.values()) and waiting
         assert has_state or is_fresh
 
@@ -356,7 +356,7 @@ class Jobs(RuleBasedStateMachine):
         return self.is_there(number) and self.processes[number].state_version.has_state
 
     def is_there(self, number: int) -> bool:
-        """Nobody has told it to go."""
+        """It was not told to go."""
         process = self.processes[number]
         return not (process.is_ending or process.was_removed or process.is_done)
 
@@ -377,15 +377,15 @@ class Jobs(RuleBasedStateMachine):
 
     @invariant()
     def time_moves_on(self) -> None:
-        if hasattr(self, "director"):
+        if hasattr(self, "policy"):
             deadline = self.policy.deadline
             assert deadline is None or (deadline > self.now and not self.is_over)
 
     # In the end.
 
     def teardown(self) -> None:
-        """From now on everybody behaves: then no wait may last."""
-        if not hasattr(self, "director"):
+        """From now on all workers behave: then no wait may last."""
+        if not hasattr(self, "policy"):
             return
         self.obey(self.policy.tick(self.now))
         for _ in range(20):

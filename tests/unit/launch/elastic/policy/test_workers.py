@@ -1,4 +1,4 @@
-"""Ranks of workers on hosts that are whole machines, and on guests that share them."""
+"""Ranks of workers on hosts that are whole machines, and on embedded agents that share them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def entries(*hostnames: str) -> list[Entry]:
     return [Entry(number, SlotId(name, 0), 0.0) for number, name in enumerate(hostnames)]
 
 
-def test_guests_of_a_node_have_consecutive_ranks() -> None:
+def test_agents_of_a_node_have_consecutive_ranks() -> None:
     hosts = ["a/task-0", "b/task-1", "a/task-2", "b/task-3"]
     ordered = by_slot(entries(*hosts), hosts)
     assert [entry.slot_id.hostname for entry in ordered] == [
@@ -28,7 +28,7 @@ def test_the_node_of_rank_0_comes_first() -> None:
     assert [entry.number for entry in ordered] == [3, 1, 0, 2]
 
 
-def test_places_count_on_nodes() -> None:
+def test_positions_count_on_nodes() -> None:
     names = ["a/task-0", "a/task-2", "b/task-1"]
     slots = positions([SlotId(name, 0) for name in names])
     assert [slot.hostname for slot in slots] == names
