@@ -1,8 +1,8 @@
-"""Elastic jobs with faults at random, one after the other: ``make chaos MINUTES=60 SEED=1``.
+"""Elastic jobs with random faults, one after the other: ``make chaos MINUTES=60 SEED=1``.
 
-Each round is a job with a seed of its own, from which its hosts, its faults and their moments
-follow; what happens then also depends on the machine. Ends with 1 at the first round in which
-something is wrong, keeps that round's folder and says how to play it again.
+Each round is a job with its own seed, which determines its hosts, its faults and their times;
+the result also depends on the machine. Exits with 1 at the first round with a problem, keeps the
+folder of that round and says how to repeat it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rounds import Round, plan_round, play_round
 
 
 class Tally:
-    """What has happened so far."""
+    """Counts of the rounds so far."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -41,7 +41,7 @@ class Tally:
         return f"{text}, where newcomers came with it {_summary(self.with_newcomers)}"
 
     def add(self, recoveries: Iterable[Recovery]) -> None:
-        """Those of one more round."""
+        """Add another round."""
         self.rounds += 1
         for recovery in recoveries:
             self.kinds[recovery.fault.kind] += 1

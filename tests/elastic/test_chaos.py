@@ -1,4 +1,4 @@
-"""Elastic jobs to which everything happens that may: afterwards each sample is accounted for.
+"""Elastic jobs with all kinds of faults; afterwards every sample is checked.
 
 ``make chaos`` does the same at random, for hours.
 """
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def play(folder: Path, limits: Limits, *faults: Fault, **options: Any) -> FaultPlayer:
-    """What has been played, with a job that has ended well."""
+    """The player after a job that has succeeded."""
     with ChaosJob(folder, limits, **options) as job:
         player = FaultPlayer(job)
         player.play(faults)
@@ -30,7 +30,7 @@ def play(folder: Path, limits: Limits, *faults: Fault, **options: Any) -> FaultP
 
 
 def test_workers_are_killed_stopped_and_lost_with_their_hosts(tmp_path: Path) -> None:
-    """Of six, four at a time: two warm spares, so that faults come as fast as they can."""
+    """Four of six workers at a time: with two warm spares faults can come fast."""
     hosts = {f"127.0.0.{number}": 1 for number in range(1, 7)}
     faults = (
         Fault("kill", after=7, pick=0.5),
@@ -59,7 +59,7 @@ def test_hosts_come_and_go_and_nothing_is_done_twice(tmp_path: Path) -> None:
         Fault("host removed", after=3, pick=0.0),
     )
     limits = Limits(min_np=1, max_np=4, hosts={"127.0.0.1": 1, "127.0.0.2": 1})
-    # Nobody stalls here, and on a busy machine nobody is to be taken for it.
+    # No rank stalls here, and on a busy machine a slow rank must not count as stalled.
     player = play(tmp_path, limits, *faults, settings={})
     assert [recovery.fault for recovery in player.recoveries] == list(faults)
     events = player.job.watch.events
@@ -68,7 +68,7 @@ def test_hosts_come_and_go_and_nothing_is_done_twice(tmp_path: Path) -> None:
     assert list(worlds.values()) == [2, 3, 4, 3, 1]
 
 
-def test_when_nobody_is_left_who_has_the_state_the_end_of_each_is_told(tmp_path: Path) -> None:
+def test_the_loss_of_all_states_names_the_end_of_each_worker(tmp_path: Path) -> None:
     limits = Limits(min_np=1, max_np=2, hosts={"127.0.0.1": 1, "127.0.0.2": 1})
     with ChaosJob(tmp_path, limits) as job:
         job.wait_until(lambda: len(job.watch.members) == 2, "there is no world")

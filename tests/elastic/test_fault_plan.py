@@ -1,4 +1,4 @@
-"""What a seed decides."""
+"""The plan of a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of chaos runs find what they are for: made-up histories, right ones and wrong ones."""
+"""The checks of chaos runs on invented histories, right and wrong ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLES = 12
 
 
 class Story:
-    """Writes the histories of workers whose batches have two samples each; a step is a save."""
+    """Writes the histories of workers with batches of two samples; each step is saved."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -52,7 +52,7 @@ class Story:
 
 
 def one_death() -> Story:
-    """Of three, b dies in the second batch, which is done without saving, and so once more."""
+    """Of three workers b dies in the second batch; it was not saved and is done again."""
     story = Story()
     story.enter("w1", "a", "b", "c")
     story.batch("w1", "a", "b", "c")
@@ -92,7 +92,7 @@ def test_a_rank_that_died_after_its_share_has_done_it():
 
 
 def changed(index: Callable[[Event], bool], **facts: object) -> Callable[[list[Event]], None]:
-    """Other facts in the last event for which ``index`` holds."""
+    """Change facts in the last event for which ``index`` holds."""
 
     def change(events: list[Event]) -> None:
         place = max(i for i, event in enumerate(events) if index(event))

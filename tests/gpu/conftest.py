@@ -1,4 +1,4 @@
-"""Tests on CUDA GPUs, with PyTorch's tensors. Where there is none they are skipped, and say why."""
+"""Tests on CUDA GPUs, with PyTorch tensors. Without a GPU they are skipped with the reason."""
 
 from __future__ import annotations
 

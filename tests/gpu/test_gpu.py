@@ -33,7 +33,7 @@ def test_through_host_memory_on_demand() -> None:
 
 
 @pytest.mark.usefixtures("nccl")
-def test_nobody_waits_for_a_busy_stream() -> None:
+def test_no_thread_waits_for_a_busy_stream() -> None:
     succeed(1, "ordering", HOROVOD_GPU_OPERATIONS="nccl")
 
 

@@ -22,7 +22,7 @@ from traps import Trap
 
 COUNTER = str(ROOT / "tests" / "integration" / "workers" / "elastic_counter.py")
 # Time after which a silent network counts as lost.
-SILENCE_S = "2"
+SILENCE_S = "10"
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -103,7 +103,7 @@ def test_a_failure_names_the_host(launcher: Launcher) -> None:
 
 def test_a_host_that_cannot_be_reached(lab: Lab, launcher: Launcher) -> None:
     lab.network.disconnect(lab.hosts[2])
-    words = ["--start-timeout", "5", "-np", "3", "true"]
+    words = ["--start-timeout", "10", "-np", "3", "true"]
     status, _, err = launcher.run("host0:1,host1:1,host2:1", *words)
     assert status == 1
     assert "host2" in err

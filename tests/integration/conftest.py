@@ -1,4 +1,4 @@
-"""What every test of a job asks of the process that started it."""
+"""Fake hosts, and checks of the process that starts the jobs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
+from fake_hosts import FakeHosts
 from launching import assert_gone
 
 
 @pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeHosts]:
+    (tmp_path / "fake").mkdir()
+    hosts = FakeHosts(tmp_path / "fake")
+    yield hosts
+    hosts.assert_empty()
+
+
+@pytest.fixture
 def no_child_is_left() -> Iterator[None]:
-    """Whatever the test's processes have started ends with them."""
+    """All processes started by the test's processes end with them."""
     before = set(psutil.Process().children(recursive=True))
     yield
     assert_gone([p.pid for p in set(psutil.Process().children(recursive=True)) - before])
@@ -22,7 +32,7 @@ def no_child_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def nothing_is_left() -> Iterator[None]:
-    """No child, descriptor or thread remains; environment and signal handlers are as before."""
+    """No child, descriptor or thread remains; environment and signal handlers are unchanged."""
     children = set(psutil.Process().children(recursive=True))
     descriptors, environment = os.listdir("/proc/self/fd"), own_environment()
     threads = set(threading.enumerate())

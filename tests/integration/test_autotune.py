@@ -1,4 +1,4 @@
-"""A job that tunes itself, and the one after it."""
+"""A job with autotuning, and a job with its result."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_job_tunes_itself_and_the_next_begins_with_the_result(tmp_path: Path) 
     pinned = read_config_file(found).settings
     assert float(rows[-1]["cycle_time_ms"]) == pinned["cycle_time_ms"]
     assert "fusion_threshold_bytes" not in pinned
-    words = ("-np", "1", "--config-file", str(found), sys.executable)
-    status, out, err = run(*words, str(WORKERS / "settings_seen.py"))
+    arguments = ("-np", "1", "--config-file", str(found), sys.executable)
+    status, out, err = run(*arguments, str(WORKERS / "settings_seen.py"))
     assert status == 0, err
     settings = json.loads(out.partition(":")[2])["settings"]
     assert {name: settings[name] for name in pinned} == pinned

@@ -1,4 +1,4 @@
-"""``horovodrun --check-network`` on this machine, and where a host cannot be reached."""
+"""``horovodrun --check-network`` on this machine, and with a host that cannot be reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compute job and a training job, both under horovodrun, that find each other by a file."""
+"""A compute job and a training job under horovodrun that find each other through a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE = [2 * number for number in range(100)]
 
 
 def train(config: Path, worker_count: int, options: str, mode: str) -> list[list[int]]:
-    """The numbers that each of two training ranks got from so many compute workers."""
+    """The numbers that each of two training ranks got from the compute workers."""
     with subprocess.Popen(
         [*LAUNCHER, str(worker_count), *SERVE, str(config), *options.split()],
         env=ENVIRONMENT,

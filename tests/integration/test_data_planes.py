@@ -1,4 +1,4 @@
-"""Every collective over Gloo and MPI, and jobs that mpirun starts."""
+"""All collectives over Gloo and MPI, and jobs started by mpirun."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ each_mpi = pytest.mark.parametrize("mpi", LAUNCHERS, ids=lambda mpi: mpi.name)
 
 
 def run_over(
-    plane: str, ranks: int, *words: object, **environment: str
+    plane: str, ranks: int, *arguments: object, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    command = [*LAUNCHER, "-np", str(ranks), sys.executable, *map(str, words)]
+    command = [*LAUNCHER, "-np", str(ranks), sys.executable, *map(str, arguments)]
     return subprocess.run(
         command,
         env={**os.environ, "HOROVOD_CPU_OPERATIONS": plane, "OMP_NUM_THREADS": "1", **environment},
@@ -104,7 +104,7 @@ def test_mpi_with_one_thread_at_a_time(mpi: MpiLauncher) -> None:
 
 
 @each_mpi
-def test_who_does_not_come_ends_the_wait_of_the_others(mpi: MpiLauncher) -> None:
+def test_a_missing_process_ends_the_wait_of_the_others(mpi: MpiLauncher) -> None:
     script = (
         "import numpy as np, horovod.numpy as hvd; from mpi4py import MPI\n"
         "if MPI.COMM_WORLD.rank == 0:\n"

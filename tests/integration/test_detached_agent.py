@@ -1,4 +1,4 @@
-"""A keeper as its bridges find it: one for each host of a job, whoever speaks for the launcher."""
+"""A detached agent behind proxies: one for each host of a job, for one launcher after another."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Bridge:
             self._frames += self._reader.feed(data)
 
     def end(self) -> str:
-        """What it complained about."""
+        """The text of its error."""
         _, errors = self.process.communicate(timeout=TIMEOUT_S)
         return errors.decode()
 
@@ -112,7 +112,7 @@ def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bri
         pid = first.next(Kind.STARTED).number
         assert first.next(Kind.OUTPUT).payload == b"ready\n"
 
-        # Another beginning of the job is refused while somebody is there, and not afterwards.
+        # A new start of the job is refused while the agent lives, and accepted afterwards.
         assert "another horovodrun has a job of this id here" in connect("run-2").end()
         first.process.kill()
         first.end()
@@ -138,7 +138,7 @@ def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bri
         third.say(encode(Kind.END, stream=1))
         assert third.next(Kind.EXITED).number == -15
         third.next(Kind.GONE)
-        assert [path.name for path in folder.iterdir()] == ["go"], "which is not the keeper's"
+        assert [path.name for path in folder.iterdir()] == ["go"], "which is not the agent's"
         assert third.process.stdin is not None
         assert third.end() == ""
         assert_gone([pid])

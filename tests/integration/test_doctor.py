@@ -1,4 +1,4 @@
-"""Jobs that are well or ill, and what ``horovodrun --doctor`` says about them."""
+"""Jobs with and without problems, and the findings of ``horovodrun --doctor``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import run, start
+from launching import noted_environment, run, start
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
@@ -18,16 +18,8 @@ pytestmark = pytest.mark.usefixtures("no_child_is_left")
 WORKER = [sys.executable, str(Path(__file__).parent / "workers" / "ailing.py")]
 
 
-def environment(folder: Path) -> dict[str, str]:
-    return {
-        **os.environ,
-        "NOTES": str(folder),
-        "HOROVOD_RECORDER_DIR": str(folder / "recordings"),
-    }
-
-
-def doctor(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    status, out, err = run("--doctor", *words, "--json", env=environment(folder))
+def doctor(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    status, out, err = run("--doctor", *arguments, "--json", env=noted_environment(folder))
     assert err == ""
     return status, json.loads(out)
 
@@ -39,12 +31,12 @@ def finding(result: dict[str, Any], code: str) -> dict[str, Any]:
 
 def test_jobs_that_have_ended(tmp_path: Path) -> None:
     for job in ("healthy", "slow"):
-        words = ("--job-id", f"{job}-1", "-np", "2", *WORKER, job)
-        assert run(*words, env=environment(tmp_path)) == (0, "", "")
+        arguments = ("--job-id", f"{job}-1", "-np", "2", *WORKER, job)
+        assert run(*arguments, env=noted_environment(tmp_path)) == (0, "", "")
     _, result = doctor(tmp_path, "healthy-1")
     assert result["steps"] >= 18
     assert [rank["state"] for rank in result["ranks"]] == ["ended", "ended"]
-    # On a busy machine one of its ranks may well be slow.
+    # On a busy machine one of its ranks may be slow.
     problems = {entry["code"] for entry in result["findings"] if entry["severity"] == "problem"}
     assert problems <= {"slow-rank"}
     for job in ((), ("slow-1",), (str(tmp_path / "recordings" / "slow-1"),)):
@@ -56,7 +48,7 @@ def test_jobs_that_have_ended(tmp_path: Path) -> None:
 
 
 def test_ranks_that_diverge_while_they_wait_for_each_other(tmp_path: Path) -> None:
-    with start("-np", "2", *WORKER, "diverging", env=environment(tmp_path)) as process:
+    with start("-np", "2", *WORKER, "diverging", env=noted_environment(tmp_path)) as process:
         try:
             until(lambda: len(list(tmp_path.glob("recordings/*/*.running"))) == 2)
             until(lambda: "divergence" in [f["code"] for f in doctor(tmp_path)[1]["findings"]])
@@ -77,7 +69,7 @@ def test_ranks_that_diverge_while_they_wait_for_each_other(tmp_path: Path) -> No
 
 
 def test_a_rank_that_was_killed(tmp_path: Path) -> None:
-    with start("-np", "2", *WORKER, "endless", env=environment(tmp_path)) as process:
+    with start("-np", "2", *WORKER, "endless", env=noted_environment(tmp_path)) as process:
         try:
             pid = json.loads(until(lambda: _text(tmp_path / "pid.1")))
             os.kill(pid, signal.SIGKILL)

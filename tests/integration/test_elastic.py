@@ -1,4 +1,4 @@
-"""Elastic training whose world cannot be made again ends, and says who is missing."""
+"""Elastic training that cannot make a new world ends and names the missing rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The elastic examples: a rank is killed, ranks come, a checkpoint is gone on from."""
+"""The elastic examples: a rank is killed, ranks join, a job continues from a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_readme_names_every_example() -> None:
 
 
 class Job:
-    """A job under way, and all that it has printed."""
+    """A running job and its output."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.printed = ""
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Read until a line matches; the job's timeout ends the wait."""
+        """Read until a line matches; the timeout of the test ends the wait."""
         assert self.process.stdout
         for line in self.process.stdout:
             self.printed += line
@@ -50,13 +50,13 @@ class Job:
         os.kill(int(pids[1].split(",")[0]), signal.SIGKILL)
 
     def read_all(self) -> str:
-        """Everything printed until the end."""
+        """The whole output at the end."""
         assert self.process.stdout
         self.printed += self.process.stdout.read()
         return self.printed
 
     def finish(self) -> str:
-        """The same, of a job that succeeds."""
+        """The same, for a job that succeeds."""
         printed = self.read_all()
         assert self.process.wait() == 0, printed
         return printed
@@ -102,7 +102,7 @@ def test_ranks_come_and_go_and_another_job_goes_on(tmp_path: Path) -> None:
         job.wait_for("epoch  1/")
         replaced = hosts.with_suffix(".new")
         replaced.write_text("localhost:2\n")
-        replaced.replace(hosts)  # half a file would be another answer
+        replaced.replace(hosts)  # a half-written file would be another answer
         pids = job.wait_for(r"2 rank\(s\) go on in epoch .* pids \[(.*)\]")
         job.wait_for(r"epoch .* 2 rank\(s\)")
         job.kill_first(pids)
@@ -112,6 +112,6 @@ def test_ranks_come_and_go_and_another_job_goes_on(tmp_path: Path) -> None:
         done = int(re.findall(r"epoch +(\d+)/", job.read_all())[-1])
     with started("pytorch_digits.py", ("-np", 2), *common, "--epochs", done + 2) as job:
         epoch = int(job.wait_for(r"2 rank\(s\) go on in epoch (\d+) after 0 images")[1])
-        # What was told need not have been written: the job was ended, or ranks changed in between.
+        # Not every committed step was written: the job was ended, or ranks changed in between.
         assert 1 < epoch <= done + 1
         assert "weights are bitwise equal on all 2 rank(s)" in job.finish()

@@ -1,4 +1,4 @@
-"""Elastic jobs as users start them: workers die and come, the others go on."""
+"""Elastic jobs started by a user: workers die and join, the others continue."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def jobs(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         job.process.communicate()
 
 
-def test_who_comes_later_keeps_nobody_waiting(jobs: Callable[..., Job], tmp_path: Path) -> None:
-    """On one machine alone: the dead worker's slot rests, the others go on."""
+def test_a_slow_new_worker_does_not_delay_the_others(
+    jobs: Callable[..., Job], tmp_path: Path
+) -> None:
+    """On one machine: the slot of the dead worker is blacklisted, the others continue."""
     job = jobs("-np", "3", "--min-np", "2", *COOLDOWN)
     job.watch(0, lambda history: counts(history, 3) > 3)
     job.line("started rank 2")
@@ -40,7 +42,7 @@ def test_who_comes_later_keeps_nobody_waiting(jobs: Callable[..., Job], tmp_path
     os.kill(job.pids[2], signal.SIGKILL)
     job.line(r"its slot is blacklisted for \d+ s")
     job.line("world 2 has 2 workers")
-    # The next one has been to ``init``, and takes its time.
+    # The next one has called ``init`` and is slow.
     assert job.watch(3, bool) == ["seen 2 3"]
     before = counts(job.history(0), 2)
     job.watch(0, lambda history: counts(history, 2) > before + 20)
@@ -83,7 +85,7 @@ def test_the_reset_limit(jobs: Callable[..., Job]) -> None:
 
 
 def test_too_few_workers_end_the_job_after_a_while(jobs: Callable[..., Job]) -> None:
-    options = ["-np", "2", "--min-np", "2", "--elastic-timeout", "2"]
+    options = ["-np", "2", "--min-np", "2", "--elastic-timeout", "10"]
     job = jobs(*options, "-H", "127.0.0.1:1,127.0.0.2:1")
     job.watch(0, lambda history: counts(history, 2) > 3)
     job.line("started rank 1")
@@ -97,7 +99,7 @@ def test_too_few_workers_end_the_job_after_a_while(jobs: Callable[..., Job]) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "text"),
     [
         (("-np", "2", "--min-np", "1"), "fewer than 2 hosts"),
         (("-np", "2", "--min-np", "3"), "min-np is 3"),
@@ -106,8 +108,8 @@ def test_too_few_workers_end_the_job_after_a_while(jobs: Callable[..., Job]) -> 
         (("-np", "2", "--min-np", "1", *COOLDOWN, "--mpi"), "--mpi and an elastic job"),
     ],
 )
-def test_what_cannot_be(words: tuple[str, ...], text: str) -> None:
-    status, out, err = run(*words, "true")
+def test_what_cannot_be(arguments: tuple[str, ...], text: str) -> None:
+    status, out, err = run(*arguments, "true")
     assert status in (1, 2)
     assert out == ""
     assert text in err

@@ -1,4 +1,4 @@
-"""The examples run under horovodrun as their first lines say, and print what they promise."""
+"""The examples run under horovodrun as their first lines say, and print the expected results."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_adasum_needs_no_other_learning_rate_than_one_rank() -> None:
     average, total, adasum = (
         printed_number(output, rf"{op} +0\.2 +(\S+)") for op in ("Average", "Sum", "Adasum")
     )
-    # Sum is Average at twice the rate; Adasum has come nearly as far.
+    # Sum equals Average at twice the rate; Adasum is nearly as good.
     assert total < adasum < (average + total) / 2
 
 
@@ -119,7 +119,7 @@ def test_uneven_data_leaves_equal_weights() -> None:
     steps = re.search(r"steps per epoch by rank: \[(.*)\]", output)
     assert steps
     counts = [int(count) for count in steps[1].split(", ")]
-    assert counts == sorted(set(counts))  # uneven indeed
+    assert counts == sorted(set(counts))  # the data is uneven
     assert len(counts) == 3
     assert "weights are bitwise equal on all 3 rank(s)" in output
 
@@ -165,7 +165,7 @@ def test_imagenet_resumes_bitwise_where_it_was_killed(tmp_path: Path) -> None:
 
 
 def kill_after_two_epochs(*arguments: object) -> None:
-    """Start imagenet.py on two ranks and kill rank 0, which writes, in its third epoch or later."""
+    """Start imagenet.py on two ranks and kill rank 0, which writes, in the third epoch or later."""
     with subprocess.Popen(
         command(2, "imagenet.py", *arguments),
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Experiments with real processes: barriers, grids, failures, ends, and that nothing is left."""
+"""Experiments with real processes: barriers, grids, failures, ends; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 90
 
 @pytest.fixture(autouse=True)
 def no_child_is_left() -> Iterator[None]:
-    """Also none that has lost its parent: the test adopts them."""
+    """The test adopts processes that have lost their parent, and finds them too."""
     before = set(psutil.Process().children(recursive=True))
     yield
     left = set(psutil.Process().children(recursive=True)) - before
@@ -32,7 +32,7 @@ def no_child_is_left() -> Iterator[None]:
 
 
 class Folder:
-    """A folder with an experiment file, in which ``horovodrun`` is started."""
+    """A folder with an experiment file; ``horovodrun`` starts there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,10 +48,10 @@ class Folder:
         (self.path / "riseml.yml").write_text(yaml.safe_dump(content))
         return self.start_file("riseml.yml", *options)
 
-    def start_file(self, *words: str) -> subprocess.Popen[str]:
+    def start_file(self, *arguments: str) -> subprocess.Popen[str]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "horovod.runner.launch", "--experiment", *words],
+            [sys.executable, "-m", "horovod.runner.launch", "--experiment", *arguments],
             cwd=self.path,
             env={"CUDA_VISIBLE_DEVICES": "4,5,6,7", **os.environ, "PATH": path},
             stdin=subprocess.DEVNULL,
@@ -64,13 +64,13 @@ class Folder:
         return process
 
     def close(self) -> None:
-        """End what a failed test has left."""
+        """End the processes that a failed test has left."""
         for process in self._processes:
             with process:
                 process.kill()
 
-    def run(self, *words: object, **train: object) -> tuple[int, str, str]:
-        return finish(self.start(*words, **train))  # type: ignore[arg-type]
+    def run(self, *arguments: object, **train: object) -> tuple[int, str, str]:
+        return finish(self.start(*arguments, **train))  # type: ignore[arg-type]
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -83,7 +83,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def told(process: subprocess.Popen[str], count: int) -> dict[str, str]:
-    """The last words of the next lines, by the prefix of each."""
+    """The last word of each of the next lines, by prefix."""
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(count)]
     assert all(lines), process.stderr and process.stderr.read()
@@ -115,7 +115,7 @@ def test_a_line_starts_when_all_processes_have_finished_the_one_before(folder: F
     second = 'test -e "$OUTPUT_DIR/done" && echo second $HOROVOD_RANK/$HOROVOD_SIZE $EXPERIMENT_ID'
     process = folder.start([first, second])
     pids = told(process, 2)
-    # Only now, with rank 0 beyond its line, rank 1 comes to the end of its own.
+    # Rank 1 ends its line only now, after rank 0 has passed its own.
     assert ended([int(pids["[1][0]"])])
     (folder.path / "gate").write_text("go\n")
     status, out, err = finish(process)
@@ -235,7 +235,7 @@ def test_a_second_ctrl_c_kills_at_once(folder: Folder) -> None:
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
     asked = 0
-    while asked < 2:  # both launchers wait for what ignores SIGTERM
+    while asked < 2:  # both launchers wait for processes that ignore SIGTERM
         line = process.stderr.readline()
         assert line
         asked += "SIGTERM: ending 2 processes" in line
@@ -269,7 +269,7 @@ def test_a_launcher_that_is_killed_fails_its_experiment_only(folder: Folder) -> 
 
 
 def test_an_experiment_without_a_folder_fails_alone(folder: Folder) -> None:
-    # The second one's folder is taken by a file, which the first one makes.
+    # The first experiment makes a file in the place of the second one's folder.
     line = "[ $N != 1 ] || : > output/demo/1/2; echo $N"
     status, out, err = folder.run(line, workers=1, parameters={"n": [1, 2, 3]})
     assert status == 1

@@ -1,10 +1,9 @@
-"""Experiments on several hosts, which are this machine under other names."""
+"""Experiments on several hosts: this machine under several names."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from fake_hosts import FakeHosts
 from launching import run
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeHosts]:
-    (tmp_path / "fake").mkdir()
-    hosts = FakeHosts(tmp_path / "fake")
-    yield hosts
-    hosts.assert_empty()
 
 
 def experiment(
@@ -43,11 +34,11 @@ PLACES = (
 
 
 def test_a_worker_is_on_one_host_and_lines_follow_each_other_on_all(fake: FakeHosts) -> None:
-    second = "test $(ls $OUTPUT_DIR | wc -l) = 5 && echo second"  # the copy of the file is there
+    second = "test $(ls $OUTPUT_DIR | wc -l) = 5 && echo second"  # the copy of the file exists
     lines = [f"{PLACES}; : > $OUTPUT_DIR/$HOROVOD_RANK", second]
     status, out, err = experiment(fake, lines, "localhost:3,host-a:2", gpus=2)
     assert status == 0, err
-    # The GPUs here are those that are visible; elsewhere there is one for each slot.
+    # On this machine the visible GPUs count; on others there is one for each slot.
     assert sorted(line for line in out.splitlines() if "second" not in line) == [
         "[1][0]<stdout>:here 0/4 4,5 1",
         "[1][1]<stdout>:here 1/4 4,5 1",
@@ -67,7 +58,7 @@ def test_experiments_that_run_together_are_on_different_slots(fake: FakeHosts) -
     assert found == {"host-a1.1", "host-a1.2", "host-b1.3"}
 
 
-def test_a_dry_run_shows_the_hosts_and_asks_nobody(fake: FakeHosts) -> None:
+def test_a_dry_run_shows_the_hosts_and_contacts_none(fake: FakeHosts) -> None:
     status, out, err = experiment(
         fake, "echo never", "localhost:2,host-a:5", "--dry-run", workers=6, concurrency=1
     )

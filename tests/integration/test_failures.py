@@ -1,7 +1,7 @@
-"""Real processes that are killed, stopped, interrupted, starved or leave: what the others see.
+"""Real processes that are killed, stopped, interrupted, starved or leave, and the others' errors.
 
-The scripts in ``workers/`` run under our launcher and tell the test through notes, small files in a
-directory of the test. Times are taken on the clock that all processes of a machine share.
+The scripts in ``workers/`` run under horovodrun and report through notes, small files in a
+directory of the test. Times are from the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,25 +20,20 @@ from typing import Any
 
 import psutil
 import pytest
+from launching import LAUNCHER, default_signals
 
-LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
 WORKERS = Path(__file__).with_name("workers")
 TIMEOUT_S = 60
-# A lost rank is noticed in hundredths of a second. This is for a loaded machine; it is below every
+# A lost rank is found in hundredths of a second. This limit is for a loaded machine, below every
 # timeout that could end the wait instead.
 DETECTION_S = 20.0
-SHUTDOWN_S = 10  # longer than a rank of a loaded machine keeps its peers waiting
+SHUTDOWN_S = 10  # longer than a rank of a loaded machine delays its peers
 
 pytestmark = pytest.mark.timeout(90)
 
 
-def default_signals() -> None:
-    """A test runner started in the background may have left SIGINT ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Job:
-    """Jobs of one test: starts them, reads their notes."""
+    """Starts the jobs of one test and reads their notes."""
 
     def __init__(self, folder: Path) -> None:
         self.notes = folder / "notes"
@@ -55,10 +50,10 @@ class Job:
         }
 
     def command(
-        self, ranks: int, script: str, *words: str, python: Sequence[str] = ()
+        self, ranks: int, script: str, *arguments: str, python: Sequence[str] = ()
     ) -> list[str]:
         launcher = [*LAUNCHER, "-np", str(ranks)]
-        return [*launcher, sys.executable, *python, str(WORKERS / script), *words]
+        return [*launcher, sys.executable, *python, str(WORKERS / script), *arguments]
 
     def start(
         self, command: Sequence[str], environment: dict[str, str] | None = None, **options: Any
@@ -74,9 +69,9 @@ class Job:
             **options,
         )
 
-    def run(self, ranks: int, script: str, *words: str, **options: Any) -> tuple[int, str]:
+    def run(self, ranks: int, script: str, *arguments: str, **options: Any) -> tuple[int, str]:
         """Exit status and standard error of one job."""
-        command = self.command(ranks, script, *words, python=options.pop("python", ()))
+        command = self.command(ranks, script, *arguments, python=options.pop("python", ()))
         with self.start(command, **options) as process:
             return self.finish(process)
 
@@ -88,7 +83,7 @@ class Job:
         return process.returncode, err
 
     def read(self, name: str) -> Any:
-        """What a note says, once it is there."""
+        """The content of a note, as soon as it exists."""
         wait_until((self.notes / name).exists)
         return json.loads((self.notes / name).read_text())
 
@@ -96,7 +91,7 @@ class Job:
         return [self.read(f"report.{rank}") for rank in range(ranks)]
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of these jobs, whoever their parent is by now."""
+        """All processes of these jobs, with any parent."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -114,7 +109,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """Nothing may remain of what the test started."""
+    """Nothing that the test started may remain."""
     shared_memory = set(os.listdir("/dev/shm"))
     job = Job(tmp_path)
     yield job
@@ -128,18 +123,18 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def assert_quiet(err: str) -> None:
-    """Nothing that a user would take for a crash."""
+    """No text that looks like a crash."""
     for sign in ("Traceback", "terminate called", "nanobind", "Fatal Python error", "Warning"):
         assert sign not in err, err
 
 
 def assert_all_name_the_victim(job: Job, ranks: int, how: str) -> None:
-    """Every call that was pending or came later raised, soon, naming the last rank."""
+    """Every pending or later call raised soon and named the last rank."""
     victim = f"rank {ranks - 1} (pid {job.read('victim')} on localhost) {how}"
     end = job.read("end")
     for rank, report in enumerate(job.reports(ranks - 1)):
         errors = report["pending"] + report["later"]
-        if len(report["pending"]) == 32:  # some were through before
+        if len(report["pending"]) == 32:  # some were done before
             errors = [error for error in errors if error is not None]
             assert report["pending"][-1] is not None
         assert None not in errors, report
@@ -153,7 +148,7 @@ def assert_all_name_the_victim(job: Job, ranks: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("moment", ["collective", "awaited", "idle", "board"])
+@pytest.mark.parametrize("moment", ["collective", "awaited", "idle", "negotiation"])
 def test_a_killed_rank_is_named_by_all_others(job: Job, moment: str, ranks: int) -> None:
     status, err = job.run(ranks, "lost_rank.py", moment, "kill")
     assert status == 1
@@ -185,7 +180,7 @@ def test_a_rank_that_ends_is_named_by_all_others(
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_live_data_loaders_do_not_hide_a_death(job: Job, context: str) -> None:
     pytest.importorskip("torch")
-    # Behind a shell that hides the failure, so that the launcher does not end the loaders.
+    # A shell hides the failure, so the launcher does not end the loaders.
     script = f"{sys.executable} {WORKERS / 'data_loader.py'} {context}; true"
     with job.start([*LAUNCHER, "-np", "2", "sh", "-c", script]) as process:
         status, err = job.finish(process)
@@ -319,7 +314,7 @@ def test_few_descriptors(job: Job) -> None:
 
 @pytest.mark.parametrize("options", ["ro", "size=4k"])
 def test_no_room_for_files(job: Job, options: str, tmp_path: Path) -> None:
-    """Shared memory, temporary folder and working directory take nothing."""
+    """Shared memory, temporary folder and working directory are full or read-only."""
     folder = tmp_path / "mounted"
     folder.mkdir()
     mount = f"mount -t tmpfs -o {options} none"

@@ -1,4 +1,4 @@
-"""The launcher, its ranks and the doctor where somebody else, or the user, was there first."""
+"""The launcher, its ranks and the doctor in folders of another user, or with the user's files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from horovod.launch.doctor.jobs import gather
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 WORKER = [sys.executable, str(Path(__file__).parent / "workers" / "ailing.py"), "healthy"]
 WORLD = {"world": "1", "ranks": ["rank 0 (\x1b[31mred\x07)"], "hosts": [[0]], "settings": {}}
 
 
 def seen_by_nobody(folder: Path) -> str:
-    """What the doctor says of it to another user."""
+    """The doctor's output for another user."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -44,7 +44,7 @@ def seen_by_nobody(folder: Path) -> str:
 
 
 def recording(**changes: Any) -> bytes:
-    """A recording of a world of one without an event; control characters are in all its texts."""
+    """A recording of a world of one rank without events; all its texts have control characters."""
     head = {
         "horovod_recording": 1,
         "rank": 0,
@@ -66,7 +66,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def job_folder(folder: Path, owner: int) -> Path:
-    """What another user makes to be taken for a job's folder, with queues for files."""
+    """A fake job folder of another user, with FIFOs instead of files."""
     folder.mkdir(parents=True)
     (folder / f".horovod-recordings-of-{folder.name}").touch()
     (folder / "rank-0-pid-1-world-1-error.hvdrec").write_bytes(recording())
@@ -79,7 +79,7 @@ def job_folder(folder: Path, owner: int) -> Path:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder where every user may make folders, as /tmp; other users cannot reach tmp_path."""
+    """A folder like /tmp, where every user may make folders, unlike in tmp_path."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
         yield Path(folder)
@@ -91,8 +91,8 @@ def test_a_recorder_folder_that_another_user_has_made_first(tmp_path: Path) -> N
     job_folder(base / "job-1", NOBODY)
     before = contents(base)
     environ = environment(tmp_path, TMPDIR=str(tmp_path))
-    for words in (["--doctor"], ["--doctor", "job-1"], ["--doctor", str(base / "job-1")]):
-        status, out, err = run(*words, env=environ)
+    for arguments in (["--doctor"], ["--doctor", "job-1"], ["--doctor", str(base / "job-1")]):
+        status, out, err = run(*arguments, env=environ)
         assert (status, out) == (2, "")
         assert err.startswith(f"horovodrun: --doctor: {base}")
         assert err.endswith(f"belongs to user {NOBODY}, expected {os.getuid()}\n")
@@ -116,7 +116,7 @@ def test_jobs_of_two_users_in_a_shared_folder(shared: Path, tmp_path: Path) -> N
     assert json.loads(out)["job"] == "ours"
     status, _, err = run("--doctor", "theirs", env=environ)
     assert (status, "belongs to user" in err) == (2, True)
-    # And the other way round: another user's reader stays out of ours.
+    # The opposite: the reader of another user does not read our folder.
     assert "/ours" in seen_by_nobody(shared / "ours")
     (shared / "ours").chmod(0o755)
     assert seen_by_nobody(shared / "ours").endswith(f"belongs to user 0, expected {NOBODY}")

@@ -1,4 +1,4 @@
-"""Tensors on GPUs in whole jobs, where stand-ins for libcuda and libnccl play GPUs."""
+"""Jobs with tensors on GPUs; stand-ins for libcuda and libnccl simulate the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAX's examples run under horovodrun, and print what they promise."""
+"""The JAX examples run under horovodrun and print the expected results."""
 
 from __future__ import annotations
 

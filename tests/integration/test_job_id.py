@@ -1,4 +1,4 @@
-"""Elastic jobs with an id: horovodrun is killed, and another one goes on with its workers."""
+"""Elastic jobs with an id: horovodrun is killed, and another one takes over its workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = ["--min-np", "1", "--blacklist-cooldown-range", "1", "2", "--job-id", 
 
 
 class World:
-    """Jobs of one user, on this machine and one that is reached by ssh."""
+    """Jobs of one user, on this machine and one reached by ssh."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,12 +40,12 @@ class World:
         return job
 
     def cut(self, hostname: str) -> None:
-        """End what is connected with a host."""
-        for process, words in self.hosts.command_lines().items():
+        """End the connection with a host."""
+        for process, arguments in self.hosts.command_lines().items():
             if (
-                hostname in words
-                and "import main; main()" in words[2]
-                and "remote.proxy" in words[2]
+                hostname in arguments
+                and "import main; main()" in arguments[2]
+                and "remote.proxy" in arguments[2]
             ):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -81,7 +81,7 @@ def progress(job: Job, size: int, more: int = 20) -> None:
 
 
 def read(job: Job, *patterns: str) -> None:
-    """Its lines until all of these have come, in any order."""
+    """Its lines until all of these have appeared, in any order."""
     for pattern in patterns:
         if not any(re.search(pattern, line) for line in job.lines):
             job.line(pattern)
@@ -95,7 +95,7 @@ def test_other_drivers_take_over(world: World) -> None:
     refused = world.start(*where)
     refused.line(r"--job-id: job counting is run by process \d+ on .*, which lives")
     world.kill(first)
-    progress(first, 2)  # nobody is there, and nothing has happened
+    progress(first, 2)  # without a launcher nothing changes
     other = world.start("-np", "2", "-H", "localhost:2")
     other.line("job counting did not end; it was begun by horovod .* as: .*elastic_counter.py")
 
@@ -122,8 +122,8 @@ def test_other_drivers_take_over(world: World) -> None:
 
 
 def test_workers_that_no_driver_takes_over_end(world: World) -> None:
-    words = ["-np", "2", "-H", "localhost:2", "--elastic-timeout", "6"]
-    first = world.start(*words)
+    arguments = ["-np", "2", "-H", "localhost:2", "--elastic-timeout", "10"]
+    first = world.start(*arguments)
     first.line("started rank 1")
     progress(first, 2)
     world.kill(first)
@@ -131,7 +131,7 @@ def test_workers_that_no_driver_takes_over_end(world: World) -> None:
     log = world.state / "horovod" / "jobs" / "counting" / "host-localhost" / "log"
     assert "no horovodrun has come in time; ending the 2 workers that are left" in log.read_text()
 
-    second = world.start(*words)
+    second = world.start(*arguments)
     second.line("job counting begins anew: none of its workers is left")
     second.line("started rank 1")
     second.process.send_signal(signal.SIGTERM)

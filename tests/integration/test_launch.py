@@ -1,4 +1,4 @@
-"""The real launcher with real processes: what starts, where, and with what."""
+"""The real launcher with real processes: what starts, where, and with which environment."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ def test_a_command_that_cannot_be_executed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "text"),
     [
         (["-np", "4", "-H", "localhost:2", "true"], "4 processes were asked for"),
         (["-np", "2", "-H", "localhost", "true"], "name:slots"),
         (["-np", "2"], "no command"),
     ],
 )
-def test_wrong_command_lines(words: list[str], text: str) -> None:
-    status, _, err = run(*words)
+def test_wrong_command_lines(arguments: list[str], text: str) -> None:
+    status, _, err = run(*arguments)
     assert status == 2
     assert text in err
     assert "Traceback" not in err

@@ -1,10 +1,9 @@
-"""A job whose workers and hosts come and go, on a stage of the launcher."""
+"""A job in a job loop of the launcher; its workers and hosts join and leave."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,6 @@ JOB = Path(__file__).parent / "workers" / "changing_job.py"
 ROUNDS = 12
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeHosts]:
-    (tmp_path / "fake").mkdir()
-    hosts = FakeHosts(tmp_path / "fake")
-    yield hosts
-    hosts.assert_empty()
 
 
 def test_workers_are_replaced_and_hosts_appear_and_disappear(fake: FakeHosts) -> None:
@@ -43,5 +34,5 @@ def test_workers_are_replaced_and_hosts_appear_and_disappear(fake: FakeHosts) ->
     ]
     assert done.returncode == 3
     lines = [f"[{100 + number}]<stdout>:number {number}" for number in range(2 * ROUNDS + 3)]
-    # The last three may have been ended before they could say anything.
+    # The last three may have been ended before they printed anything.
     assert set(lines[: 2 * ROUNDS]) <= set(done.stdout.splitlines()) <= set(lines)

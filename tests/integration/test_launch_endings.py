@@ -1,4 +1,4 @@
-"""How jobs of the real launcher end, and that nothing is left behind."""
+"""The ends of jobs of the real launcher; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ import sys
 
 import psutil
 import pytest
-from launching import LAUNCHER, TIMEOUT_S, assert_gone, default_signals, pids_told, run, start
+from fake_hosts import FakeHosts
+from launching import (
+    FAMILY,
+    LAUNCHER,
+    STUBBORN,
+    TIMEOUT_S,
+    assert_gone,
+    default_signals,
+    pids_told,
+    run,
+    start,
+)
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
-
-# Tells its own pid and that of a child, then waits for ever.
-FAMILY = 'sleep 1000 & echo "child $!"; echo "self $$"; wait'
-STUBBORN = "trap '' TERM; echo \"self $$\"; while :; do sleep 1; done"
 
 
 def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_launcher() -> None:
@@ -29,7 +36,7 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_launcher() -> None:
     )
     status, out, _ = run("-np", "1", sys.executable, "-c", script)
     assert status == 0
-    # It has left the session, so after a success it may live on: ended here.
+    # It has left the session, so it may outlive a successful job: end it here.
     os.killpg(int(out.split()[-1]), signal.SIGKILL)
 
 
@@ -66,32 +73,45 @@ def test_the_first_failure_is_the_one_reported() -> None:
     assert err.endswith("Process name: 2\nExit code: 7\n")
 
 
-def test_whoever_ignores_sigterm_is_killed() -> None:
+# On this machine, and with agents in between; the fake hosts must be empty at the end.
+both_places = pytest.mark.parametrize(
+    "where", [(), ("-H", "localhost:1,host-a:1,host-b:1")], ids=["here", "hosts"]
+)
+
+
+@both_places
+def test_a_process_that_ignores_sigterm_is_killed(where: tuple[str, ...], fake: FakeHosts) -> None:
     script = f"if [ $HOROVOD_RANK = 0 ]; then read line; exit 1; fi; {STUBBORN}"
-    with start("-np", "2", "sh", "-c", script, stdin=subprocess.PIPE) as process:
+    arguments = ("-np", "2", *where, "sh", "-c", script)
+    with start(*arguments, env=fake.environ, stdin=subprocess.PIPE) as process:
         pids = pids_told(process, 1)
         _, err = process.communicate(b"go\n", timeout=TIMEOUT_S)
     assert process.returncode == 1
+    assert b"killing rank 1 on host-a" in err or not where
     assert b"did not end within 5 s of SIGTERM" in err
     assert_gone(pids)
 
 
+@both_places
 @pytest.mark.parametrize(
     ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_to_the_launcher_leaves_nothing(signum: signal.Signals, status: int) -> None:
-    with start("-np", "2", "sh", "-c", FAMILY) as process:
-        pids = pids_told(process, 4)
+def test_a_signal_to_the_launcher_leaves_nothing(
+    signum: signal.Signals, status: int, where: tuple[str, ...], fake: FakeHosts
+) -> None:
+    with start("-np", "3", *where, "sh", "-c", FAMILY, env=fake.environ) as process:
+        pids = pids_told(process, 6)
         process.send_signal(signum)
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == status
-    assert signum.name.encode() in err
+    assert f"{signum.name}: ending 3 processes".encode() in err
     assert b"Traceback" not in err
     assert_gone(pids)
 
 
-def test_a_second_ctrl_c_kills_at_once() -> None:
-    with start("-np", "2", "sh", "-c", STUBBORN) as process:
+@both_places
+def test_a_second_ctrl_c_kills_at_once(where: tuple[str, ...], fake: FakeHosts) -> None:
+    with start("-np", "2", *where, "sh", "-c", STUBBORN, env=fake.environ) as process:
         pids = pids_told(process, 2)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
@@ -101,6 +121,18 @@ def test_a_second_ctrl_c_kills_at_once() -> None:
     assert process.returncode == 130
     assert b"did not end before a second signal (SIGINT)" in err
     assert_gone(pids)
+
+
+@both_places
+@pytest.mark.parametrize(("script", "count"), [(FAMILY, 6), (STUBBORN, 3)])
+def test_a_killed_launcher_leaves_nothing(
+    script: str, count: int, where: tuple[str, ...], fake: FakeHosts
+) -> None:
+    with start("-np", "3", *where, "sh", "-c", script, env=fake.environ) as process:
+        pids = pids_told(process, count)
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+        assert_gone(pids)
 
 
 def test_ctrl_c_reaches_descendants_that_have_left_their_session() -> None:
@@ -124,14 +156,6 @@ def test_a_stopped_worker_is_ended_too() -> None:
     assert_gone(pids)
 
 
-def test_a_killed_launcher_leaves_nothing() -> None:
-    with start("-np", "2", "sh", "-c", FAMILY) as process:
-        pids = pids_told(process, 4)
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
-        assert_gone(pids)
-
-
 def test_a_killed_process_group_of_the_launcher_leaves_nothing() -> None:
     with start("-np", "2", "sh", "-c", FAMILY, start_new_session=True) as process:
         pids = pids_told(process, 4)
@@ -140,16 +164,8 @@ def test_a_killed_process_group_of_the_launcher_leaves_nothing() -> None:
         assert_gone(pids)
 
 
-def test_a_killed_launcher_leaves_no_stubborn_worker_either() -> None:
-    with start("-np", "1", "sh", "-c", STUBBORN) as process:
-        pids = pids_told(process, 1)
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
-        assert_gone(pids)
-
-
 def test_ctrl_c_in_a_terminal() -> None:
-    """The launcher in the foreground of a pseudo-terminal, where ^C comes as a byte."""
+    """The launcher in the foreground of a pseudo-terminal, which gets ^C as a byte."""
     pid, terminal = pty.fork()
     if pid == 0:
         default_signals()

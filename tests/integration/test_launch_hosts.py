@@ -1,29 +1,15 @@
-"""Jobs on several hosts, which are this machine under other names, through a program called ssh."""
+"""Jobs on several hosts: this machine under several names, through a fake ssh."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_hosts import FakeHosts
-from launching import run
+from fake_hosts import FakeHosts, launch
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeHosts]:
-    (tmp_path / "fake").mkdir()
-    hosts = FakeHosts(tmp_path / "fake")
-    yield hosts
-    hosts.assert_empty()
-
-
-def launch(fake: FakeHosts, *words: str, **options: object) -> tuple[int, str, str]:
-    return run(*words, **{"env": fake.environ, **options})
 
 
 PLACES = (
@@ -48,8 +34,8 @@ def test_every_rank_gets_its_place(fake: FakeHosts) -> None:
 
 def test_a_hostfile_and_no_more_hosts_than_needed(fake: FakeHosts, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("host-a slots=2\nhost-b slots=2\nhost-c slots=2\n")
-    words = ("-np", "3", "--hostfile", f"{tmp_path}/hosts")
-    status, out, _ = launch(fake, *words, "sh", "-c", PLACES)
+    arguments = ("-np", "3", "--hostfile", f"{tmp_path}/hosts")
+    status, out, _ = launch(fake, *arguments, "sh", "-c", PLACES)
     assert status == 0
     assert [line.split()[0].partition(":")[2] for line in sorted(out.splitlines())] == [
         "host-a",
@@ -70,8 +56,8 @@ def test_the_environment_of_a_worker_elsewhere(fake: FakeHosts) -> None:
     }
     fake.first("host-b", "settings=OF_HOST=yes")
     script = "import os, json; print(json.dumps(dict(os.environ)))"
-    words = ("-np", "2", "-H", "localhost:1,host-b:1", "--cache-capacity", "7")
-    status, out, _ = launch(fake, *words, sys.executable, "-c", script, env=environ)
+    arguments = ("-np", "2", "-H", "localhost:1,host-b:1", "--cache-capacity", "7")
+    status, out, _ = launch(fake, *arguments, sys.executable, "-c", script, env=environ)
     assert status == 0
     here, there = (
         json.loads(line.partition("{")[1] + line.partition("{")[2])
@@ -98,15 +84,15 @@ def test_one_other_host_is_a_world_on_one_host(fake: FakeHosts) -> None:
 
 def test_named_interfaces_travel_to_the_workers(fake: FakeHosts) -> None:
     script = "echo $HOROVOD_GLOO_IFACE $NCCL_SOCKET_IFNAME"
-    words = ("-np", "2", "-H", "localhost:1,host-a:1", "--network-interfaces", "lo")
-    status, out, _ = launch(fake, *words, "sh", "-c", script)
+    arguments = ("-np", "2", "-H", "localhost:1,host-a:1", "--network-interfaces", "lo")
+    status, out, _ = launch(fake, *arguments, "sh", "-c", script)
     assert status == 0
     assert sorted(out.splitlines()) == ["[0]<stdout>:lo lo", "[1]<stdout>:lo lo"]
 
 
 def test_the_words_of_ssh(fake: FakeHosts) -> None:
-    words = ("-np", "1", "-H", "host-a:1", "-p", "2222", "-i", "/some key")
-    status, _, _ = launch(fake, *words, "true")
+    arguments = ("-np", "1", "-H", "host-a:1", "-p", "2222", "-i", "/some key")
+    status, _, _ = launch(fake, *arguments, "true")
     assert status == 0
     assert fake.asked[0].startswith(
         "-o PasswordAuthentication=no -o StrictHostKeyChecking=no -o ConnectTimeout=10 "
@@ -115,13 +101,13 @@ def test_the_words_of_ssh(fake: FakeHosts) -> None:
     )
 
 
-def test_kubexec_takes_the_place_of_ssh(fake: FakeHosts) -> None:
+def test_kubexec_replaces_ssh(fake: FakeHosts) -> None:
     program = fake.folder / "kubexec.sh"
     program.write_text('#!/bin/sh\nexport FAKE_HOST=pod.$1\nshift\nexec /bin/sh -c "$*"\n')
     program.chmod(0o755)
     environ = {**fake.environ, "OMPI_MCA_plm_rsh_agent": str(program)}
-    words = ("-np", "1", "-H", "host-a:1", "sh", "-c", "echo $FAKE_HOST")
-    status, out, _ = launch(fake, *words, env=environ)
+    arguments = ("-np", "1", "-H", "host-a:1", "sh", "-c", "echo $FAKE_HOST")
+    status, out, _ = launch(fake, *arguments, env=environ)
     assert (status, out) == (0, "[0]<stdout>:pod.host-a\n")
 
 
@@ -150,8 +136,16 @@ def test_a_host_without_this_python_uses_its_own(fake: FakeHosts) -> None:
 
 def test_the_secret_is_in_no_command_line_and_no_message(fake: FakeHosts) -> None:
     script = "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; echo; echo \"secret $_HOROVOD_SECRET_KEY\""
-    words = ("-np", "1", "-H", "host-a:1", "--verbose", "--output-filename", f"{fake.folder}/logs")
-    status, out, err = launch(fake, *words, "sh", "-c", script)
+    arguments = (
+        "-np",
+        "1",
+        "-H",
+        "host-a:1",
+        "--verbose",
+        "--output-filename",
+        f"{fake.folder}/logs",
+    )
+    status, out, err = launch(fake, *arguments, "sh", "-c", script)
     assert status == 0
     *lines, told = out.splitlines()
     secret = told.split()[-1]
@@ -174,14 +168,14 @@ def test_all_workers_reach_the_store(fake: FakeHosts) -> None:
         "store.set(f'r{rank}', b'x')\n"
         "for other in range(4): store.get(f'r{other}', 30)\n"
     )
-    words = ("-np", "4", "-H", "host-a:1,localhost:1,host-b:2")
-    status, out, err = launch(fake, *words, sys.executable, "-c", script)
+    arguments = ("-np", "4", "-H", "host-a:1,localhost:1,host-b:2")
+    status, out, err = launch(fake, *arguments, sys.executable, "-c", script)
     assert (status, out, err) == (0, "", "")
 
 
 def test_verbose_lines(fake: FakeHosts) -> None:
-    words = ("-np", "3", "-H", "localhost:1,host-a:1,host-b:1", "--verbose", "true")
-    status, _, err = launch(fake, *words)
+    arguments = ("-np", "3", "-H", "localhost:1,host-a:1,host-b:1", "--verbose", "true")
+    status, _, err = launch(fake, *arguments)
     assert status == 0
     for text in (
         "Filtering local host names.",
@@ -198,8 +192,8 @@ def test_verbose_lines(fake: FakeHosts) -> None:
 @pytest.mark.timeout(240)
 def test_sixty_four_hosts(fake: FakeHosts) -> None:
     hosts = ",".join(f"host-{index}:1" for index in range(64))
-    words = ("-np", "64", "--start-timeout", "120", "-H", hosts, "sh", "-c", "echo $FAKE_HOST")
-    status, out, err = launch(fake, *words)
+    arguments = ("-np", "64", "--start-timeout", "120", "-H", hosts, "sh", "-c", "echo $FAKE_HOST")
+    status, out, err = launch(fake, *arguments)
     assert (status, err) == (0, "")
     assert sorted(out.splitlines()) == sorted(f"[{i}]<stdout>:host-{i}" for i in range(64))
     assert len(fake.asked) == 64

@@ -1,4 +1,4 @@
-"""How jobs on several hosts fail, and that nothing is left on any of them."""
+"""Failures of jobs on several hosts; nothing is left on any host."""
 
 from __future__ import annotations
 
@@ -10,32 +10,19 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_hosts import FakeHosts
-from launching import TIMEOUT_S, pids_told, run, start
+from fake_hosts import FakeHosts, launch
+from launching import FAMILY, TIMEOUT_S, run, start
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
-# Tells its own pid and that of a child, then waits for ever.
-FAMILY = 'sleep 1000 & echo "child $!"; echo "self $$"; wait'
-STUBBORN = "trap '' TERM; echo \"self $$\"; while :; do sleep 1; done"
 HOSTS = "localhost:1,host-a:1,host-b:1"
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeHosts]:
-    (tmp_path / "fake").mkdir()
-    hosts = FakeHosts(tmp_path / "fake")
-    yield hosts
-    hosts.assert_empty()
-
-
-def launch(fake: FakeHosts, *words: str) -> tuple[int, str, str]:
-    return run(*words, env=fake.environ)
-
-
 @contextmanager
-def running(fake: FakeHosts, *words: str, **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    with start(*words, env=fake.environ, **options) as process:
+def running(
+    fake: FakeHosts, *arguments: str, **options: object
+) -> Iterator[subprocess.Popen[bytes]]:
+    with start(*arguments, env=fake.environ, **options) as process:
         try:
             yield process
         finally:
@@ -43,7 +30,7 @@ def running(fake: FakeHosts, *words: str, **options: object) -> Iterator[subproc
 
 
 def workers_told(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process]:
-    """The workers among those who tell their pid, once ``count`` have."""
+    """The workers among the processes that print their pid, once ``count`` have."""
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(count)]
     pids = [int(line.split()[-1]) for line in lines if b"self" in line]
@@ -74,13 +61,6 @@ def test_a_failure_here_ends_the_others(fake: FakeHosts) -> None:
     assert err.endswith("Process name: 0\nExit code: -11\n")
 
 
-def test_output_before_a_failure_is_not_lost(fake: FakeHosts) -> None:
-    script = "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; printf last; exit 1"
-    status, out, _ = launch(fake, "-np", "1", "-H", "host-a:1", "sh", "-c", script)
-    assert status == 1
-    assert out.splitlines() == [f"[0]<stdout>:{i}" for i in range(2000)] + ["[0]<stdout>:last"]
-
-
 @pytest.mark.parametrize(
     ("word", "status", "text"),
     [
@@ -94,55 +74,12 @@ def test_a_command_that_cannot_run(word: str, status: int, text: str, fake: Fake
     assert text in err
 
 
-def test_whoever_ignores_sigterm_is_killed(fake: FakeHosts) -> None:
-    script = f"if [ $HOROVOD_RANK = 0 ]; then read line; exit 1; fi; {STUBBORN}"
-    words = ("-np", "2", "-H", HOSTS, "sh", "-c", script)
-    with running(fake, *words, stdin=subprocess.PIPE) as process:
-        pids_told(process, 1)
-        _, err = process.communicate(b"go\n", timeout=TIMEOUT_S)
-    assert process.returncode == 1
-    assert b"killing rank 1 on host-a" in err
-    assert b"did not end within 5 s of SIGTERM" in err
-
-
-@pytest.mark.parametrize(
-    ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
-def test_a_signal_to_the_launcher(signum: signal.Signals, status: int, fake: FakeHosts) -> None:
-    with running(fake, "-np", "3", "-H", HOSTS, "sh", "-c", FAMILY) as process:
-        pids_told(process, 6)
-        process.send_signal(signum)
-        _, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == status
-    assert f"{signum.name}: ending 3 processes".encode() in err
-    assert b"Traceback" not in err
-
-
-def test_a_second_ctrl_c_kills_at_once(fake: FakeHosts) -> None:
-    with running(fake, "-np", "2", "-H", "host-a:2", "sh", "-c", STUBBORN) as process:
-        pids_told(process, 2)
-        process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        assert b"once more kills" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 130
-    assert b"did not end before a second signal (SIGINT)" in err
-
-
-@pytest.mark.parametrize("script", [FAMILY, STUBBORN])
-def test_a_killed_launcher_leaves_nothing(script: str, fake: FakeHosts) -> None:
-    count = 3 * (1 + (script == FAMILY))
-    with running(fake, "-np", "3", "-H", HOSTS, "sh", "-c", script) as process:
-        pids_told(process, count)
-        process.kill()
-        process.communicate(timeout=TIMEOUT_S)
-
-
 def test_a_launcher_killed_with_all_that_it_can_see_leaves_nothing(fake: FakeHosts) -> None:
-    """The launcher's own watchdog and both connections go with it."""
+    """The launcher's own watchdog and both connections end with it."""
     with running(fake, "-np", "2", "-H", "host-a:1,host-b:1", "sleep", "1000") as process:
-        while sum("sleep" in " ".join(words) for words in fake.command_lines().values()) < 2:
+        while (
+            sum("sleep" in " ".join(arguments) for arguments in fake.command_lines().values()) < 2
+        ):
             assert process.poll() is None
         mine = psutil.Process(process.pid).children()
         process.kill()
@@ -165,7 +102,7 @@ def test_an_agent_that_is_killed_is_reported_and_leaves_nothing(fake: FakeHosts)
 
 @pytest.mark.parametrize("victim", ["ssh", "agent"])
 def test_a_connection_that_is_cut(victim: str, fake: FakeHosts) -> None:
-    """Here ssh is a process of its own, which outlives the agent and does not take it along."""
+    """Here ssh is a separate process that outlives the agent and does not end it."""
     fake.first("host-b", '/bin/sh -c "$*"; exit $?')
     with running(fake, "-np", "2", "-H", "host-a:1,host-b:1", "sh", "-c", FAMILY) as job:
         (worker,) = [w for w in workers_told(job, 4) if on_host(w, "host-b")]
@@ -218,10 +155,10 @@ def test_a_host_that_is_about_to_start_its_ssh_server(fake: FakeHosts) -> None:
 
 def test_a_host_that_hangs_is_named_at_the_start_timeout(fake: FakeHosts) -> None:
     fake.first("host-b", "echo waiting >&2; exec sleep 1000")
-    words = ("-np", "3", "-H", HOSTS, "--start-timeout", "3", "echo", "never")
-    status, out, err = launch(fake, *words)
+    arguments = ("-np", "3", "-H", HOSTS, "--start-timeout", "10", "echo", "never")
+    status, out, err = launch(fake, *arguments)
     assert (status, out) == (1, "")
-    assert "could not connect to some hosts via ssh within 3 s (--start-timeout):" in err
+    assert "could not connect to some hosts via ssh within 10 s (--start-timeout):" in err
     assert "  host-b: no answer\n" in err
     assert "    | waiting\n" in err
     assert "host-a" not in err
@@ -254,10 +191,10 @@ def test_a_host_without_python(fake: FakeHosts) -> None:
 
 
 def test_a_host_without_horovod(fake: FakeHosts) -> None:
-    fake.first("host-a", 'set -- "$(echo "$*" | sed \'s:launch.agent:launch.none:\')"')
+    fake.first("host-a", 'set -- "$(echo "$*" | sed \'s:remote.agent:remote.none:\')"')
     status, _, err = launch(fake, "-np", "1", "-H", "host-a:1", "echo", "never")
     assert status == 1
-    assert "| ModuleNotFoundError: No module named 'horovod.launch.none'" in err
+    assert "| ModuleNotFoundError: No module named 'horovod.launch.remote.none'" in err
     assert "install this version of horovod there" in err
 
 
@@ -278,8 +215,8 @@ def test_no_ssh_at_all(fake: FakeHosts, tmp_path: Path) -> None:
 
 def test_ctrl_c_while_hosts_are_asked(fake: FakeHosts) -> None:
     fake.first("host-b", "exec sleep 1000")
-    words = ("-np", "3", "-H", HOSTS, "--verbose", "echo", "never")
-    with running(fake, *words) as process:
+    arguments = ("-np", "3", "-H", HOSTS, "--verbose", "echo", "never")
+    with running(fake, *arguments) as process:
         assert process.stderr is not None
         while b"host-a has answered" not in process.stderr.readline():
             assert process.poll() is None
@@ -290,7 +227,7 @@ def test_ctrl_c_while_hosts_are_asked(fake: FakeHosts) -> None:
 
 
 def test_an_interface_that_does_not_exist(fake: FakeHosts) -> None:
-    words = ("-np", "2", "-H", "localhost:1,host-a:1", "--network-interfaces", "nic9")
-    status, out, err = launch(fake, *words, "echo", "never")
+    arguments = ("-np", "2", "-H", "localhost:1,host-a:1", "--network-interfaces", "nic9")
+    status, out, err = launch(fake, *arguments, "echo", "never")
     assert (status, out) == (1, "")
     assert "network interface 'nic9': expected one of this machine's that are up: lo" in err

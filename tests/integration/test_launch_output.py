@@ -1,4 +1,4 @@
-"""Workers' lines on their way through the real launcher: whole, told apart, kept."""
+"""Workers' lines through the real launcher: whole, with their rank, kept in files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,23 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_hosts import FakeHosts, launch
 from foreign_files import contents, fill, lost
 from launching import LAUNCHER, TIMEOUT_S, default_signals, run, start
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
 
-def test_both_streams_are_told_apart() -> None:
-    status, out, err = run("-np", "1", "echo out; echo err >&2; printf tail")
+# On this machine, and with agents in between.
+both_places = pytest.mark.parametrize(
+    "where", [(), ("-H", "host-a:2,localhost:1")], ids=["here", "hosts"]
+)
+
+
+@both_places
+def test_both_streams_are_told_apart(where: tuple[str, ...], fake: FakeHosts) -> None:
+    script = "echo out; echo err >&2; printf tail"
+    status, out, err = launch(fake, "-np", "1", *where, script)
     assert (status, out, err) == (
         0,
         "[0]<stdout>:out\n[0]<stdout>:tail\n",
@@ -29,10 +38,12 @@ def test_both_streams_are_told_apart() -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_hundred_thousand_lines_arrive_whole() -> None:
+@both_places
+def test_a_hundred_thousand_lines_arrive_whole(where: tuple[str, ...], fake: FakeHosts) -> None:
     count = 100_000
     script = f"import sys; sys.stdout.write(''.join(f'{{i}} line\\n' for i in range({count})))"
-    with start("-np", "3", sys.executable, "-c", script, stderr=subprocess.STDOUT) as process:
+    arguments = ("-np", "3", *where, sys.executable, "-c", script)
+    with start(*arguments, env=fake.environ, stderr=subprocess.STDOUT) as process:
         out, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     lines = out.decode().splitlines()
@@ -43,46 +54,58 @@ def test_a_hundred_thousand_lines_arrive_whole() -> None:
     assert len(lines) == 3 * count
 
 
-def test_output_into_a_file_and_bytes_that_are_no_text(tmp_path: Path) -> None:
+@both_places
+def test_output_into_a_file_and_bytes_that_are_no_text(
+    where: tuple[str, ...], fake: FakeHosts, tmp_path: Path
+) -> None:
     with (tmp_path / "out").open("wb") as file:
-        status, _, _ = run("-np", "1", "printf", "\\377\\0\\n10%%\\r20%%\\r", stdout=file)
+        arguments = ("-np", "1", *where, "printf", "\\377\\0\\n10%%\\r20%%\\r")
+        status, _, _ = launch(fake, *arguments, stdout=file)
     assert status == 0
     expected = b"[0]<stdout>:\xff\0\n[0]<stdout>:10%\r[0]<stdout>:20%\r"
     assert (tmp_path / "out").read_bytes() == expected
 
 
-def test_output_before_a_failure_is_not_lost() -> None:
+@both_places
+def test_output_before_a_failure_is_not_lost(where: tuple[str, ...], fake: FakeHosts) -> None:
     script = "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; printf last; exit 1"
-    status, out, _ = run("-np", "1", "sh", "-c", script)
+    status, out, _ = launch(fake, "-np", "1", *where, "sh", "-c", script)
     assert status == 1
     assert out.splitlines() == [f"[0]<stdout>:{i}" for i in range(2000)] + ["[0]<stdout>:last"]
 
 
-def test_a_console_that_closes_ends_the_job() -> None:
+@both_places
+def test_a_console_that_closes_ends_the_job(where: tuple[str, ...], fake: FakeHosts) -> None:
     script = "while :; do echo line; done"
-    with start("-np", "2", "sh", "-c", script) as process:
+    with start("-np", "2", *where, "sh", "-c", script, env=fake.environ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(TIMEOUT_S) == 141
 
 
-def test_a_console_that_nobody_reads_does_not_hide_a_failure(tmp_path: Path) -> None:
+@both_places
+def test_an_unread_console_does_not_hide_a_failure(
+    where: tuple[str, ...], fake: FakeHosts, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "go")
     script = f"if [ $HOROVOD_RANK = 1 ]; then read line < {tmp_path}/go; exit 5; fi; yes"
-    with start("-np", "2", "sh", "-c", script) as process:
+    with start("-np", "2", *where, "sh", "-c", script, env=fake.environ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         pending = array.array("i", [0])
-        while pending[0] < 15 * 4096:  # the pipe takes 64 KiB: it is full now, or almost
+        while pending[0] < 15 * 4096:  # the pipe holds 64 KiB: it is full now, or almost
             fcntl.ioctl(process.stdout, termios.FIONREAD, pending)
             os.sched_yield()
         (tmp_path / "go").write_text("\n")
-        # Standard output is left unread until the failure has been reported.
-        assert b"rank 1" in process.stderr.readline()
-        _, err = process.communicate(timeout=TIMEOUT_S)
+        # Standard output is read only after the failure has been reported.
+        host = b"host-a" if where else b"localhost"
+        assert b"rank 1 on " + host in process.stderr.readline()
+        out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
     assert err.endswith(b"Process name: 1\nExit code: 5\n")
+    # All buffers are bounded.
+    assert len(out) < 32 * 1024 * 1024
 
 
 def test_the_lines_of_each_rank_are_kept(tmp_path: Path) -> None:
@@ -105,7 +128,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_a_folder_that_nobody_may_write_to(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission(tmp_path: Path) -> None:
     assert run("-np", "1", "--output-filename", str(tmp_path), "true")[0] == 0
     (tmp_path / "rank.0" / "stdout").unlink()
     (tmp_path / "rank.0" / "stdout").mkdir()
@@ -115,7 +138,7 @@ def test_a_folder_that_nobody_may_write_to(tmp_path: Path) -> None:
 
 
 def small_disk() -> None:
-    """A limit of the launcher stands for it: each file takes a line and a bit."""
+    """A limit of the launcher simulates it: each file holds little more than a line."""
     default_signals()
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
 
@@ -123,8 +146,8 @@ def small_disk() -> None:
 def test_files_of_a_user_are_no_output(tmp_path: Path) -> None:
     fill(tmp_path / "place", tmp_path / "outside")
     before = contents(tmp_path)
-    words = ("--output-filename", str(tmp_path / "place"), "echo", "never")
-    status, out, err = run("-np", "1", *words)
+    arguments = ("--output-filename", str(tmp_path / "place"), "echo", "never")
+    status, out, err = run("-np", "1", *arguments)
     assert (status, out) == (2, "")
     assert f"{tmp_path}/place/rank.0 holds something else than a rank's output" in err
     assert lost(before, tmp_path) == []
@@ -132,8 +155,8 @@ def test_files_of_a_user_are_no_output(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full_later_is_told_once_and_the_job_goes_on(tmp_path: Path) -> None:
     script = "echo one; echo two; echo kept >&2"
-    words = ("-np", "2", "--output-filename", str(tmp_path), "sh", "-c", script)
-    status, out, err = run(*words, preexec_fn=small_disk)
+    arguments = ("-np", "2", "--output-filename", str(tmp_path), "sh", "-c", script)
+    status, out, err = run(*arguments, preexec_fn=small_disk)
     assert status == 0
     assert len(out.splitlines()) == 4
     own = [line for line in err.splitlines() if line.startswith("horovodrun: ")]
@@ -148,8 +171,8 @@ def test_a_disk_that_is_full_later_is_told_once_and_the_job_goes_on(tmp_path: Pa
 @pytest.mark.parametrize("option", ["-prefix-timestamp", "--prefix-output-with-timestamp"])
 def test_each_line_may_begin_with_the_time(option: str, tmp_path: Path) -> None:
     began = int(time.time())
-    words = ("-np", "2", option, "--output-filename", str(tmp_path))
-    status, out, err = run(*words, "sh", "-c", "echo out; printf tail; echo err >&2")
+    arguments = ("-np", "2", option, "--output-filename", str(tmp_path))
+    status, out, err = run(*arguments, "sh", "-c", "echo out; printf tail; echo err >&2")
     assert status == 0
     for line in out.splitlines() + err.splitlines():
         moment, _, rest = line.partition("[")
@@ -163,6 +186,6 @@ def test_each_line_may_begin_with_the_time(option: str, tmp_path: Path) -> None:
 
 
 def test_standard_files_may_be_closed() -> None:
-    words = " ".join([*LAUNCHER, "-np", "2", "true"])
-    with subprocess.Popen(["/bin/sh", "-c", f"exec {words} <&- >&- 2>&-"]) as process:
+    arguments = " ".join([*LAUNCHER, "-np", "2", "true"])
+    with subprocess.Popen(["/bin/sh", "-c", f"exec {arguments} <&- >&- 2>&-"]) as process:
         assert process.wait(TIMEOUT_S) == 0

@@ -1,4 +1,4 @@
-"""What options and configuration file of the real launcher come to in its workers."""
+"""Options and configuration file of the real launcher, as its workers see them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def plain_environment(**more: str) -> dict[str, str]:
     return {**{name: os.environ[name] for name in os.environ if name not in names}, **more}
 
 
-def told(*words: str, **environment: str) -> list[dict[str, Any]]:
-    """What each rank of a job with these options tells, by rank."""
-    status, out, err = run(*words, *WORKER, env=plain_environment(**environment))
+def told(*arguments: str, **environment: str) -> list[dict[str, Any]]:
+    """The report of each rank of a job with these options."""
+    status, out, err = run(*arguments, *WORKER, env=plain_environment(**environment))
     assert (status, err) == (0, "")
     lines = dict(line.split("<stdout>:", 1) for line in out.splitlines())
     return [json.loads(lines[f"[{rank}]"]) for rank in range(len(lines))]
@@ -39,11 +39,11 @@ def test_nothing_is_set_that_was_not_asked_for() -> None:
 
 
 def test_options_of_every_kind_arrive_in_init() -> None:
-    words = (
+    arguments = (
         *("-np", "2", "--fusion-threshold-mb", "32", "--cycle-time-ms", "0.5", "--no-stall-check"),
         *("--log-level", "ERROR", "--log-without-timestamp", "--start-timeout", "77"),
     )
-    for seen in told(*words):
+    for seen in told(*arguments):
         assert seen["environment"]["HOROVOD_FUSION_THRESHOLD"] == "33554432"
         expected = Settings(
             fusion_threshold_bytes=32 * 1024 * 1024,

@@ -1,4 +1,4 @@
-"""The metrics of a job, as Prometheus gets them from rank 0."""
+"""The metrics of a job, read from rank 0 like Prometheus does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_rank_0_shows_all_ranks() -> None:
 
 
 def test_an_address_that_others_reach_needs_a_token() -> None:
-    words = ("--metrics-port", free_port(), "--metrics-address", "0.0.0.0")
-    status, _, err = run("-np", "1", *words, sys.executable, WORKER)
+    arguments = ("--metrics-port", free_port(), "--metrics-address", "0.0.0.0")
+    status, _, err = run("-np", "1", *arguments, sys.executable, WORKER)
     assert status == 1
     assert "so a token is needed: HOROVOD_METRICS_TOKEN" in err

@@ -1,4 +1,4 @@
-"""``horovodrun --mpi`` and ``horovod.run(use_mpi=True)`` with the MPIs that are here."""
+"""``horovodrun --mpi`` and ``horovod.run(use_mpi=True)`` with the installed MPIs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.timeout(200)
 each_mpi = pytest.mark.parametrize("mpi", LAUNCHERS, ids=lambda mpi: mpi.name)
 
 
-def run(mpi: MpiLauncher, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+def run(mpi: MpiLauncher, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     if mpi.lack:
         pytest.skip(f"{mpi.name}: {mpi.lack}")
     path = f"{Path(mpi.words[0]).parent}:{os.environ['PATH']}"
     return subprocess.run(
-        [mpi.python, *map(str, words)],
+        [mpi.python, *map(str, arguments)],
         env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **more},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""MXNet's examples run under horovodrun, and print what they promise."""
+"""The MXNet examples run under horovodrun and print the expected results."""
 
 from __future__ import annotations
 

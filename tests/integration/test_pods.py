@@ -1,4 +1,4 @@
-"""The pods of a job as processes of this machine, each with what a manifest gives it."""
+"""The pods of a job as processes of this machine, with the settings of a manifest."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ WAITER = 'echo "$HOROVOD_RANK pid $$"; exec sleep 1000'
 
 
 class Pods:
-    """Starts pods of one job; ``address`` is where pod 0 listens."""
+    """Starts the pods of one job; pod 0 listens at ``address``."""
 
     def __init__(self) -> None:
-        # Loopback addresses are many, so a port that was free a moment ago is nobody else's.
+        # There are many loopback addresses, so no other process takes this port.
         self.address = f"127.{os.getpid() % 250 + 1}.{time.monotonic_ns() % 250}.1"
         with socket.create_server((self.address, 0)) as free:
             self.port = free.getsockname()[1]
@@ -36,7 +36,7 @@ class Pods:
     def start(
         self,
         index: int,
-        *words: str,
+        *arguments: str,
         secret: str = SECRET,
         timeout_s: float = 60,
         variables: Mapping[str, str] | None = None,
@@ -50,7 +50,7 @@ class Pods:
         }
         store = f"{self.address}:{self.port}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "horovod.launch.kubernetes.pod", "--store", store, *words],
+            [sys.executable, "-m", "horovod.launch.kubernetes.pod", "--store", store, *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -60,7 +60,7 @@ class Pods:
         return process
 
     def close(self) -> None:
-        """End what a failed test has left."""
+        """End the processes that a failed test has left."""
         for process in self._processes:
             with process:
                 process.kill()
@@ -81,8 +81,8 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 def test_the_ranks_of_three_pods(pods: Pods) -> None:
     shown = " ".join(f"$HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
     script = f"echo {shown} $HOROVOD_CROSS_RANK $HOROVOD_CROSS_SIZE ${{HOROVOD_GLOO_IFACE-any}}"
-    words = ("-np", "5", "--slots-per-host", "2", "--", "sh", "-c", script)
-    started = [pods.start(index, *words) for index in (2, 0, 1)]
+    arguments = ("-np", "5", "--slots-per-host", "2", "--", "sh", "-c", script)
+    started = [pods.start(index, *arguments) for index in (2, 0, 1)]
     ended = [finish(process) for process in started]
     assert [status for status, _, _ in ended] == [0, 0, 0], ended
     lines = sorted(line for _, out, _ in ended for line in out.splitlines())
@@ -100,8 +100,8 @@ def test_the_ranks_of_all_pods_are_a_world(pods: Pods) -> None:
         "import numpy as np, horovod.numpy as hvd; hvd.init(); "
         "print(hvd.allreduce(np.ones(1) * (hvd.rank() + 1), op=hvd.Sum)[0])"
     )
-    words = ("-np", "3", "--slots-per-host", "2", "--", sys.executable, "-c", script)
-    started = [pods.start(index, *words) for index in (0, 1)]
+    arguments = ("-np", "3", "--slots-per-host", "2", "--", sys.executable, "-c", script)
+    started = [pods.start(index, *arguments) for index in (0, 1)]
     ended = [finish(process) for process in started]
     assert [status for status, _, _ in ended] == [0, 0], ended
     lines = sorted(line for _, out, _ in ended for line in out.splitlines())
@@ -113,9 +113,9 @@ def test_a_line_begins_when_all_pods_have_finished_the_one_before(
 ) -> None:
     first = f'[ $HOROVOD_RANK = 0 ] || until [ -e {tmp_path}/go ]; do sleep 0.01; done; echo "1 0"'
     second = f"touch {tmp_path}/second.$HOROVOD_RANK"
-    words = ("-np", "2", "--slots-per-host", "1", f"--line={first}", f"--line={second}")
+    arguments = ("-np", "2", "--slots-per-host", "1", f"--line={first}", f"--line={second}")
     started = [
-        pods.start(index, *words, "--output-filename", f"{tmp_path}/logs") for index in (0, 1)
+        pods.start(index, *arguments, "--output-filename", f"{tmp_path}/logs") for index in (0, 1)
     ]
     pids_told(started[0], 1)
     assert not list(tmp_path.glob("second.*"))
@@ -136,10 +136,13 @@ def test_a_manifest_runs_as_its_file_does(pods: Pods, tmp_path: Path) -> None:
     job = list(yaml.safe_load_all(text))[-1]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    # As the kubelet reads them; the name of pod 0 means nothing here.
-    words = [word.replace("$$", "$") for word in container["command"]]
-    words = words[words.index("-np") : words.index("--store")] + words[words.index("--store") + 2 :]
-    started = [pods.start(index, *words, variables=variables) for index in (0, 1)]
+    # As the kubelet reads them; the name of pod 0 cannot be resolved here.
+    arguments = [word.replace("$$", "$") for word in container["command"]]
+    arguments = (
+        arguments[arguments.index("-np") : arguments.index("--store")]
+        + arguments[arguments.index("--store") + 2 :]
+    )
+    started = [pods.start(index, *arguments, variables=variables) for index in (0, 1)]
     ended = [finish(process) for process in started]
     for rank, (status, out, err) in enumerate(ended):
         assert status == 0, err
@@ -149,8 +152,8 @@ def test_a_manifest_runs_as_its_file_does(pods: Pods, tmp_path: Path) -> None:
 @pytest.mark.parametrize("failing", [0, 1])
 def test_the_first_failure_ends_all_pods(pods: Pods, failing: int) -> None:
     script = f"if [ $HOROVOD_RANK = {failing * 2} ]; then exit 3; fi; {WAITER}"
-    words = ("-np", "4", "--slots-per-host", "2", "--", "sh", "-c", script)
-    started = [pods.start(index, *words) for index in (0, 1)]
+    arguments = ("-np", "4", "--slots-per-host", "2", "--", "sh", "-c", script)
+    started = [pods.start(index, *arguments) for index in (0, 1)]
     ended = [finish(process) for process in started]
     assert ended[failing][0] == 1
     assert f"rank {failing * 2} on " in ended[failing][2]
@@ -160,13 +163,13 @@ def test_the_first_failure_ends_all_pods(pods: Pods, failing: int) -> None:
     assert_gone([int(line.split()[-1]) for _, out, _ in ended for line in out.splitlines()])
 
 
-# That another pod than 0 is gone, the cluster notices, and ends the job.
+# If a pod other than 0 is lost, the cluster notices it and ends the job.
 @pytest.mark.parametrize(
     ("ended", "signum"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (0, signal.SIGKILL)]
 )
 def test_a_pod_that_is_ended_ends_the_others(pods: Pods, ended: int, signum: int) -> None:
-    words = ("-np", "2", "--slots-per-host", "1", "--", "sh", "-c", WAITER)
-    started = [pods.start(index, *words) for index in (0, 1)]
+    arguments = ("-np", "2", "--slots-per-host", "1", "--", "sh", "-c", WAITER)
+    started = [pods.start(index, *arguments) for index in (0, 1)]
     pids = [pid for process in started for pid in pids_told(process, 1)]
     started[ended].send_signal(signum)
     statuses = [finish(process)[0] for process in started]
@@ -176,17 +179,17 @@ def test_a_pod_that_is_ended_ends_the_others(pods: Pods, ended: int, signum: int
 
 
 def test_a_command_that_is_not_there(pods: Pods) -> None:
-    words = ("-np", "1", "--slots-per-host", "1", "--", "no-such-command")
-    status, _, err = finish(pods.start(0, *words))
+    arguments = ("-np", "1", "--slots-per-host", "1", "--", "no-such-command")
+    status, _, err = finish(pods.start(0, *arguments))
     assert status == 127
     assert "command not found in PATH" in err
 
 
 def test_a_pod_that_cannot_keep_output_ends_the_others(pods: Pods, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    words = ("-np", "2", "--slots-per-host", "1", "--", "sh", "-c", WAITER)
-    waiting = pods.start(0, *words)
-    status, _, err = finish(pods.start(1, "--output-filename", f"{tmp_path}/file", *words))
+    arguments = ("-np", "2", "--slots-per-host", "1", "--", "sh", "-c", WAITER)
+    waiting = pods.start(0, *arguments)
+    status, _, err = finish(pods.start(1, "--output-filename", f"{tmp_path}/file", *arguments))
     assert status == 1
     assert "pod 1 of 2: " in err
     assert "Not a directory" in err or "File exists" in err
@@ -196,24 +199,24 @@ def test_a_pod_that_cannot_keep_output_ends_the_others(pods: Pods, tmp_path: Pat
 
 
 def test_pods_that_do_not_come_are_named(pods: Pods) -> None:
-    words = ("-np", "3", "--slots-per-host", "1", "--", "true")
-    started = [pods.start(index, *words, timeout_s=10) for index in (0, 2)]
+    arguments = ("-np", "3", "--slots-per-host", "1", "--", "true")
+    started = [pods.start(index, *arguments, timeout_s=10) for index in (0, 2)]
     ended = [finish(process) for process in started]
     assert [status for status, _, _ in ended] == [1, 1]
     assert "pod 0 of 3: 1 of 3 pods did not come within 10 s: 1\n" in ended[0][2]
 
 
 def test_without_pod_0(pods: Pods) -> None:
-    words = ("-np", "2", "--slots-per-host", "1", "--", "true")
-    status, _, err = finish(pods.start(1, *words, timeout_s=0.5))
+    arguments = ("-np", "2", "--slots-per-host", "1", "--", "true")
+    status, _, err = finish(pods.start(1, *arguments, timeout_s=0.5))
     assert status == 1
     assert "pod 1 of 2: pod 0 did not come within 0.5 s" in err
 
 
 def test_a_waiting_pod_can_be_ended(pods: Pods) -> None:
-    """Also as the first process of a container, which no signal ends by default."""
-    words = ("-np", "2", "--slots-per-host", "1", "--", "true")
-    waiting = pods.start(0, *words)
+    """Also for the first process of a container, which signals do not end by default."""
+    arguments = ("-np", "2", "--slots-per-host", "1", "--", "true")
+    waiting = pods.start(0, *arguments)
     while True:
         try:
             socket.create_connection((pods.address, pods.port), timeout=TIMEOUT_S).close()
@@ -225,13 +228,13 @@ def test_a_waiting_pod_can_be_ended(pods: Pods) -> None:
 
 
 def test_a_pod_with_another_secret_is_refused(pods: Pods) -> None:
-    words = ("-np", "2", "--slots-per-host", "1", "--", "true")
-    first = pods.start(0, *words)
-    stranger = pods.start(1, *words, secret=base64.b64encode(b"x" * 32).decode())
+    arguments = ("-np", "2", "--slots-per-host", "1", "--", "true")
+    first = pods.start(0, *arguments)
+    stranger = pods.start(1, *arguments, secret=base64.b64encode(b"x" * 32).decode())
     status, _, err = finish(stranger)
     assert status == 1
     assert "_HOROVOD_SECRET_KEY is not this job's" in err
-    assert finish(pods.start(1, *words))[0] == 0
+    assert finish(pods.start(1, *arguments))[0] == 0
     status, _, err = finish(first)
     assert status == 0
     assert "it does not know the job's secret" in err
@@ -253,9 +256,9 @@ def test_wrong_variables_are_refused(variable: str, value: str, text: str) -> No
         "HOROVOD_START_TIMEOUT": "5",
         variable: value,
     }
-    words = ("--store", "127.0.0.1:1", "-np", "2", "--slots-per-host", "1", "--", "true")
+    arguments = ("--store", "127.0.0.1:1", "-np", "2", "--slots-per-host", "1", "--", "true")
     refused = subprocess.run(
-        [sys.executable, "-m", "horovod.launch.kubernetes.pod", *words],
+        [sys.executable, "-m", "horovod.launch.kubernetes.pod", *arguments],
         env={**os.environ, **given},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The page of ``--report``: of jobs that end well, fail, and grow and shrink."""
+"""The page of ``--report`` for jobs that succeed, fail, and change their size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(tmp_path: Path) -> Iterator[Path]:
 
 
 def text_of(page: Path) -> str:
-    """What is read in it."""
+    """The data of the page."""
     return unescape(re.sub(r"<[^>]*>", " ", page.read_text()))
 
 
@@ -41,8 +41,8 @@ def data_of(page: Path) -> Any:
 
 def test_a_job_that_ends_well(report: Path) -> None:
     report.write_text("an earlier one")
-    words = ["-np", "2", "--report", str(report), "--cycle-time-ms", "3"]
-    status, _, err = run(*words, sys.executable, WORKER)
+    arguments = ["-np", "2", "--report", str(report), "--cycle-time-ms", "3"]
+    status, _, err = run(*arguments, sys.executable, WORKER)
     assert status == 0, err
     rows = data_of(report)["rows"]
     assert [row["name"] for row in rows] == ["0", "1"]
@@ -75,7 +75,7 @@ def test_what_cannot_be_written_is_refused_before_the_start(tmp_path: Path, path
     assert not mark.exists()
 
 
-def test_who_comes_and_goes(report: Path, tmp_path: Path) -> None:
+def test_workers_that_join_and_leave(report: Path, tmp_path: Path) -> None:
     options = ("-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "1", "2")
     job = Job(tmp_path, *options, "--report", str(report))
     try:

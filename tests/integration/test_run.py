@@ -1,4 +1,4 @@
-"""``horovod.run`` with real processes: what travels and comes back, and that nothing is left."""
+"""``horovod.run`` with real processes: arguments and results; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_no_secret_and_no_data_on_a_command_line_and_no_file_for_children() -> N
 
     ((is_shown, descriptors),) = horovod.run(body, (word,))
     assert not is_shown
-    assert descriptors == ["0", "1", "2", "3"]  # ls has opened the last one itself
+    assert descriptors == ["0", "1", "2", "3"]  # ls itself has opened the last one
 
 
 def test_a_program_that_is_no_python(tmp_path: Path) -> None:

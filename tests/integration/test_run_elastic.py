@@ -1,4 +1,4 @@
-"""Elastic ``horovod.run``: whose results come back after workers were lost, came and went."""
+"""Elastic ``horovod.run``: its results after workers were lost, joined and left."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from horovod.errors import MismatchError
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
-# Two hosts, as far as an elastic job goes.
+# Two hosts for an elastic job.
 A, B = "localhost", "127.0.0.1"
 FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
 
 def elastic(train: Callable[[Any], Any], **values: Any) -> Any:
-    """Call ``train`` with a state of these values and ``rendezvous``, which counts its calls."""
+    """Call ``train`` with a state of these values and ``rendezvous``, the number of calls."""
     import horovod.numpy as hvd
     from horovod.elastic import ObjectState, run_fn
 
@@ -42,7 +42,7 @@ def elastic(train: Callable[[Any], Any], **values: Any) -> Any:
 
 
 def epochs_of(state: Any, at_epoch: Callable[[int, int], None]) -> list[Any]:
-    """Train for four epochs, in each of which the hosts by rank are written down."""
+    """Train for four epochs and record the hosts by rank in each."""
     import horovod.numpy as hvd
 
     while state.epoch < 4:
@@ -135,7 +135,7 @@ def test_hosts_come_and_go(tmp_path: Path, reset_limit: int) -> None:
 
 
 def test_the_timeout_ends_a_job_that_needs_all_its_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "5")
+    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "10")
 
     def train(state: Any) -> None:
         import horovod.numpy as hvd
@@ -149,7 +149,7 @@ def test_the_timeout_ends_a_job_that_needs_all_its_slots(monkeypatch: pytest.Mon
         horovod.run(lambda: elastic(train), num_proc=2, min_num_proc=2, hosts=f"{A}:1,{B}:1")
     text = str(caught.value)
     assert text.startswith("timed out waiting for the minimum number of slots: 2 are needed")
-    assert "after 5 s there is 1 worker that can go on" in text
+    assert "after 10 s there is 1 worker that can go on" in text
     assert "fewer workers are allowed by min_num_proc" in text
     assert f"{FAILED}; the others have been ended. The first was worker 1 (rank 1, {B})" in text
     assert f"rank 1 on {B} raised LookupError: nothing under the third stone\n\nTraceb" in text

@@ -1,4 +1,4 @@
-"""How ``horovod.run`` fails: the cause comes back, the rest is ended, the caller stays whole."""
+"""Failures of ``horovod.run``: the cause is raised, all workers end, the caller keeps working."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ CALLER = Path(__file__).parent / "workers" / "run_caller.py"
 
 
 def start_caller(mode: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A process that calls ``run`` and gets stuck there; all pids that this gave rise to."""
+    """A process that calls ``run`` and blocks in it; the pids of all processes."""
     caller = subprocess.Popen(
         [sys.executable, str(CALLER), mode],
         stdout=subprocess.PIPE,

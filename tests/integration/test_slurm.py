@@ -1,4 +1,4 @@
-"""Jobs that srun starts, on a Slurm of one node."""
+"""Jobs started by srun, on a Slurm cluster of one node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_srun_starts_a_world(cluster: SlurmCluster, tmp_path: Path) -> None:
     assert job.returncode == 0, job.stdout + job.stderr
     told = re.findall(r"rank (\d) of 3: data plane native: (\d+) of \1?\d+ cases", job.stdout)
     assert sorted(rank for rank, _ in told) == ["0", "1", "2"]
-    # The file with the secret is gone, and nobody else could look into its folder.
+    # The file with the secret is gone, and other users cannot read its folder.
     assert list(folder.iterdir()) == []
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
@@ -58,6 +58,6 @@ def test_steps_of_one_job_do_not_meet(cluster: SlurmCluster, tmp_path: Path) -> 
     text = output.read_text()
     assert job.returncode == 0, text + job.stderr
     numbers = sorted(re.findall(r"numbers (.*)", text))
-    # A program of the batch script itself is alone, whatever Slurm told the script.
+    # A program started by the batch script itself has one rank, in spite of Slurm's variables.
     first, second = "0 2 0 2 1 native", "1 2 1 2 1 native"
     assert numbers == ["0 1 0 1 1 native", first, first, second, second]

@@ -1,4 +1,4 @@
-"""TensorFlow's and Keras' examples run under horovodrun, and print what they promise."""
+"""The TensorFlow and Keras examples run under horovodrun and print the expected results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXPORTS = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, Path]]:
-    """Train a script on 2 ranks, once for all tests: what it printed, and where its export is."""
+    """Train a script on 2 ranks, once for all tests: its output and the path of its export."""
 
     @cache
     def run(script: str, backend: str = "tensorflow") -> tuple[str, Path]:
@@ -98,7 +98,7 @@ def test_session_goes_on_from_rank_0s_checkpoint(tmp_path: Path) -> None:
     first = TENSORFLOW.output_of(2, "digits_session.py", *options, "--steps", "80")
     assert "after step 40 on 2 rank(s)" in first
     assert (folder / "model.ckpt-40.index").exists()
-    # Rank 1 has no checkpoint: unless it is told the step, it would make 40 steps more than rank 0.
+    # Rank 1 has no checkpoint: without the step from rank 0 it would make 40 steps more.
     second = TENSORFLOW.output_of(2, "digits_session.py", *options, "--steps", "160")
     assert "after step 80 on 2 rank(s)" in second
 
@@ -146,7 +146,7 @@ def test_fit_reaches_its_accuracy(backend: str, trained: Callable[..., tuple[str
 
 
 def test_a_restarted_job_goes_on_from_rank_0s_checkpoint(tmp_path: Path) -> None:
-    # Which keeps a model's state outside of the model, so there is more to restore.
+    # It keeps a model's state outside of the model, so there is more to restore.
     backend = "tensorflow" if find_spec("jax") is None else "jax"
     options = ("--checkpoints", tmp_path, "--min-accuracy", "0", "--warmup-epochs", "1")
     first = KERAS.output_of(
@@ -183,7 +183,7 @@ def test_word2vec_finds_topics_with_sparse_gradients() -> None:
     options = ("--words", 200, "--sentences", 1000, "--steps", 160)
     output = TENSORFLOW.output_of(2, "word2vec.py", *options)
     assert printed_number(output, r"same topic: (\S+)") >= 0.9
-    # Rows of both ranks, 64 each, and not a table of 200.
+    # The rows of both ranks, 64 each, not a table of 200.
     assert "rows in the gradient 128" in output
     assert "tables are bitwise equal on all 2 rank(s)" in output
     assert_loss_falls(output)

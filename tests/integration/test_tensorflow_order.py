@@ -1,4 +1,4 @@
-"""TensorFlow jobs whose threads cannot be chosen in a test process that has started TensorFlow."""
+"""TensorFlow jobs with a chosen number of threads, which must be set before TensorFlow starts."""
 
 from __future__ import annotations
 

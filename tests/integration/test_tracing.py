@@ -1,4 +1,4 @@
-"""What jobs leave for those who look inside: recorder files and timelines."""
+"""The recorder files and timelines of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import start
+from launching import noted_environment, start
 
 from horovod.trace.operations import operations_of
 from horovod.trace.recording import EventKind, RecordingError, find_recordings, read_recording
@@ -21,26 +21,17 @@ pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
 WORKER = [sys.executable, str(Path(__file__).parent / "workers" / "traced.py")]
 PATIENCE_S = 60
-# Of both ranks, in a timeline.
+# For both ranks, in a timeline.
 OPERATIONS = {(name, rank) for name in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE") for rank in (0, 1)}
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """What ``found`` returns once that is something."""
+    """The first true result of ``found``."""
     deadline = time.monotonic() + PATIENCE_S
     while not (result := found()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return result
-
-
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "NOTES": str(folder),
-        "HOROVOD_RECORDER_DIR": str(folder / "recordings"),
-        **more,
-    }
 
 
 def recordings(folder: Path, reason: str) -> list[Any]:
@@ -52,7 +43,7 @@ def recordings(folder: Path, reason: str) -> list[Any]:
 
 
 def rows_of(timeline: Path) -> set[tuple[str, int]]:
-    """What it shows of which rank; nothing while it is being written."""
+    """The names in the timeline by rank; empty while the file is being written."""
     try:
         events = json.loads(timeline.read_text())
     except ValueError:
@@ -62,8 +53,15 @@ def rows_of(timeline: Path) -> set[tuple[str, int]]:
 
 def test_a_killed_rank_leaves_a_whole_timeline_and_its_last_events(tmp_path: Path) -> None:
     timeline = tmp_path / "timeline.json"
-    words = ("-np", "2", "--timeline-filename", str(timeline), "--timeline-mark-cycles", *WORKER)
-    with start(*words, "timeline", env=environment(tmp_path)) as process:
+    arguments = (
+        "-np",
+        "2",
+        "--timeline-filename",
+        str(timeline),
+        "--timeline-mark-cycles",
+        *WORKER,
+    )
+    with start(*arguments, "timeline", env=noted_environment(tmp_path)) as process:
         try:
             until(lambda: timeline.exists() and timeline.stat().st_size > 5_000_000)
             until(lambda: rows_of(timeline) >= OPERATIONS)
@@ -87,7 +85,7 @@ def test_a_killed_rank_leaves_a_whole_timeline_and_its_last_events(tmp_path: Pat
 
 
 def test_sigusr1_writes_a_file_and_belongs_to_the_program_that_wants_it(tmp_path: Path) -> None:
-    with start("-np", "2", *WORKER, "handler", env=environment(tmp_path)) as process:
+    with start("-np", "2", *WORKER, "handler", env=noted_environment(tmp_path)) as process:
         try:
             both = until(lambda: len(found := recordings(tmp_path, "signal")) == 2 and found)
             (tmp_path / "written").write_text("0")

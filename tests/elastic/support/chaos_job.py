@@ -1,4 +1,4 @@
-"""One elastic job under our launcher, with a discovery script and traps."""
+"""One elastic job under horovodrun, with a discovery script and traps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["STALL_SETTINGS", "ChaosJob", "JobError"]
 _TRAINING = SUPPORT.parent / "workers" / "chaos_training.py"
 _COOLDOWN_S = ("1", "2")
 STALL_SETTINGS = {
-    # Who stops is found after this time; nobody is so slow, not even on a busy machine.
+    # A stopped rank is found after this time; even on a busy machine no rank is so slow.
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "1",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3",
 }
@@ -27,8 +27,8 @@ STALL_SETTINGS = {
 class ChaosJob(WatchedJob):
     """A job on the hosts of ``limits``.
 
-    ``on_host`` turns a command into one that runs where the launcher is to be; ``options`` are
-    further ones of the launcher.
+    ``on_host`` turns a command into one that runs on the launcher's host; ``options`` are
+    additional options of the launcher.
     """
 
     def __init__(
@@ -46,27 +46,27 @@ class ChaosJob(WatchedJob):
         (folder / "traps").mkdir()
 
     def lay(self, trap: traps.Trap) -> None:
-        """A fault waits for a worker."""
+        """Add a fault that waits for a worker."""
         traps.lay(self.folder / "traps", trap)
 
     def remove_trap(self, point: str) -> None:
-        """No fault waits there any more."""
+        """Remove a waiting fault."""
         traps.remove(self.folder / "traps", point)
 
     def finish(self) -> None:
-        """As said; no file of ours may be left, either."""
+        """As in the base class; no file of ours may be left."""
         super().finish()
         files = list((self.folder / "temporary").glob("*horovod*"))
         if files:
             raise JobError(f"left: {files}")
 
     def close(self) -> None:
-        """As said; no discovery waits any more."""
+        """As in the base class; a blocked discovery ends too."""
         self.discovery.answer("good")
         super().close()
 
     def is_whole(self) -> bool:
-        """Whether the world is as large as it can be, on the hosts that there are."""
+        """Whether the world is as large as the hosts allow."""
         hosts = self.discovery.hosts
         names = [member.hostname for member in self.watch.members]
         return len(names) == self.limits.full_size(hosts) and all(
@@ -74,7 +74,7 @@ class ChaosJob(WatchedJob):
         )
 
     def newcomers(self) -> list[psutil.Process]:
-        """Workers of this machine that are in no world yet, or not any more."""
+        """Workers of this machine that are in no world, not yet or no longer."""
         known = {member.pid for member in self.watch.members}
         found = [process for process in self.processes() if process.pid not in known]
         return [process for process in found if _is_worker(process)]

@@ -1,4 +1,4 @@
-"""A discovery script whose answer a test changes while the job asks for it."""
+"""A discovery script; the test changes its answer while the job runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ANSWERS = {
     "good": 'cat "{folder}/hosts"',
     "garbage": 'printf "host one: two\\n\\001\\377:::\\n<html>\\n"',
     "failing": 'echo "discovery: no answer" >&2; exit 3',
-    # Until the test has it answer again, or its folder is gone.
+    # Until the test lets it answer again, or removes its folder.
     "slow": 'while [ -e "{folder}/is_slow" ]; do sleep 0.05; done; cat "{folder}/hosts"',
 }
 """What the script does, by name."""
@@ -27,13 +27,13 @@ class Discovery:
         self.answer("good")
 
     def set_hosts(self, hosts: Mapping[str, int]) -> None:
-        """What a good answer says from now on."""
+        """Set the good answer."""
         self.hosts = dict(hosts)
         lines = "".join(f"{name}:{slots}\n" for name, slots in self.hosts.items())
         _replace(self._folder / "hosts", lines)
 
     def answer(self, how: str) -> None:
-        """One of ``ANSWERS`` from now on."""
+        """Set one of ``ANSWERS``."""
         if how == "slow":
             (self._folder / "is_slow").touch()
         text = ANSWERS[how].replace("{folder}", str(self._folder))
@@ -43,7 +43,7 @@ class Discovery:
 
 
 def _replace(path: Path, text: str, mode: int = 0o644) -> None:
-    """At once: who reads it gets the old text or the new one."""
+    """Write it at once: a reader gets the old text or the new one."""
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(text)
     unfinished.chmod(mode)

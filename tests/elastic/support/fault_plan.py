@@ -1,4 +1,4 @@
-"""Which faults come, in which order and when, decided by a seed. Pure functions."""
+"""Chooses faults, their order and their time from a seed. Pure functions."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """``kind`` happens once the newest world has done ``after`` batches.
+    """``kind`` happens after the newest world has done ``after`` batches.
 
-    ``pick``, from 0 to below 1, chooses among those whom it can hit. ``point``, ``for_leader`` and
-    ``delay_s`` are those of a ``Trap``. A hasty one does not wait until all workers are there.
+    ``pick``, from 0 to below 1, chooses among the possible victims. ``point``, ``for_leader`` and
+    ``delay_s`` are those of a ``Trap``. A hasty fault does not wait until all workers are there.
     """
 
     kind: str
@@ -55,19 +55,19 @@ class Fault:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the job's size, and the hosts that it has at the beginning."""
+    """The limits of the job's size, and its first hosts."""
 
     min_np: int
     max_np: int
     hosts: Mapping[str, int]
 
     def full_size(self, hosts: Mapping[str, int]) -> int:
-        """How many workers a world has when all are there."""
+        """The number of workers of a complete world."""
         return min(self.max_np, sum(hosts.values()))
 
 
 def plan_faults(chance: random.Random, count: int, kinds: Mapping[str, int] = KINDS) -> list[Fault]:
-    """``count`` of these kinds."""
+    """``count`` faults of these kinds."""
     names = chance.choices(list(kinds), list(kinds.values()), k=count)
     return [_fault(chance, name) for name in names]
 

@@ -1,4 +1,4 @@
-"""Lets faults happen to a job at moments that its own history gives, and sees that it recovers."""
+"""Injects faults into a job at moments taken from its history, and checks its recovery."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _ImpossibleError(Exception):
 
 @dataclass(frozen=True)
 class Recovery:
-    """``seconds`` from a fault to the next completed step, None where no world had to end.
+    """``seconds`` from a fault to the next completed step; None if no world had to end.
 
-    ``is_in_place``: the next world had enough workers without any that came anew.
+    ``is_in_place``: the next world had enough workers without new ones.
     """
 
     fault: Fault
@@ -35,7 +35,7 @@ class Recovery:
 
 
 class FaultPlayer:
-    """Plays one fault after the other; ``recoveries`` are those so far."""
+    """Injects one fault after the other; ``recoveries`` are those so far."""
 
     def __init__(self, job: ChaosJob) -> None:
         self.job = job
@@ -63,7 +63,7 @@ class FaultPlayer:
         }
 
     def play(self, faults: Iterable[Fault]) -> None:
-        """``JobError`` if the job does not go on after one; impossible ones are left out."""
+        """``JobError`` if the job does not recover from a fault; impossible faults are skipped."""
         for fault in faults:
             self._wait_for(fault)
             with contextlib.suppress(_ImpossibleError):
@@ -76,7 +76,7 @@ class FaultPlayer:
         self.wait_for_all()
 
     def wait_for_all(self) -> None:
-        """Until the world is as large as it can be, on the hosts that there are."""
+        """Wait until the world is as large as the hosts allow."""
         self.job.wait_until(self.job.is_whole, "the world is not whole")
 
     def _wait_for(self, fault: Fault) -> None:
@@ -92,7 +92,7 @@ class FaultPlayer:
     def _lose(
         self, fault: Fault, victims: Sequence[Member], signum: int = signal.SIGKILL
     ) -> float | None:
-        """One of ``victims`` is killed or stopped."""
+        """Kill or stop one of ``victims``."""
         safe = [[member] for member in victims if self._is_safe([member])]
         return self._hit(fault, safe, signum)
 
@@ -113,7 +113,7 @@ class FaultPlayer:
         return self.job.until_next_step(start, world)
 
     def _kill_newcomer(self, fault: Fault) -> None:
-        """One that starts or waits; the world goes on or finds another one."""
+        """Kill or stop a worker that starts or waits; the world continues or gets another one."""
         newcomers = self.job.newcomers()
         if not newcomers:
             raise _ImpossibleError
@@ -123,7 +123,7 @@ class FaultPlayer:
         self.job.wait_until(lambda: len(self._watch.events) > done + 100, f"nothing after {fault}")
 
     def _kill_at(self, fault: Fault) -> float | None:
-        """Whoever comes to a point of the training first."""
+        """Kill or stop the first worker that reaches a point of the training."""
         if not all(self._is_safe([member]) for member in self._watch.members):
             raise _ImpossibleError
         start = time.monotonic()
@@ -134,7 +134,7 @@ class FaultPlayer:
         return self.job.until_next_step(fall.time, fall.world)
 
     def _kill_in_recovery(self, fault: Fault) -> float | None:
-        """One more, on the way to the next world."""
+        """Kill or stop one more worker while the next world forms."""
         members = self._watch.members
         choices = [[member] for member in members if self._is_safe([member], further=1)]
         if not choices:
@@ -154,7 +154,7 @@ class FaultPlayer:
         return next((event for event in falls if event.time > start), None)
 
     def _wait_for_others_than(self, process: str) -> None:
-        """Until a world without it has done something; it may live a little longer."""
+        """Wait until a world without the worker has done a batch; the worker may live longer."""
 
         def has_gone() -> bool:
             processes = [member.process for member in self._watch.members]
@@ -164,11 +164,11 @@ class FaultPlayer:
         self.job.wait_until(has_gone, f"{process} should have died")
 
     def _is_safe(self, victims: Sequence[Member], *, further: int = 0) -> bool:
-        """Whether some worker of the world stays, even if so many ``further`` ones are lost."""
+        """Whether a worker of the world stays, even if ``further`` more are lost."""
         return len(self._watch.members) - len(victims) > further
 
     def _host_gone(self, fault: Fault) -> float | None:
-        """With all its workers, and from the list; it comes back with the next change."""
+        """Lose a host with all its workers and unlist it; it comes back with the next change."""
         chosen = self._one_host(fault)
         self._set_hosts({n: s for n, s in self.job.discovery.hosts.items() if n != chosen})
         on_it = [member for member in self._watch.members if member.hostname == chosen]
@@ -180,7 +180,7 @@ class FaultPlayer:
         self.wait_for_all()
 
     def _host_added(self, fault: Fault) -> None:
-        """A new one, or those that had gone come back."""
+        """Add a new host, or bring back lost hosts."""
         hosts = {**self.job.limits.hosts, **self.job.discovery.hosts}
         if hosts == self.job.discovery.hosts:
             self._hosts_seen += 1
@@ -189,7 +189,7 @@ class FaultPlayer:
         self.wait_for_all()
 
     def _hosts_replaced(self, _: Fault) -> None:
-        """All at once, by new ones: none of those that have the state is listed any more."""
+        """Replace all hosts at once: no host with the state is listed any more."""
         hosts = self.job.discovery.hosts
         fresh = [f"127.0.0.{self._hosts_seen + 1 + index}" for index in range(len(hosts))]
         self._hosts_seen += len(hosts)
@@ -197,7 +197,7 @@ class FaultPlayer:
         self.wait_for_all()
 
     def _slots_changed(self, fault: Fault) -> None:
-        """One host has one more, or one less if it has several."""
+        """Give one host one slot more, or one less if it has several."""
         hosts = self.job.discovery.hosts
         chosen = list(hosts)[int(fault.pick * len(hosts))]
         is_enough = sum(hosts.values()) > self.job.limits.min_np
@@ -206,7 +206,7 @@ class FaultPlayer:
         self.wait_for_all()
 
     def _one_host(self, fault: Fault) -> str:
-        """A host without which enough slots and somebody of the world are left."""
+        """A host that can be lost: enough slots and a worker of the world remain."""
         hosts = self.job.discovery.hosts
         used = {member.hostname for member in self._watch.members}
         slots = sum(hosts.values())
@@ -225,7 +225,7 @@ class FaultPlayer:
         self.job.discovery.set_hosts(hosts)
 
     def _answer(self, how: str) -> None:
-        """No good answer while this fault and the next one go on."""
+        """Give no good answer during this fault and the next one."""
         self.job.discovery.answer(how)
         self._answered_badly = 2
 

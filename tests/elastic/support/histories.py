@@ -1,7 +1,7 @@
-"""What every worker of a chaos run did, in the order in which it did it: one file per process.
+"""The events of every worker of a chaos run, in their order: one file per process.
 
-A worker adds an event before or after the fact that it is about and never changes one; the write is
-through when ``add`` returns, so a worker that is killed leaves all that it had said.
+A worker adds an event before or after the fact, and never changes one. The write is complete
+when ``add`` returns, so a killed worker leaves all its events.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Event", "Histories", "History", "in_order"]
 
 @dataclass(frozen=True)
 class Event:
-    """Something that ``process`` did.
+    """An action of ``process``.
 
-    Kinds: ``enter`` a world, whose name rank 0 says before it tells the others; ``sync``, which has
-    ended; ``start`` of the training function; ``begin`` of a batch, before anybody is told of it;
-    ``batch``, which has been applied; ``save``; ``restore``; ``trap``, when a fault was waiting;
+    Kinds: ``enter`` a world, whose name rank 0 adds before it tells the others; ``sync``, which has
+    ended; ``start`` of the training function; ``begin`` of a batch, before others are told of it;
+    ``batch``, which has been applied; ``save``; ``restore``; ``trap``, when a fault waited;
     ``end`` of training. ``step`` counts the batches in the weights; a ``begin`` has the number that
     its batch will have. ``digest`` is of weights, momentum and progress. Times are monotonic.
     """
@@ -58,20 +58,20 @@ class Event:
 
 
 class History:
-    """The file of this process, in ``folder``."""
+    """Writes the file of this process in ``folder``."""
 
     def __init__(self, folder: Path, hostname: str) -> None:
         self.process = f"{hostname}-{os.getpid()}-{time.monotonic_ns()}"
         self._file = os.open(folder / self.process, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def add(self, kind: str, **facts: Any) -> None:
-        """Note an event that is now."""
+        """Add an event with the current time."""
         line = json.dumps({"kind": kind, "time": time.monotonic(), **facts})
         os.write(self._file, line.encode() + b"\n")
 
 
 class Histories:
-    """The files of all processes, read as they grow."""
+    """Reads the files of all processes while they grow."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class Histories:
         self._rest: dict[str, bytes] = {}
 
     def new(self) -> list[Event]:
-        """What was added since the last call, those of a process in their order."""
+        """The events added since the last call, in order for each process."""
         events = []
         for name in sorted(os.listdir(self._folder)):
             lines = self._new_lines(name)
@@ -100,5 +100,5 @@ class Histories:
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
-    """By time; what a process says after it has heard from another comes after it."""
+    """By time; an event that another one caused comes later."""
     return sorted(events, key=lambda event: event.time)

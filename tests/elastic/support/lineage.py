@@ -1,8 +1,8 @@
-"""Which batches made the weights, told from the histories of all processes. Pure functions.
+"""The batches that made the weights, from the histories of all processes. Pure functions.
 
-A state is what one batch made of an older state. Every process has a state; a batch gives it a
-new one, going back gives it the one that it saved last, and in a world it takes over rank 0's. So
-all states are a tree, and what is in the final weights is the way from its root to their leaf.
+A state is the result of one batch on an older state. Every process has a state; a batch gives it a
+new one, a restore gives it the last saved one, and in a world it takes rank 0's. So all states form
+a tree, and the final weights contain the batches on the path from its root to their leaf.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Lineage", "Made", "lineage_of"]
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A state: made in ``world`` by its batch number ``step`` out of ``parent``."""
+    """A state: made in ``world`` by batch number ``step`` from ``parent``."""
 
     parent: Made | None = None
     world: str = ""
@@ -25,7 +25,7 @@ class Made:
     epoch: int = 0
 
     def way(self) -> list[Made]:
-        """All that it was made of, the oldest first."""
+        """All batches in it, the oldest first."""
         return list(self._back())[::-1]
 
     def _back(self) -> Iterator[Made]:
@@ -44,14 +44,14 @@ class _Process:
 
 @dataclass
 class Lineage:
-    """``ends``: the final state of each process that has ended. ``problems``: what cannot be."""
+    """``ends``: the final state of each process that has ended. ``problems``: contradictions."""
 
     ends: dict[str, Made] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
 def lineage_of(events: Iterable[Event]) -> Lineage:
-    """From all events in the order of their time."""
+    """Build it from all events, ordered by time."""
     return _Reader().read(events)
 
 
@@ -81,7 +81,7 @@ class _Reader:
     def _enter(self, event: Event, process: _Process) -> None:
         if event.rank != 0:
             return
-        # A world can end before any rank has a state: the next world has nothing to lose then.
+        # A world can end before any rank has a state: then the next world has nothing to lose.
         if not process.has_state and any(other.has_state for other in self._processes.values()):
             self._problem(event, "rank 0 of a later world has no state: training began anew")
         self._sources[event.world] = process.current

@@ -1,4 +1,4 @@
-"""The same batches once more, by one process to which nothing happens."""
+"""The same batches again, in one process without faults."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TOLERANCE = 1e-4
 
 
 def differences_to_replay(batches: Sequence[Batch], final: Sequence[float]) -> list[str]:
-    """Where losses or final weights are not those of undisturbed training with these batches."""
+    """Differences of losses or final weights from undisturbed training with these batches."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several would only wait for each other, with so little to do
+    torch.set_num_threads(1)  # with so little work, several threads would only wait for each other
     try:
         return _replay(batches, final)
     finally:

@@ -1,4 +1,4 @@
-"""A round of chaos: one job, its faults, and what is found out about it afterwards."""
+"""A round of chaos: one job, its faults, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Round", "plan_round", "play_round", "problems_of"]
 
 @dataclass(frozen=True)
 class Round:
-    """What a seed stands for."""
+    """The round of a seed."""
 
     seed: int
     limits: Limits
@@ -28,16 +28,16 @@ class Round:
 
 
 def plan_round(seed: int, fault_count: int) -> Round:
-    """The same round for the same numbers, always."""
+    """The round for these numbers, always the same."""
     chance = random.Random(seed)
     return Round(seed, plan_layout(chance), tuple(plan_faults(chance, fault_count)))
 
 
 def play_round(folder: Path, limits: Limits, faults: Sequence[Fault]) -> tuple[Recovery, ...]:
-    """Run a job with these faults in ``folder``, which is empty.
+    """Run a job with these faults in the empty ``folder``.
 
     Raises:
-        JobError: it did not recover or end; or something is not as it has to be.
+        JobError: it did not recover or end, or a check failed.
     """
     with ChaosJob(folder, limits) as job:
         player = FaultPlayer(job)
@@ -50,7 +50,7 @@ def play_round(folder: Path, limits: Limits, faults: Sequence[Fault]) -> tuple[R
 
 
 def problems_of(events: Sequence[Event]) -> list[str]:
-    """All that is wrong with a job that has ended."""
+    """All problems of a job that has ended."""
     problems = verdicts(events, SAMPLE_COUNT)
     batches, _ = batches_in_weights(in_order(events))
     finals = [event.weights for event in events if event.kind == "end"]

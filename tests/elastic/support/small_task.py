@@ -1,4 +1,4 @@
-"""What chaos runs learn: numbers to tell apart, so few that a batch takes a millisecond.
+"""The training task of chaos runs: so few numbers that a batch takes a millisecond.
 
 Everything follows from fixed seeds, so another process that takes the same batches gets the same
 weights.
@@ -24,10 +24,10 @@ __all__ = [
     "weights",
 ]
 
-SAMPLE_COUNT = 211  # divides by no number of ranks, so every epoch ends with padding
+SAMPLE_COUNT = 211  # not divisible by a number of ranks, so every epoch ends with padding
 BATCH_SIZE = 4
 COMMIT_EVERY = 3
-LOADING_S = 0.004  # between batches, as if for data; leaves the cores to workers that start
+LOADING_S = 0.004  # between batches, like loading data; leaves the cores to starting workers
 _FEATURES, _CLASSES = 16, 4
 
 
@@ -51,7 +51,7 @@ def make_model() -> torch.nn.Module:
 
 
 def make_optimizer(model: torch.nn.Module) -> torch.optim.SGD:
-    """With momentum, which a worker that comes later must be given, too."""
+    """With momentum, which a later worker must get too."""
     return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 
@@ -63,12 +63,12 @@ def loss_of(model: torch.nn.Module, samples: Iterable[int]) -> Tensor:
 
 
 def weights(model: torch.nn.Module) -> list[float]:
-    """All of them, one after the other."""
+    """All values in one tensor."""
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
 
 
 def digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *progress: int) -> str:
-    """Of weights, momentum and ``progress``; no momentum yet is the same as none at all."""
+    """A hash of weights, momentum and ``progress``; a missing momentum counts as zero."""
     summed = hashlib.sha256(repr(progress).encode())
     for parameter in model.parameters():
         momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")

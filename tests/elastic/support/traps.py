@@ -1,7 +1,7 @@
-"""Faults that wait for a worker at a certain point of its work; the first that comes there falls.
+"""Faults that wait at a certain point of a worker's work and hit the first worker there.
 
-A trap is a file with the point's name. Who finds it takes it away by renaming it, which works for
-one process only, says so in its history and raises the signal against itself.
+A trap is a file with the point's name. A worker that finds it renames it, which succeeds in
+one process only, adds an event to its history and sends itself the signal.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ middle of, and after taking over the state of rank 0."""
 
 @dataclass(frozen=True)
 class Trap:
-    """``signum`` for whoever comes to ``point`` first: rank 0 or another, or anybody (None).
+    """``signum`` for the first worker at ``point``: rank 0, another rank, or any (None).
 
-    With ``delay_s`` the worker goes on for so long, to a moment inside of what follows, and dies of
-    an alarm, for which nobody has to be awake.
+    With ``delay_s`` the worker continues for that time, so the signal comes during its next action,
+    from an alarm that needs no thread.
     """
 
     point: str
@@ -36,19 +36,19 @@ class Trap:
 
 
 def lay(folder: Path, trap: Trap) -> None:
-    """Let it wait."""
+    """Set the trap."""
     unfinished = folder / f".{trap.point}"
     unfinished.write_text(json.dumps(asdict(trap)))
     unfinished.rename(folder / trap.point)
 
 
 def remove(folder: Path, point: str) -> None:
-    """It waits no longer."""
+    """Remove the trap."""
     (folder / point).unlink(missing_ok=True)
 
 
 def spring(folder: Path, point: str, rank: int, world: str, history: History) -> None:
-    """A worker of this rank, in this world, is at ``point``."""
+    """Called by a worker of this rank, in this world, at ``point``."""
     path = folder / point
     try:
         trap = Trap(**json.loads(path.read_text()))
@@ -58,7 +58,7 @@ def spring(folder: Path, point: str, rank: int, world: str, history: History) ->
         return
     try:
         path.rename(folder / f".taken.{history.process}")
-    except FileNotFoundError:  # another one was faster
+    except FileNotFoundError:  # another worker was faster
         return
     history.add("trap", world=world, note=f"{signal.Signals(trap.signum).name} at {trap.point}")
     if trap.delay_s:

@@ -1,7 +1,7 @@
-"""What must be true of every chaos run, whatever happened in it. Pure functions over its events.
+"""Invariants of every chaos run. Pure functions over its events.
 
-Each returns texts about what is wrong, none if all is well. ``MEMORY_BYTES`` is what the allocator
-of a process may keep without giving back; a leak goes on and passes it in a longer run.
+Each returns texts about violations. ``MEMORY_BYTES`` is the memory that the allocator of a
+process may keep; a leak exceeds it in a longer run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MEMORY_BYTES = 24 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """One that is in the final weights; ``samples`` and ``losses`` by rank of its world."""
+    """A batch in the final weights; ``samples`` and ``losses`` by rank of its world."""
 
     step: int
     epoch: int
     samples: tuple[tuple[int, ...], ...]
-    losses: tuple[float | None, ...]  # None: the rank died before it could tell
+    losses: tuple[float | None, ...]  # None: the rank died before it wrote its event
 
 
 def verdicts(events: Iterable[Event], sample_count: int) -> list[str]:
@@ -39,7 +39,7 @@ def verdicts(events: Iterable[Event], sample_count: int) -> list[str]:
 
 
 def batches_in_weights(ordered: Sequence[Event]) -> tuple[list[Batch], list[str]]:
-    """What the final weights were made of, one batch after the other, and what is wrong with it."""
+    """The batches in the final weights, in order, and the problems found."""
     lineage = lineage_of(ordered)
     problems = list(lineage.problems)
     ends = set(lineage.ends.values())
@@ -61,7 +61,7 @@ def batches_in_weights(ordered: Sequence[Event]) -> tuple[list[Batch], list[str]
 
 
 def epochs_are_whole(batches: Sequence[Batch], sample_count: int) -> list[str]:
-    """Each epoch has every sample once; its last batch may repeat some, to make ranks equal."""
+    """Each epoch has every sample once; the last batch may repeat some as padding."""
     problems = []
     epochs: dict[int, list[Batch]] = defaultdict(list)
     for batch in batches:
@@ -97,7 +97,7 @@ def digests_agree(ordered: Sequence[Event]) -> list[str]:
 
 
 def nothing_is_left(ordered: Sequence[Event]) -> list[str]:
-    """A process has as many descriptors and threads in each world of a size; memory stays."""
+    """A process has the same descriptors and threads in all worlds of a size; memory stays."""
     problems = []
     starts: dict[tuple[str, int, bool], list[Event]] = defaultdict(list)
     for event in ordered:

@@ -1,4 +1,4 @@
-"""What the histories say about the world as it is now, for those who choose the next fault."""
+"""The state of the current world from the histories, to choose the next fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Member", "Watch"]
 
 @dataclass(frozen=True)
 class Member:
-    """A process of the world; ``pid`` as it sees it itself."""
+    """A process of the world; ``pid`` in its own namespace."""
 
     process: str
     rank: int
@@ -20,7 +20,7 @@ class Member:
 
 
 class Watch:
-    """Reads on with every ``look``; ``events`` are all so far."""
+    """Reads new events with every ``look``; ``events`` are all so far."""
 
     def __init__(self, histories: Histories) -> None:
         self._histories = histories
@@ -31,7 +31,7 @@ class Watch:
         self._completed: dict[str, dict[int, float]] = {}
 
     def look(self) -> list[Event]:
-        """Read what is new, and return it."""
+        """Read and return new events."""
         new = in_order(self._histories.new())
         for event in new:
             self._note(event)
@@ -40,22 +40,22 @@ class Watch:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Those of the newest world, by rank, once all of them have entered it; none before."""
+        """The members of the newest world by rank; empty until all have entered it."""
         found = self._members.get(self.world, {})
         if len(found) < self._size:
             return ()
         return tuple(found[rank] for rank in sorted(found))
 
     def batches_done(self, world: str) -> int:
-        """How many batches of ``world`` some rank has told."""
+        """How many batches of ``world`` any rank has reported."""
         return len(self._completed.get(world, ()))
 
     def first_batch_in(self, world: str) -> float:
-        """When the first batch of ``world`` was done, which there has to be."""
+        """The time of the first batch of ``world``, which must exist."""
         return min(self._completed[world].values())
 
     def first_batch_after(self, time: float, but_in: str) -> float | None:
-        """When the first batch after ``time`` in a world other than ``but_in`` was done."""
+        """The time of the first batch after ``time`` in a world other than ``but_in``."""
         firsts = [
             first
             for world, completed in self._completed.items()

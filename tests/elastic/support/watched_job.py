@@ -1,4 +1,4 @@
-"""A job whose workers write histories: started, watched, signalled, and gone when it ends."""
+"""A job whose workers write histories: start, watch, signal, and end without leftovers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["SUPPORT", "JobError", "WatchedJob"]
 
 SUPPORT = Path(__file__).resolve().parent
 _MARK = "CHAOS_FOLDER"
-_PATIENCE_S = 180.0  # also for a machine that many others use
+_PATIENCE_S = 180.0  # for a busy machine
 
 J = TypeVar("J", bound="WatchedJob")
 
 
 class JobError(AssertionError):
-    """The job did not do what it has to, in time or at all."""
+    """The job did not behave as required, or not in time."""
 
 
 class WatchedJob:
-    """``command``, from ``open`` to ``close``, with its files in ``folder``, which is there.
+    """``command``, from ``open`` to ``close``, with its files in the existing ``folder``.
 
-    Its workers write to ``folder/history`` and end after ``folder/stop`` is there; ``settings`` are
+    Its workers write to ``folder/history`` and end when ``folder/stop`` exists; ``settings`` are
     added to their environment.
     """
 
@@ -64,7 +64,7 @@ class WatchedJob:
             )
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Look at the histories again and again; ``JobError`` if it does not come true."""
+        """Poll the histories until the condition holds; ``JobError`` if it never does."""
         assert self._launcher
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -93,7 +93,7 @@ class WatchedJob:
             os.kill(member.pid, signum)
 
     def finish(self) -> None:
-        """Let the training end; ``JobError`` unless the job succeeds and all of it ends."""
+        """Let the training end; ``JobError`` unless the job succeeds and all processes end."""
         assert self._launcher
         (self.folder / "stop").touch()
         try:
@@ -108,7 +108,7 @@ class WatchedJob:
             raise JobError(f"left: {[process.cmdline() for process in left]}")
 
     def close(self) -> None:
-        """End whatever there still is."""
+        """End all remaining processes."""
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -116,7 +116,7 @@ class WatchedJob:
             self._launcher.wait(_PATIENCE_S)
 
     def processes(self) -> list[psutil.Process]:
-        """All that belong to the job, whoever their parent is by now."""
+        """All processes of the job, with any parent."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -125,7 +125,7 @@ class WatchedJob:
         return found
 
     def told(self) -> str:
-        """The end of what the launcher and the workers have printed."""
+        """The end of the output of the launcher and the workers."""
         lines = (self.folder / "err").read_text(errors="replace").splitlines()
         return "\n".join(lines[-40:])
 

@@ -1,7 +1,7 @@
-"""Elastic training that tells all it does: what is in the weights can be found out afterwards.
+"""Elastic training that records all its events, so the content of the weights can be checked.
 
 chaos_training.py FOLDER: its history goes to FOLDER/history, faults wait in FOLDER/traps. It ends
-with the epoch after FOLDER/stop is there, and stands still as long as FOLDER/hold is.
+with the epoch after FOLDER/stop exists, and pauses while FOLDER/hold exists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from horovod.torch.elastic.state import (
 
 
 class Diary:
-    """Says what happens to a state, and lets faults happen."""
+    """Records the events of a state, and triggers traps."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Diary:
         self.pass_point("enter")
 
     def add(self, kind: str, **facts: Any) -> None:
-        """An event of this world, unless there is none at the moment."""
+        """Add an event of this world, if there is one."""
         place = {"rank": hvd.rank(), "size": hvd.size()} if self._world else {}
         self._history.add(kind, world=self._world, **place, **facts)
 
@@ -62,7 +62,7 @@ class Diary:
         traps.spring(self._folder / "traps", point, rank, self._world, self._history)
 
     def start(self, state: RecordedState) -> None:
-        """What this process uses is to be the same in each world of this size."""
+        """Record resources, which must be the same in each world of this size."""
         me = psutil.Process()
         self.add(
             "start",
@@ -86,11 +86,11 @@ class Diary:
 
 
 class Middle:
-    """A value of a state whose turn, when states are made equal, comes between two others."""
+    """A value of a state that is synchronised between two others."""
 
 
 class MiddleHandler(StateHandler):
-    """There is nothing to save of it."""
+    """It saves nothing."""
 
     def save(self) -> None:
         pass
@@ -103,7 +103,7 @@ class MiddleHandler(StateHandler):
 
 
 class RecordedState(hvd.elastic.TorchState):
-    """Says what is saved, restored and taken over."""
+    """Records saves, restores and syncs."""
 
     def summary(self) -> dict[str, Any]:
         progress = (self.step, self.epoch, self.sampler.epoch, self.sampler.processed_num)

@@ -1,4 +1,4 @@
-"""Jobs whose ranks have tensors on GPUs, and what keeps this machine from them."""
+"""Jobs with tensors on GPUs, and the reason why this machine cannot run them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORKERS = Path(__file__).parents[1] / "workers"
 
 
 def missing(count: int) -> str:
-    """What keeps a test from ``count`` GPUs; empty for nothing."""
+    """The reason why ``count`` GPUs are not available; empty if they are."""
     if (problem := gpus.cuda_problem()) is not None:
         return f"no CUDA driver: {problem}"
     if torch.version.cuda is None:
@@ -31,7 +31,7 @@ def run_worker(ranks: int, name: str, *words: str, **settings: str) -> tuple[int
 
 
 def succeed(ranks: int, name: str, *words: str, **settings: str) -> str:
-    """The same; it has to succeed, and its errors are returned."""
+    """The same for a job that must succeed; returns its errors."""
     status, out, err = run_worker(ranks, name, *words, **settings)
     assert status == 0, out + err
     return err

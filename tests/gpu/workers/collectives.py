@@ -58,7 +58,7 @@ side = torch.cuda.Stream()
 with torch.cuda.stream(side):
     equal(hvd.allreduce(full(1.0) + 1.0, op=hvd.Sum), [2.0 * size] * 5)
 handle = hvd.allreduce_async(full(3.0), op=hvd.Sum)
-with torch.cuda.stream(side):  # taken on another stream than it was started on
+with torch.cuda.stream(side):  # waited for on another stream than the one it was started on
     equal(hvd.synchronize(handle) + 1, [3.0 * size + 1] * 5)
 torch.cuda.synchronize()
 

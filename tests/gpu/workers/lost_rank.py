@@ -1,4 +1,4 @@
-"""Rank 1 dies while rank 0's GPU is in a collective with it, which must end."""
+"""Rank 1 dies during a collective on rank 0's GPU; the collective must end."""
 
 import os
 import signal
@@ -17,9 +17,9 @@ values = torch.ones(1 << 20, device="cuda")
 hvd.allreduce_(values)
 torch.cuda.synchronize()
 if rank == 1:
-    torch.cuda._sleep(20_000_000_000)  # so that its part never comes
+    torch.cuda._sleep(20_000_000_000)  # so its part never arrives
     hvd.allreduce_async_(values, name="held")
-    # When this has ended, rank 0 has started the other one, too.
+    # When this has ended, rank 0 has started the other one too.
     hvd.allreduce(torch.ones(1), name="on the host")
     os.kill(os.getpid(), signal.SIGKILL)
 handle = hvd.allreduce_async_(values, name="held")

@@ -1,4 +1,4 @@
-"""A collective comes after what its stream is busy with, and before what follows it."""
+"""A collective runs after the earlier work of its stream, and before the later work."""
 
 import os
 import time
@@ -14,16 +14,16 @@ BUSY_CYCLES = 2_000_000_000  # about a second
 is_over_nccl = os.environ.get("HOROVOD_GPU_OPERATIONS") == "nccl"
 
 values = torch.ones(1 << 20, device="cuda")
-hvd.allreduce_(values)  # what the first one costs
+hvd.allreduce_(values)  # warm up
 torch.cuda.synchronize()
 for _ in range(3):
     values.fill_(0.0)
     torch.cuda.synchronize()
     begin = time.monotonic()
     torch.cuda._sleep(BUSY_CYCLES)
-    values.fill_(1.0)  # which a collective that came too early would miss
+    values.fill_(1.0)  # a collective that starts too early would miss this
     hvd.allreduce_(values, op=hvd.Sum)
-    values.add_(1.0)  # which a collective that ended too late would overwrite
+    values.add_(1.0)  # a collective that ends too late would overwrite this
     returned = time.monotonic() - begin
     done = torch.cuda.current_stream().query()
     world.confirm()

@@ -1,4 +1,4 @@
-"""A model on the GPU learns what one process learns from all ranks' data; AMP, channels last."""
+"""A model on GPUs learns the same as one process with all ranks' data; AMP, channels last."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A job of ``elastic_counter.py`` with the launcher's lines, and what its workers have noted."""
+"""A job of ``elastic_counter.py``, with the lines of the launcher and the notes of the workers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ WORKER = Path(__file__).parents[1] / "workers" / "elastic_counter.py"
 
 
 class Job:
-    """``horovodrun --verbose`` of the counter, its lines read one by one."""
+    """The counter under ``horovodrun --verbose``; its lines are read one by one."""
 
     def __init__(self, folder: Path, *options: str, **more: object) -> None:
         self.folder = folder
-        words = ["--verbose", *options, sys.executable, str(WORKER), str(folder)]
-        self.process = start(*words, stderr=subprocess.STDOUT, **more)
-        self.pids: dict[int, int] = {}  # by rank at the start, the newest
+        arguments = ["--verbose", *options, sys.executable, str(WORKER), str(folder)]
+        self.process = start(*arguments, stderr=subprocess.STDOUT, **more)
+        self.pids: dict[int, int] = {}  # of the newest worker, by its first rank
         self.lines: list[str] = []
 
     def line(self, pattern: str) -> re.Match[str]:
-        """The next line with this in it."""
+        """The next line that matches."""
         assert self.process.stdout is not None
         while True:
             line = self.process.stdout.readline().decode()
@@ -41,7 +41,7 @@ class Job:
         return path.read_text().splitlines() if path.exists() else []
 
     def watch(self, worker: int, is_there: Callable[[list[str]], bool]) -> list[str]:
-        """What the worker has noted, once that is so; the test's deadline ends the wait."""
+        """The worker's notes, once the condition holds; the timeout of the test ends the wait."""
         while not is_there(found := self.history(worker)):
             os.sched_yield()
         return found
@@ -53,5 +53,5 @@ class Job:
 
 
 def counts(history: list[str], size: int) -> int:
-    """How many batches were counted by so many."""
+    """How many batches were counted by ``size`` ranks."""
     return sum(1 for line in history if re.fullmatch(rf"batch \d+ {size}", line))

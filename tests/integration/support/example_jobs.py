@@ -1,4 +1,4 @@
-"""Running the scripts of one folder of examples as their first lines say."""
+"""Runs the scripts of one folder of examples as their first lines say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 100
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
 NEXT_PAGE = "next page"
-# All scripts in one process, since frameworks take seconds to import.
+# All scripts in one process, because frameworks take seconds to import.
 ALL_HELP = f"""
 import os, runpy, sys
 for script in sys.argv[1:]:
@@ -24,7 +24,7 @@ for script in sys.argv[1:]:
     except SystemExit as end:
         assert not end.code
 """
-# Horovod is installed beside the frameworks; here it cannot be imported.
+# Horovod is installed; this prevents its import.
 WITHOUT_HOROVOD = """
 import runpy, sys
 sys.modules["horovod"] = None
@@ -35,7 +35,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @dataclass(frozen=True)
 class Examples:
-    """The scripts of ``examples/folder``; ``modules`` are what scripts import from each other."""
+    """The scripts of ``examples/folder``; ``modules`` are files that scripts import."""
 
     folder: str
     modules: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Examples:
         return subprocess.run(
             self.command(rank_count, script, *arguments),
             cwd=ROOT,
-            # Ranks share the cores; TensorFlow is quiet about what it could do with others.
+            # Ranks share the cores; TensorFlow prints no advice.
             env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
             capture_output=True,
             text=True,
@@ -66,13 +66,13 @@ class Examples:
     def output_of(
         self, rank_count: int, script: str, *arguments: object, **environment: str
     ) -> str:
-        """What the job printed, after having checked that it succeeded."""
+        """The output of the job, which must succeed."""
         job = self.run(rank_count, script, *arguments, **environment)
         assert job.returncode == 0, job.stdout + job.stderr
         return job.stdout
 
     def check_help(self) -> None:
-        """Every script's ``--help`` tells what it does and names all its options."""
+        """Every script's ``--help`` describes the script and names all options."""
         paths = [ROOT / "examples" / self.folder / script for script in self.scripts]
         job = subprocess.run(
             [sys.executable, "-c", ALL_HELP, *map(str, paths)],
@@ -95,7 +95,7 @@ class Examples:
 
 
 def assert_served_without_horovod(*paths: Path) -> None:
-    """Networks that examples have exported read digits in a process that has no Horovod."""
+    """Exported networks recognise digits in a process without Horovod."""
     script = ROOT / "examples" / "inference" / "serve.py"
     job = subprocess.run(
         [sys.executable, "-c", WITHOUT_HOROVOD, script, *paths],

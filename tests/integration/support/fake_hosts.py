@@ -1,7 +1,7 @@
-"""Other hosts that are this machine: a program called ssh, which runs the command right here.
+"""Other hosts that are this machine: a fake ssh, which runs the command here.
 
-It gives the command an environment of its own, as sshd would, and no terminal. What a host is to do
-before that is a line of shell in a file with its name.
+It gives the command a new environment, like sshd, and no terminal. A file with the name of a host
+holds a shell line that runs before.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import psutil
+from launching import run
 
 _SSH = """\
 #!/bin/sh
@@ -27,7 +28,7 @@ exec env -i PATH=/usr/bin:/bin FAKE_HOST="$host" FAKE_FOLDER={folder} \
 
 
 class FakeHosts:
-    """``environ`` is what a launcher needs to find them; any name that no machine has will do."""
+    """``environ`` makes a launcher use them; any name that no machine has is such a host."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,16 +42,16 @@ class FakeHosts:
         }
 
     def first(self, hostname: str, line: str) -> None:
-        """What a host does before it runs the command, ``$*``, with ``$settings`` in front."""
+        """A shell line that the host runs first; it may set ``$settings`` or change ``$*``."""
         (self.folder / hostname).write_text(f"{line}\n")
 
     @property
     def asked(self) -> list[str]:
-        """The words that each ssh was given."""
+        """The arguments of each ssh."""
         return (self.folder / "asked").read_text().splitlines()
 
     def processes(self) -> list[psutil.Process]:
-        """All that was started for these hosts, except for zombies."""
+        """All processes of these hosts, except zombies."""
         mine = []
         for process in psutil.process_iter():
             try:
@@ -61,7 +62,7 @@ class FakeHosts:
         return [p for p in mine if p.pid != os.getpid()]
 
     def command_lines(self) -> dict[psutil.Process, list[str]]:
-        """The words of each of them that has not ended meanwhile."""
+        """The arguments of each of them that still lives."""
         found = {}
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -69,7 +70,7 @@ class FakeHosts:
         return found
 
     def assert_empty(self) -> None:
-        """All of it ends within a deadline; what does not is killed."""
+        """All of them end within a deadline; the rest is killed."""
         deadline = time.monotonic() + 30
         while left := self.processes():
             if time.monotonic() > deadline:
@@ -78,3 +79,8 @@ class FakeHosts:
         for process in left:
             process.send_signal(signal.SIGKILL)
         assert not left
+
+
+def launch(fake: FakeHosts, *arguments: str, **options: object) -> tuple[int, str, str]:
+    """Run the launcher with these hosts."""
+    return run(*arguments, **{"env": fake.environ, **options})

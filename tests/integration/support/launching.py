@@ -1,15 +1,26 @@
-"""Starting the real launcher, and the proof that nothing it started is left."""
+"""Starts the real launcher, and checks that no process is left."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
 TIMEOUT_S = 90
+# Shell scripts that print their own pid, and that of a child, and do not end by themselves.
+FAMILY = 'sleep 1000 & echo "child $!"; echo "self $$"; wait'
+STUBBORN = "trap '' TERM; echo \"self $$\"; while :; do sleep 1; done"
+
+
+def noted_environment(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a job whose notes and recordings go to ``folder``."""
+    recordings = str(folder / "recordings")
+    return {**os.environ, "NOTES": str(folder), "HOROVOD_RECORDER_DIR": recordings, **more}
 
 
 def default_signals() -> None:
@@ -18,9 +29,9 @@ def default_signals() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def start(*words: str, **options: object) -> subprocess.Popen[bytes]:
+def start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
-        [*LAUNCHER, *words],
+        [*LAUNCHER, *arguments],
         **{
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -31,8 +42,8 @@ def start(*words: str, **options: object) -> subprocess.Popen[bytes]:
     )
 
 
-def run(*words: str, **options: object) -> tuple[int, str, str]:
-    with start(*words, **options) as process:
+def run(*arguments: str, **options: object) -> tuple[int, str, str]:
+    with start(*arguments, **options) as process:
         try:
             out, err = process.communicate(timeout=TIMEOUT_S)
         finally:
@@ -41,7 +52,7 @@ def run(*words: str, **options: object) -> tuple[int, str, str]:
 
 
 def pids_told(process: subprocess.Popen[bytes], count: int) -> list[int]:
-    """The pids that workers print after a word, once ``count`` of them have come."""
+    """The pids that workers print at the end of a line, once there are ``count``."""
     assert process.stdout is not None
     pids: list[int] = []
     while len(pids) < count:

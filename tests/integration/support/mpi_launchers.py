@@ -1,6 +1,6 @@
-"""The ``mpirun`` programs that the tests find, each with a Python that uses its library.
+"""The installed ``mpirun`` programs, each with a Python that uses its library.
 
-Open MPI's wheel lies in the tests' own environment, MPICH's in one beside it (``make test`` makes
+Open MPI's wheel is in the tests' own environment, MPICH's in a separate one (``make test`` makes
 ``.venv-mpich``; HOROVOD_TEST_MPICH names another), Debian's Open MPI in the system.
 """
 
@@ -26,21 +26,21 @@ class MpiLauncher:
     """How to start processes with one MPI."""
 
     name: str
-    words: tuple[str, ...]
+    prefix: tuple[str, ...]
     python: str
     lack: str = ""
 
-    def command(self, ranks: int, *words: object) -> list[str]:
-        return [*self.words, "-np", str(ranks), self.python, *map(str, words)]
+    def command(self, ranks: int, *arguments: object) -> list[str]:
+        return [*self.prefix, "-np", str(ranks), self.python, *map(str, arguments)]
 
     def run(
-        self, ranks: int, *words: object, **environment: str
+        self, ranks: int, *arguments: object, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         if self.lack:
             pytest.skip(f"{self.name}: {self.lack}")
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return subprocess.run(
-            self.command(ranks, *words),
+            self.command(ranks, *arguments),
             env={**os.environ, **root, "OMP_NUM_THREADS": "1", **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -49,13 +49,13 @@ class MpiLauncher:
         )
 
 
-def _launcher(name: str, program: Path, python: str, *words: str) -> MpiLauncher:
+def _launcher(name: str, program: Path, python: str, *options: str) -> MpiLauncher:
     lack = ""
     if not program.exists():
         lack = f"there is no {program}"
     elif find_spec("mpi4py") is None:
         lack = "mpi4py is not installed"
-    return MpiLauncher(name, (str(program), *words), python, lack)
+    return MpiLauncher(name, (str(program), *options), python, lack)
 
 
 LAUNCHERS = (

@@ -1,4 +1,4 @@
-"""A Slurm of one node, with all its files in one folder; started and ended by the test."""
+"""A Slurm cluster of one node, with all its files in one folder; the test starts and ends it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def program(name: str) -> str | None:
 
 
 def lack() -> str:
-    """Why there can be no cluster here; empty if there can."""
+    """The reason why no cluster can run here; empty if it can."""
     missing = [name for name in PROGRAMS if program(name) is None]
     if missing:
         return f"Slurm is not installed (no {', '.join(missing)})"
@@ -117,7 +117,7 @@ class SlurmCluster:
         return self.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle"
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        """Until it holds; the daemons have no other way to say so."""
+        """Wait until the condition holds; the daemons give no other signal."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not condition():
             ended = [daemon.args for daemon in self._daemons if daemon.poll() is not None]

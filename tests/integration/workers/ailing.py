@@ -1,4 +1,4 @@
-"""Ranks with something for the doctor: ailing.py healthy|slow|diverging|endless."""
+"""Ranks with problems for the doctor: ailing.py healthy|slow|diverging|endless."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def validate() -> None:
 
 
 def diverging() -> None:
-    """Until it is killed: rank 1 validates, the other does not."""
+    """Run until killed: rank 1 validates, the other rank does not."""
     for _ in range(20):
         step(1)
     if hvd.rank() == 1:
@@ -50,7 +50,7 @@ def diverging() -> None:
 
 
 def endless() -> None:
-    """Until rank 1 is killed."""
+    """Run until rank 1 is killed."""
     for _ in range(20):
         step(1)
     notes.leave(f"pid.{hvd.rank()}", os.getpid())

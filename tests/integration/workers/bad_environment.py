@@ -1,4 +1,4 @@
-"""Values that ``init`` must refuse, one after the other on every rank; then it works."""
+"""Values that ``init`` must refuse, one after the other on every rank; then ``init`` works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def refusal(name: str, value: str, kind: type[Exception]) -> str:
-    """The text with which ``init`` refuses ``value``, within the start timeout."""
+    """The error text of ``init`` for ``value``, raised within the start timeout."""
     before = os.environ.get(name)
     os.environ[name] = value
     began = time.monotonic()

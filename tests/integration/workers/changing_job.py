@@ -1,4 +1,4 @@
-"""A job that a stage of the launcher serves while its workers and hosts come and go.
+"""A job in a job loop of the launcher, while its workers and hosts join and leave.
 
 Two workers at a time, one here and one on host-a, are replaced as often as the first argument says;
 then host-b appears and is lost, host-a is dismissed, and a child of the job's own ends.
@@ -32,7 +32,7 @@ LINE = 'echo "number $NUMBER"; [ -z "$STAYS" ] || exec sleep 1000'
 
 
 class ChangingJob:
-    """``_script`` yields what has to be true before it goes on."""
+    """``_script`` yields conditions; each must be true before it continues."""
 
     def __init__(self, loop: JobLoop, store: tuple[str, int], rounds: int) -> None:
         self._loop = loop
@@ -77,7 +77,7 @@ class ChangingJob:
             self._start(there)
             yield lambda: there.is_started and not (self._here.workers or there.workers)
             sizes.append(launcher.num_fds() + agent.num_fds())
-        # An agent may still be about to forget the last worker.
+        # An agent may not have removed the last worker yet.
         self._loop.say(f"kept for the replaced: {max(sizes) - min(sizes) >= self._rounds}")
 
     def _lose_a_host(self) -> Iterator[Callable[[], bool]]:
@@ -101,8 +101,8 @@ class ChangingJob:
         self._loop.adopt(stays.pid, exits.append)
 
     def _connect(self, hostname: str) -> RemoteWorkerGroup:
-        words = remote_python_command(hostname, SshOptions(), os.environ, "remote.agent")
-        group = self._loop.remote_group(hostname, words, listener=self)
+        arguments = remote_python_command(hostname, SshOptions(), os.environ, "remote.agent")
+        group = self._loop.remote_group(hostname, arguments, listener=self)
         group.connect(os.environ)
         return group
 
@@ -141,7 +141,7 @@ class ChangingJob:
 
 
 def agent_of(group: RemoteWorkerGroup) -> psutil.Process:
-    """Of a host that has no workers yet."""
+    """For a host that has no workers yet."""
     ssh = psutil.Process(group.child.pid)
     (agent,) = (p for p in (ssh, *ssh.children(recursive=True)) if "python" in p.name())
     return agent

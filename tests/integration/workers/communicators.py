@@ -1,4 +1,4 @@
-"""Worlds and process sets of mpi4py communicators, beside the program's own use of MPI.
+"""Worlds and process sets of mpi4py communicators, while the program itself uses MPI.
 
 Run by mpirun on at least three processes; prints ``all right`` on each.
 """
@@ -12,8 +12,8 @@ import horovod.numpy as hvd
 from horovod.core import world
 from horovod.core.process_sets import ids_and_ranks
 
-EVERYBODY = MPI.COMM_WORLD
-OWN = np.array([EVERYBODY.rank + 1.0], np.float32)
+WORLD = MPI.COMM_WORLD
+OWN = np.array([WORLD.rank + 1.0], np.float32)
 
 
 def total(ranks: list[int]) -> float:
@@ -22,7 +22,7 @@ def total(ranks: list[int]) -> float:
 
 def check_numbers() -> None:
     hvd.init()
-    assert (hvd.rank(), hvd.size()) == (EVERYBODY.rank, EVERYBODY.size)
+    assert (hvd.rank(), hvd.size()) == (WORLD.rank, WORLD.size)
     assert world.data_plane_name() == "mpi"
     assert world.mpi_enabled()
     assert not world.gloo_enabled()
@@ -31,18 +31,18 @@ def check_numbers() -> None:
 
 
 def check_split() -> None:
-    """Each process gives the half that it is in, with its ranks in the contrary order."""
-    half = EVERYBODY.Split(EVERYBODY.rank % 2, key=-EVERYBODY.rank)
-    evens, odds = list(range(0, EVERYBODY.size, 2)), list(range(1, EVERYBODY.size, 2))
-    own, ends = hvd.ProcessSet(half), hvd.ProcessSet([0, EVERYBODY.size - 1])
+    """Each process gives its own half, with the ranks in reverse order."""
+    half = WORLD.Split(WORLD.rank % 2, key=-WORLD.rank)
+    evens, odds = list(range(0, WORLD.size, 2)), list(range(1, WORLD.size, 2))
+    own, ends = hvd.ProcessSet(half), hvd.ProcessSet([0, WORLD.size - 1])
     assert own.ranks is None
-    hvd.init(comm=EVERYBODY, process_sets=[own, ends])
-    assert ids_and_ranks() == {0: list(range(EVERYBODY.size)), 1: evens, 2: odds, 3: ends.ranks}
-    assert own.ranks == (odds if EVERYBODY.rank % 2 else evens)
-    assert hvd.global_process_set.mpi_comm is EVERYBODY
-    # In the middle of a collective of ours the program uses MPI, too.
+    hvd.init(comm=WORLD, process_sets=[own, ends])
+    assert ids_and_ranks() == {0: list(range(WORLD.size)), 1: evens, 2: odds, 3: ends.ranks}
+    assert own.ranks == (odds if WORLD.rank % 2 else evens)
+    assert hvd.global_process_set.mpi_comm is WORLD
+    # The program uses MPI during a collective of Horovod.
     handle = hvd.allreduce_async(OWN, op=hvd.Sum, process_set=own)
-    assert EVERYBODY.allreduce(EVERYBODY.rank) == sum(range(EVERYBODY.size))
+    assert WORLD.allreduce(WORLD.rank) == sum(range(WORLD.size))
     assert hvd.synchronize(handle) == total(own.ranks)
     gathered = hvd.allgather(np.array([hvd.rank()]), process_set=own)
     assert gathered.tolist() == own.ranks
@@ -51,20 +51,20 @@ def check_split() -> None:
 
 
 def check_part() -> None:
-    """Some of the processes are a world, by a communicator and by their numbers."""
-    part = list(range(1, EVERYBODY.size))
-    if EVERYBODY.rank in part:
-        for comm in (EVERYBODY.Create_group(EVERYBODY.group.Incl(part)), part):
+    """Some of the processes form a world, given by a communicator and by their numbers."""
+    part = list(range(1, WORLD.size))
+    if WORLD.rank in part:
+        for comm in (WORLD.Create_group(WORLD.group.Incl(part)), part):
             hvd.init(comm=comm)
-            assert (hvd.rank(), hvd.size()) == (EVERYBODY.rank - 1, len(part))
+            assert (hvd.rank(), hvd.size()) == (WORLD.rank - 1, len(part))
             assert hvd.allreduce(OWN, op=hvd.Sum) == total(part)
             hvd.shutdown()
-    EVERYBODY.Barrier()
+    WORLD.Barrier()
 
 
 def check_refusals() -> None:
-    half = EVERYBODY.Split(EVERYBODY.rank % 2)
-    for comm in ([EVERYBODY, half], "all", [0.5]):
+    half = WORLD.Split(WORLD.rank % 2)
+    for comm in ([WORLD, half], "all", [0.5]):
         try:
             hvd.init(comm=comm)
         except ValueError:

@@ -1,4 +1,4 @@
-"""A training rank that reads 100 numbers, doubled by compute workers, and says which it got.
+"""A training rank that reads 100 numbers, doubled by compute workers, and reports them.
 
     data_service_trainer.py CONFIGFILE send|turns|service
 
@@ -36,9 +36,9 @@ def main(path: str, mode: str) -> None:
                     )
                 )
             )
-    everybody = hvd.allgather_object(own)
+    of_all_ranks = hvd.allgather_object(own)
     if rank == 0:
-        print(json.dumps(everybody), flush=True)
+        print(json.dumps(of_all_ranks), flush=True)
         with config.compute_client() as client:
             client.shutdown()
 

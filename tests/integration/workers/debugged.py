@@ -1,4 +1,4 @@
-"""What debug mode finds: prints each error, and that all goes on after it."""
+"""Faults for the debug mode: prints each error; operations continue after it."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Counts batches together until somebody says that it is enough, on ranks that come and go.
+"""Counts batches until the test ends it, on ranks that join and leave.
 
 elastic_counter.py FOLDER. Each worker appends lines to FOLDER/<worker>.txt: ``seen RANK SIZE`` at
 its start, then ``batch NUMBER SIZE`` and ``reset RANK SIZE``. A worker for which there is a FIFO
@@ -21,8 +21,8 @@ WORKER = os.environ["_HOROVOD_WORKER"]
 HISTORY = (FOLDER / f"{WORKER}.txt").open("w", buffering=1)
 
 
-def note(*words: object) -> None:
-    print(*words, file=HISTORY)
+def note(*arguments: object) -> None:
+    print(*arguments, file=HISTORY)
 
 
 def train(state: ObjectState) -> int:

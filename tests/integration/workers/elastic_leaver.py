@@ -1,4 +1,4 @@
-"""Elastic training whose last rank leaves for good after a step; the others cannot meet it again.
+"""Elastic training; the last rank leaves for good after a step, so no new world is possible.
 
 elastic_leaver.py WAY: ``ends`` leaves with exit code 0, ``dies`` by a signal.
 """

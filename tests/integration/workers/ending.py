@@ -1,4 +1,4 @@
-"""The interpreter ends in an awkward state. ending.py STATE, see ``STATES``."""
+"""The interpreter ends in an unusual state. ending.py STATE, see ``STATES``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wait_for_never(name: str) -> None:
 def leave_daemons() -> None:
     for index in range(4):
         threading.Thread(target=wait_for_never, args=(str(index),), daemon=True).start()
-    # They are on the board, so they wait, or are about to.
+    # They are submitted, so their threads wait, or are about to.
     while np.count_nonzero(_kinds() == EventKind.SUBMIT) < 5:
         os.sched_yield()
 
@@ -46,7 +46,7 @@ def _kinds() -> np.ndarray:
 
 
 def leave_from_a_thread() -> None:
-    """The main thread ends at once; a thread that is no daemon still works."""
+    """The main thread ends at once; a non-daemon thread still works."""
 
     def work() -> None:
         for index in range(20):
@@ -61,7 +61,7 @@ def leave_a_forked_child() -> None:
         try:
             hvd.synchronize(pending)
         except hvd.HorovodInternalError:
-            sys.exit(7)  # the long way, with all exit handlers
+            sys.exit(7)  # with all exit handlers
         os._exit(8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 

@@ -1,11 +1,11 @@
-"""Another user of the machine who connects wherever a new port is opened, as often as it can.
+"""Another user of the machine that connects to every new port, as often as possible.
 
     flood.py SECONDS CONNECTIONS hold|churn
 
-Holds up to CONNECTIONS that say nothing, wherever root has begun to listen since the start, and
-opens others in place of those that end; with ``churn`` also in place of some that do not. Says when
-it has made so many; ends after SECONDS and prints how many it has made in all.
-Root starts it; it becomes nobody first.
+Holds up to CONNECTIONS silent connections to ports where root has begun to listen, and
+replaces those that end; with ``churn`` it also replaces some that do not end. It reports when
+it has made CONNECTIONS, ends after SECONDS and prints how many it has made in all.
+Root starts it; it first becomes the user nobody.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from collections import deque
 
 _NOBODY = 65534
 _LISTENS, _ROOT = "0A", "0"
-_LOOK_S, _LOOK_AGAIN_S = 0.005, 0.5  # a look at all connections takes its time
+_LOOK_S, _LOOK_AGAIN_S = 0.005, 0.5  # listing all connections takes long
 
 
 def listening() -> set[int]:
-    """The ports at 127.0.0.1 where a process of root's listens."""
+    """The ports of 127.0.0.1 where a process of root listens."""
     with open("/proc/net/tcp", "rb") as file:
         rows = [line.decode().split() for line in file.readlines()[1:]]
     return {
@@ -36,7 +36,7 @@ def listening() -> set[int]:
 
 
 def flood(until: float, most: int, *, churns: bool) -> int:
-    """How many connections it has made."""
+    """The number of connections made."""
     before, ports = listening(), set[int]()
     held: deque[socket.socket] = deque()
     count, next_look, has_told = 0, 0.0, False
@@ -61,7 +61,7 @@ def flood(until: float, most: int, *, churns: bool) -> int:
 
 
 def renew(held: deque[socket.socket], *, churns: bool) -> None:
-    """Let go what the other side has ended; with ``churns`` an eighth of the rest as well."""
+    """Close connections that the peer has ended; with ``churns`` an eighth of the rest too."""
     poller = select.poll()
     for each in held:
         poller.register(each, select.POLLRDHUP)

@@ -1,4 +1,4 @@
-"""Collectives of tensors on GPUs that the stand-ins play, through torch's adapter and DLPack."""
+"""Collectives of tensors on simulated GPUs, through torch's adapter and DLPack."""
 
 import sys
 
@@ -18,7 +18,7 @@ NUMPY = {number: dtype for dtype, number in DTYPES.items()}
 
 
 class Adapter(_TorchAdapter):
-    """torch's, but for the three methods that make tensors."""
+    """torch's adapter, except for three methods that make tensors."""
 
     def empty_like(self, tensor):
         return gpu.empty(tensor.shape, tensor.dtype)
@@ -63,7 +63,7 @@ with pytest.raises(ValueError, match="being captured into a CUDA graph"):
     ops.allreduce(ones)
 gpu.cuda.stand_in_set_capturing(gpu.stream, 0)
 
-if size == 1:  # over NCCL: nobody waits for the stream
+if size == 1:  # over NCCL: no thread waits for the stream
     release = gpu.hold()
     handle = ops.allreduce_async_(ones, op=hvd.Sum, prescale_factor=2.0)
     ops.synchronize(handle)

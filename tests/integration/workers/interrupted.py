@@ -1,4 +1,4 @@
-"""Rank 0 is interrupted while it waits, then goes on; rank 1 submits only afterwards.
+"""Rank 0 is interrupted while it waits, then continues; rank 1 submits only afterwards.
 
 interrupted.py SIGINT|SIGUSR1: how; the handler of SIGUSR1 raises an exception of its own.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 import horovod.numpy as hvd
 
-COUNT = 4 << 20  # large enough for a mapping of its own: used after free, it is a crash
+COUNT = 4 << 20  # large enough for its own mapping: a use after free crashes
 
 
 class StopWaitingError(Exception):

@@ -11,7 +11,7 @@ import horovod.numpy as hvd
 
 
 def many() -> None:
-    """Kinds of operations mixed, in another order on every rank."""
+    """Different operations, in a different order on every rank."""
     order = np.random.default_rng(hvd.rank()).permutation(300)
     for _ in range(2):
         reduced, gathered, sent = {}, {}, {}
@@ -38,7 +38,7 @@ def small() -> None:
 
 
 def large() -> None:
-    """A gigabyte, in place, with next to no memory beside it."""
+    """A gigabyte in place, with almost no additional memory."""
     tensor = np.full(1 << 28, hvd.rank() + 1, np.float32)
     before = peak_bytes()
     hvd.allreduce_(tensor, op=hvd.Sum)

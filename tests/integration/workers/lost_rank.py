@@ -1,6 +1,6 @@
-"""The last rank ends; the others report what every call of theirs says, and when.
+"""The last rank ends; the others report the errors of their calls, and when they came.
 
-lost_rank.py MOMENT WAY: in which moment (see ``MOMENTS``) and how (see ``WAYS``) it ends.
+lost_rank.py MOMENT WAY: when (see ``MOMENTS``) and how (see ``WAYS``) it ends.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ def awaited_as_survivor() -> list[int]:
 
 
 def idle_as_survivor() -> list[int]:
-    """Call nothing until the victim has left: a killed one is gone then, others may take longer."""
+    """Call nothing until the victim has left: a killed one has ended, others may take longer."""
     notes.leave(f"waiting.{hvd.rank()}")
     victim_pid, end = notes.read("victim"), notes.read("end")
     notes.until(lambda: notes.is_gone(victim_pid) or time.monotonic() > end + 0.5)
     return []
 
 
-def hold_the_board() -> None:
-    """Be inside of the engine's shortest critical section: its lock is the first word of a set."""
+def hold_the_negotiation_table() -> None:
+    """Hold the engine's shortest critical section: its lock is the first word of a set."""
     wait_for_the_others()
     with open("/proc/self/maps") as maps:
         parts = [line for line in maps if "memfd:horovod" in line]
-    # What all sets share lies at offset 0, then come flight recorders; the world's set is last.
+    # The memory of all sets is at offset 0, then the flight recorders; the world's set is last.
     line = max(parts, key=lambda part: int(part.split()[2], 16))
     lock = ctypes.c_uint32.from_address(int(line.split("-")[0], 16))
     notes.until(lambda: lock.value == 0)
@@ -87,18 +87,18 @@ def hold_the_board() -> None:
     notes.leave("locked")
 
 
-def board_as_survivor() -> list[int]:
+def negotiation_as_survivor() -> list[int]:
     notes.leave(f"waiting.{hvd.rank()}")
     notes.read("locked")
     return []
 
 
-# Name: what the last rank does before it ends, what the others do; the result is still pending.
+# Name: actions of the last rank before it ends, and of the others, which return handles.
 MOMENTS = {
     "collective": (collective_as_victim, start_many),
     "awaited": (wait_for_the_others, awaited_as_survivor),
     "idle": (wait_for_the_others, idle_as_survivor),
-    "board": (hold_the_board, board_as_survivor),
+    "negotiation": (hold_the_negotiation_table, negotiation_as_survivor),
 }
 
 
@@ -131,13 +131,15 @@ def survive(pending: list[int], before: set[str]) -> None:
     ]
     rank = hvd.rank()
     hvd.shutdown()
-    # The connection to the launcher's store stays, for the next init.
+    # The connection to the launcher's store stays open for the next init.
     left = sorted(item for item in possessions() - before if "socket:" not in item)
     notes.leave(f"report.{rank}", {"pending": errors, "later": later, "left": left})
 
 
 def main(moment: str, way: str) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends a failed job; let us see it
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # the launcher ends a failed job; survive to report
     before = possessions()
     hvd.init()
     as_victim, as_survivor = MOMENTS[moment]

@@ -1,4 +1,4 @@
-"""Sums something in a second world; rank 0 prints what its endpoint shows once rank 1 is in it."""
+"""Sums in a second world; rank 0 prints its endpoint's answer once that includes rank 1."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Calls ``horovod.run`` with MPI and prints what comes of it."""
+"""Calls ``horovod.run`` with MPI and prints the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def work(offset: float, failing: int = -1, text: str = "") -> tuple[float, str, 
 
 if __name__ == "__main__":
     warnings.simplefilter("always", ResourceWarning)
-    # More than fits into one message of anything on the way.
+    # More than fits into one message.
     long = "x" * 3_000_000
     results = horovod.run(work, (1.0,), {"text": long}, num_proc=2, use_mpi=True)
     assert results == [(3.0, "mpi", long)] * 2, [result[:2] for result in results]

@@ -1,7 +1,6 @@
-"""Rank 1 ends in some way while rank 0 waits for it in MXNet's engine; prints what it gets."""
+"""Rank 1 ends while rank 0 waits for it in MXNet's engine; rank 0 prints its error."""
 
 import os
-import signal
 import sys
 import time
 import warnings
@@ -10,17 +9,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import mxnet as mx
 
+from endings import end_rank_1
+
 import horovod.mxnet as hvd
 
 hvd.init()
 hvd.allreduce(mx.nd.ones(1000), name="first").wait_to_read()
-if hvd.rank() == 1:
-    if sys.argv[1] == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif sys.argv[1] == "leaves":
-        hvd.shutdown()
-    signal.pause()  # until rank 0 ends the job
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which comes when rank 1 is gone
+end_rank_1(hvd, sys.argv[1])
 start = time.monotonic()
 results = [hvd.allreduce(mx.nd.ones(1000), name="last"), hvd.allgather(mx.nd.ones(3), name="last")]
 texts = []

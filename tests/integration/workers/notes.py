@@ -1,4 +1,4 @@
-"""Notes that ranks leave for each other and for the test: small files in the directory $NOTES."""
+"""Notes of ranks for each other and for the test: small files in the directory $NOTES."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ def _path(name: str) -> Path:
 
 
 def leave(name: str, fact: Any = None) -> None:
-    """Write a note whole: whoever finds it can read it."""
+    """Write a note at once: a reader never sees a part of it."""
     unfinished = _path(f".{name}.{os.getpid()}")
     unfinished.write_text(json.dumps(fact))
     unfinished.rename(_path(name))
 
 
 def read(name: str) -> Any:
-    """What the note says, once it is there."""
+    """The content of the note, as soon as it exists."""
     until(_path(name).exists)
     return json.loads(_path(name).read_text())
 
 
 def read_from_each(name: str, ranks: int) -> list[Any]:
-    """What ``name.0``, ``name.1``, ... say."""
+    """The contents of ``name.0``, ``name.1``, ..."""
     return [read(f"{name}.{rank}") for rank in range(ranks)]
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Look again and again, with a deadline."""
+    """Poll until the condition holds, with a deadline."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, though nobody may have waited for it yet."""
+    """Whether a process has ended; it may be a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Sums tensors until all ranks have told the launcher of it; reported.py [kill].
+"""Sums tensors until all ranks have reported to the launcher; reported.py [kill].
 
 With ``kill`` rank 1 kills itself then.
 """

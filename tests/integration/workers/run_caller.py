@@ -1,4 +1,4 @@
-"""Calls ``horovod.run`` with a function that never returns and tells how it was left."""
+"""Calls ``horovod.run`` with a function that never returns, and prints how the call ended."""
 
 from __future__ import annotations
 

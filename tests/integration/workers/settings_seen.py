@@ -1,4 +1,4 @@
-"""Tells its environment, its settings, and the cores of its threads before and after ``init``."""
+"""Prints its environment, its settings, and the cores of its threads before and after ``init``."""
 
 import dataclasses
 import json

@@ -41,5 +41,5 @@ if __name__ == "__main__":
     hvd.barrier()
     report = {"stop": stop, "silence": silence}[sys.argv[1]]()
     notes.leave(f"report.{hvd.rank()}", report)
-    # Whoever leaves first must not be the reason of an error elsewhere.
+    # The first rank that leaves must not cause an error on another one.
     notes.read_from_each("report", hvd.size())

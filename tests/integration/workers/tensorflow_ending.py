@@ -1,4 +1,4 @@
-"""Rank 1 ends or stays away while rank 0 is in a collective; rank 0 prints what it got."""
+"""Rank 1 ends or does not submit while rank 0 is in a collective; rank 0 prints its error."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import threading
 import time
 
 import tensorflow as tf
+from endings import end_rank_1
 
 import horovod.tensorflow as hvd
 from horovod.core.world import engine
@@ -31,14 +32,7 @@ def reduce(value):
 for _ in range(20):
     tensor = reduce(tensor)
 
-if hvd.rank() == 0:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which comes when rank 1 is gone
-if hvd.rank() == 1:
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "leaves":
-        hvd.shutdown()
-    signal.pause()  # until rank 0 ends the job
+end_rank_1(hvd, how)
 
 if how == "interrupt":
     signal.signal(signal.SIGINT, signal.default_int_handler)

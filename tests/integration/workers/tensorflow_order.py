@@ -1,6 +1,6 @@
-"""Many collectives in one graph, in another order on every rank, with one thread for all nodes.
+"""Many collectives in one graph, in a different order on every rank, with one thread.
 
-Exits with 77 where TensorFlow runs the Python operations, which keep the order of the graph.
+Exits with 77 if TensorFlow runs the Python operations, which keep the order of the graph.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ COUNT = 60
 
 
 def collectives(tensor: tf.Tensor, order: list[int]) -> list[tf.Tensor]:
-    """By index, results of operations that are made, and may start, in this order."""
+    """Results by index, of operations that are created and can start in this order."""
     results = {}
     previous = []
     for index in order:
-        # Its input is there only after the one before it has its own: nodes start in this order.
+        # Its input is ready only after that of the previous one: nodes start in this order.
         with tf.control_dependencies(previous):
             given = tf.identity(tensor) + index
         previous = [given]

@@ -1,4 +1,4 @@
-"""Ranks that are looked at from outside: traced.py timeline|handler."""
+"""Ranks that the test observes: traced.py timeline|handler."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def work(steps: int) -> None:
 
 
 def timeline() -> None:
-    """Until rank 0 is killed."""
+    """Run until rank 0 is killed."""
     notes.leave(f"pid.{hvd.rank()}", os.getpid())
     work(1_000_000)
 
 
 def handler() -> None:
-    """Of SIGUSR1: ours is not seen, and the program's is the only one once it is there."""
+    """For SIGUSR1: Horovod's handler is invisible, and the program's own handler replaces it."""
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
     work(2)
     os.kill(os.getpid(), signal.SIGUSR1)

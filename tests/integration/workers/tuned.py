@@ -1,4 +1,4 @@
-"""Makes steps until autotuning has written its result; no sum may change meanwhile."""
+"""Makes steps until autotuning has written its result; sums must stay the same."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""What reductions must return, computed in one process with NumPy from all ranks' inputs.
+"""Expected results of reductions, computed in one process with NumPy from all ranks' inputs.
 
-Bit by bit, except for Adasum: ranks are summed in rank order, 16-bit floats in float32 with one
-rounding at the end. For every framework; ``reference`` has it for torch tensors.
+Exact to the bit, except Adasum: ranks are summed in rank order, 16-bit floats in float32 with one
+rounding at the end. Used for every framework; ``reference`` wraps it for torch tensors.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LOGIC = [hvd.Sum, hvd.Min, hvd.Max, hvd.Product]
 _COMBINE = {hvd.Min: np.minimum, hvd.Max: np.maximum, hvd.Product: np.multiply}
 
 
-# Between hosts the order of summation is not that of the ranks, and halves are rounded on the way.
-# With these values it makes no difference: sums and products of four of them are exact.
+# Between hosts sums are in another order than the ranks, and 16-bit values are rounded on the way.
+# With these values this changes nothing: sums and products of four of them are exact.
 _IS_COARSE = os.environ.get("HOROVOD_TEST_COARSE") == "1"
 
 
@@ -38,12 +38,12 @@ def values(dtype: DTypeLike, shape: Sequence[int], *seed: int) -> np.ndarray:
 
 
 def is_float(dtype: DTypeLike) -> bool:
-    """Whether it is a float; bfloat16 is of no kind that NumPy knows."""
+    """Whether it is a float, including bfloat16, which NumPy does not know."""
     return np.dtype(dtype).kind not in "iub"
 
 
 def ops_of(dtype: DTypeLike) -> list[int]:
-    """The reduce operations that an allreduce of this dtype knows."""
+    """The reduce operations that allreduce supports for this dtype."""
     if np.dtype(dtype).kind == "b":
         return LOGIC
     return [*OPS, hvd.Adasum] if is_float(dtype) else OPS
@@ -74,7 +74,7 @@ def _combined(op: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _truncated(array: np.ndarray, factor: float) -> np.ndarray:
-    """Scaled toward zero; what the dtype cannot hold becomes its nearest end."""
+    """Scaled and rounded toward zero; clamped to the range of the dtype."""
     if factor == 1:
         return array
     ends = np.iinfo(array.dtype)
@@ -82,7 +82,7 @@ def _truncated(array: np.ndarray, factor: float) -> np.ndarray:
 
 
 def adasum(inputs: Sequence[np.ndarray]) -> np.ndarray:
-    """Adasum in float64 along its tree: ranks past a power of two fold in, then neighbours meet."""
+    """Adasum in float64 along its tree: first ranks above a power of two, then neighbours."""
     vectors = [array.astype(np.float64) for array in inputs]
     power = 1 << (len(vectors).bit_length() - 1)
     for extra in range(power, len(vectors)):
@@ -94,7 +94,7 @@ def adasum(inputs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _pair(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    # Not np.vdot: BLAS threads of all ranks would fight for the cores.
+    # Not np.vdot: the BLAS threads of all ranks would compete for the cores.
     dot = np.sum(left * right)
 
     def factor(vector: np.ndarray) -> float:
@@ -106,15 +106,15 @@ def _pair(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 def assert_adasum(result: np.ndarray, expected: np.ndarray, unit: float) -> None:
     """``result`` is this Adasum, rounded once to its dtype; ``unit``: the dtype's step at 1."""
-    # Vectors that nearly cancel cost digits: twice of their dot products, once of their weights.
+    # Vectors that nearly cancel lose digits: twice in their dot products, once in their weights.
     slack = 1e-10 if result.dtype == np.float64 else 64 * np.finfo(np.float32).eps
-    if _IS_COARSE:  # a host's part is rounded on its way to the other hosts
+    if _IS_COARSE:  # the part of a host is rounded before it is sent to other hosts
         unit, slack = 2 * unit, slack + 4 * unit
     np.testing.assert_allclose(result.astype("f8"), expected, rtol=unit + slack, atol=slack)
 
 
 def rows_of_part(rows: int, size: int, set_rank: int) -> slice:
-    """Which rows a reducescatter gives to a rank."""
+    """The rows that a reducescatter gives to a rank."""
     least, more = divmod(rows, size)
     begin = set_rank * least + min(set_rank, more)
     return slice(begin, begin + least + (set_rank < more))
@@ -123,7 +123,7 @@ def rows_of_part(rows: int, size: int, set_rank: int) -> slice:
 def exchanged(
     inputs: Sequence[np.ndarray], splits: Sequence[Sequence[int]], set_rank: int
 ) -> tuple[np.ndarray, list[int]]:
-    """What an alltoall gives to a rank: its rows, and how many came from whom."""
+    """The result of an alltoall on a rank: its rows, and the number from each rank."""
     parts = []
     for array, counts in zip(inputs, splits, strict=True):
         begin = sum(counts[:set_rank])

@@ -1,4 +1,4 @@
-"""What the Keras tests share: digits, models, steps with given gradients, on every Keras."""
+"""Shared by the Keras tests: digits, models, steps with given gradients, on every Keras."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def digits(rows: int = 960) -> tuple[np.ndarray, np.ndarray]:
 
 
 def share(batch: int, *arrays: np.ndarray) -> list[np.ndarray]:
-    """This rank's part of every joint batch, so that ranks together see the same batches."""
+    """This rank's part of every joint batch, so that the joint batches stay the same."""
     rank, size = hvd.rank(), hvd.size()
     own = batch // size
     return [
@@ -33,7 +33,7 @@ def share(batch: int, *arrays: np.ndarray) -> list[np.ndarray]:
 
 
 def make_model(optimizer=None, seed: int = 0, **options):
-    """A small classifier of digits whose weights depend on ``seed`` only."""
+    """A small classifier of digits; its weights depend only on ``seed``."""
     keras.utils.set_random_seed(seed)
     model = keras.Sequential(
         [

@@ -1,6 +1,6 @@
-"""The three ways in which TensorFlow code runs: eagerly, as a ``tf.function``, in a TF1 session.
+"""The three ways to run TensorFlow code: eagerly, as a ``tf.function``, in a TF1 session.
 
-A *body* takes a list of tensors and returns tensors, nested as it likes; a mode runs it on arrays
+A *body* takes a list of tensors and returns tensors in any structure; a mode runs it on arrays
 and returns the results as a flat list of arrays.
 """
 
@@ -17,7 +17,7 @@ Mode = Callable[[Body, Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def eager(body: Body, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """As Python runs it."""
+    """Run it eagerly."""
     results = body([tf.constant(array) for array in arrays])
     return [result.numpy() for result in tf.nest.flatten(results)]
 
@@ -29,7 +29,7 @@ def function(body: Body, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def session(body: Body, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """In a graph of its own, which knows how many dimensions its inputs have but not which."""
+    """In a new graph that knows the number of dimensions of its inputs, but not their sizes."""
     with tf.Graph().as_default() as graph:
         places = [tf.compat.v1.placeholder(array.dtype, [None] * array.ndim) for array in arrays]
         results = tf.nest.flatten(body(places))

@@ -1,10 +1,10 @@
-"""Random programs of collectives, and the model that says what each of their steps returns.
+"""Random programs of collectives, and a model of the results of their steps.
 
 A program is the same on all ranks: waves of steps on overlapping process sets. Every rank starts
-the steps of a wave that concern it in an order of its own, waits for some of them, and goes on with
-others in flight. No rank can wait for ever: a step is waited for only after everything that comes
-before its end in the program has been started, so the rank that is furthest behind always finds
-company. Values are small integers, so sums are exact in every dtype.
+the steps of a wave on its sets in its own order, waits for some of them, and continues with
+others pending. No rank can wait for ever: a rank waits for a step only after it has started all
+steps before the end of that step in the program, so the rank that is furthest behind can always
+continue. Values are small integers, so sums are exact in every dtype.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class Step:
     width: int
     op: int
     root: int
-    lingers: bool  # may stay in flight when the next wave begins
+    lingers: bool  # may be pending when the next wave begins
     absent: frozenset[int] = frozenset()  # ranks that have joined
 
     def rows_of(self, rank: int, index: int) -> int:
-        """Rows of tensor ``index`` on a rank of the world: they differ where they may."""
+        """Rows of tensor ``index`` on a rank of the world; they differ where this is allowed."""
         if "allgather" not in self.kind:
             return self.rows[index]
         return 0 if rank in self.absent else self.rows[index] * (rank % 3) // 2
 
     def splits_of(self, rank: int) -> list[int]:
-        """Rows for each rank of the set: random parts, some rows left over."""
+        """Rows for each rank of the set: random parts; some rows are not sent."""
         if rank in self.absent:
             return [0] * len(self.ranks)
         cuts = np.random.default_rng([self.seed, rank]).integers(
@@ -69,7 +69,7 @@ class Step:
         return [int(part) for part in np.diff(cuts, prepend=0)]
 
     def inputs_of(self, rank: int) -> list[np.ndarray]:
-        """The tensors that a rank of the world gives, or is taken to give when it has joined."""
+        """The tensors of a rank of the world; zeros if it has joined."""
         shapes = [(self.rows_of(rank, index), self.width) for index in range(len(self.rows))]
         if rank in self.absent:
             return [np.zeros(*given) for given in zip(shapes, self.dtypes, strict=True)]
@@ -91,9 +91,9 @@ def make_waves(seed: int, sets: Sequence[Sequence[int]]) -> list[list[Step]]:
 
 
 def make_departures(seed: int, sets: Sequence[Sequence[int]]) -> tuple[list[int], list[list[Step]]]:
-    """A program in which one rank after the other joins: their order, and a wave before each join.
+    """A program in which one rank after the other joins: the order, and a wave before each join.
 
-    Once a rank has joined there are steps on the world and on sets without such ranks.
+    Later steps are on the world and on sets without joined ranks.
     """
     random = np.random.default_rng([seed, len(sets), 1])
     order = [int(rank) for rank in random.permutation(sets[0])]
@@ -127,7 +127,7 @@ def _make_step(
     dtypes = [str(dtype) for dtype in random.choice(DTYPES, tensors)]
     return Step(
         kind=kind,
-        # A name comes again in the next wave when its operation is over.
+        # A name is used again in the next wave, after its operation is done.
         name=f"step {index}.{wave}" if lingers else f"step {index}",
         seed=int(random.integers(2**31)),
         set_index=set_index,
@@ -150,7 +150,7 @@ _SIZE_WEIGHTS = [0.15, 0.35, 0.25, 0.15, 0.1]
 
 
 def _pattern(shape: tuple[int, int], dtype: str, seed: int) -> np.ndarray:
-    """Values from 0 to 4 that cost little to make and differ from place to place."""
+    """Values from 0 to 4 that are cheap to make and vary."""
     cycle = np.random.default_rng(seed).integers(0, 4, 251).astype(dtype)
     return np.resize(cycle, shape)
 
@@ -177,7 +177,7 @@ _ASYNC = {
 
 
 def check(step: Step, rank: int, inputs: list[np.ndarray], result: Any) -> None:
-    """Compare what this rank got from a step, and what became of its inputs, with the model."""
+    """Compare the results and the inputs of a step on this rank with the model."""
     if step.kind == "alltoall":
         result, received = result
         np.testing.assert_array_equal(received, _received(step, rank))
@@ -192,7 +192,7 @@ def check(step: Step, rank: int, inputs: list[np.ndarray], result: Any) -> None:
 
 
 def model(step: Step, rank: int) -> list[np.ndarray]:
-    """What a step returns to a rank of the world that is in its set."""
+    """The results of a step on a rank of the world that is in its set."""
     position = list(step.ranks).index(rank)
     if "broadcast" in step.kind:
         return step.inputs_of(step.root)
@@ -215,7 +215,7 @@ def _reduced(op: int, tensors: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _parts(step: Step, tensors: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """By source and target: the rows that go from one to the other."""
+    """The rows by source and target."""
     of_sources = zip(step.ranks, tensors, strict=True)
     return [np.split(tensor, np.cumsum(step.splits_of(rank))) for rank, tensor in of_sources]
 

@@ -1,4 +1,4 @@
-"""``arithmetic`` for torch tensors: what the collectives must return, from all ranks' inputs."""
+"""``arithmetic`` for torch tensors: expected results of collectives, from all ranks' inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def values(dtype: torch.dtype, shape: Sequence[int], *seed: int) -> Tensor:
 
 
 def ops_of(dtype: torch.dtype) -> list[int]:
-    """The reduce operations that an allreduce of this dtype knows."""
+    """The reduce operations that allreduce supports for this dtype."""
     if dtype == torch.bool:
         return arithmetic.LOGIC
     return [*arithmetic.OPS, hvd.Adasum] if dtype.is_floating_point else arithmetic.OPS
@@ -57,7 +57,7 @@ def assert_adasum(result: Tensor, expected: Tensor) -> None:
 
 
 def rows_of_part(rows: int, size: int, set_rank: int) -> tuple[int, int]:
-    """Which rows a reducescatter gives to a rank: from, to."""
+    """The rows that a reducescatter gives to a rank: from, to."""
     part = arithmetic.rows_of_part(rows, size, set_rank)
     return part.start, part.stop
 
@@ -65,7 +65,7 @@ def rows_of_part(rows: int, size: int, set_rank: int) -> tuple[int, int]:
 def exchanged(
     inputs: Sequence[Tensor], splits: Sequence[Sequence[int]], set_rank: int
 ) -> tuple[Tensor, list[int]]:
-    """What an alltoall gives to a rank: its rows, and how many came from whom."""
+    """The result of an alltoall on a rank: its rows, and the number from each rank."""
     parts = []
     for tensor, counts in zip(inputs, splits, strict=True):
         begin = sum(counts[:set_rank])

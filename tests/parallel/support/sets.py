@@ -1,4 +1,4 @@
-"""Process sets that overlap, and the check that all members of one got the same bits."""
+"""Overlapping process sets, and the check that all ranks of a set got the same bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import horovod.numpy as hvd
 
 
 def overlapping(size: int) -> list[list[int]]:
-    """Proper subsets of the world; for three ranks and more each of them meets another one."""
+    """Proper subsets of the world; with three ranks or more each overlaps another one."""
     candidates = [range(size - 1), range(1, size), {0, size - 1}, [size // 2]]
     proper: list[list[int]] = []
     for ranks in map(sorted, candidates):
@@ -31,7 +31,7 @@ def registered(ranks_of_sets: Sequence[Sequence[int]]) -> Iterator[list[hvd.Proc
 
 
 class Digest:
-    """Checksums of results by process set, which must be equal on all its members."""
+    """Checksums of results by process set, which must be equal on all its ranks."""
 
     def __init__(self) -> None:
         self._sums: dict[int, int] = {}
@@ -42,7 +42,7 @@ class Digest:
         self._sums[number] = zlib.crc32(np.ascontiguousarray(bits), self._sums.get(number, 0))
 
     def check(self) -> None:
-        """Collective: compares with the other ranks."""
+        """Compare with the other ranks; a collective call."""
         sums: dict[int, set[int]] = {}
         for others in hvd.allgather_object(self._sums, name="digest"):
             for number, checksum in others.items():

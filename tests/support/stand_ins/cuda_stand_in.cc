@@ -1,10 +1,10 @@
 // A stand-in for libcuda, for tests on machines without a GPU: the functions that the engine uses,
 // over host memory.
 //
-// Every stream is a thread that does what was put into it, in order. Addresses on a device have a
-// bit that no address of this process has, so whoever follows one on the CPU crashes. Copies check
-// that both ends lie where the function says, and calls that need a current device fail without.
-// Larger blocks are shared memory, which other processes can open. Kernels are run from their text.
+// Every stream is a thread that runs its work in order. Addresses on a device have a bit that no
+// address of this process has, so the CPU crashes when it uses one. Copies check that both ends are
+// where the function says, and calls that need a current device fail without one. Larger blocks are
+// shared memory, which other processes can open. Kernels run from their PTX text.
 #include "cuda_stand_in.h"
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ struct Context {
   int device;
 };
 
-// What has ended in a stream lies before what is freed later, as CUDA has it.
+// Orders the end of a stream's work before later frees, as CUDA does.
 std::mutex& ends() {
   static auto* const mutex = new std::mutex;
   return *mutex;
@@ -103,7 +103,7 @@ class Stream {
   std::thread thread_;
 };
 
-// Shared with what waits for it: CUDA lets events be destroyed before that.
+// Shared with its waiters: CUDA allows events to be destroyed earlier.
 struct Progress {
   std::mutex mutex;
   std::condition_variable changed;
@@ -120,7 +120,7 @@ struct Handle {
   char bytes[64];
 };
 
-// Kernels outlive their module where one still runs.
+// Running kernels outlive their module.
 using Kernels = std::shared_ptr<std::map<std::string, ptx::Kernel>>;
 
 struct Function {
@@ -155,7 +155,7 @@ struct World {
   bool has_wrong_kernels = false;
 };
 
-// Never destroyed: streams may be at work until the process ends.
+// Never destroyed: streams may run until the process ends.
 World& world() {
   static World* const world = [] {
     auto* made = new World;
@@ -180,7 +180,7 @@ std::byte* seen_from_host(std::uint64_t address) {
   return reinterpret_cast<std::byte*>(address & ~kDeviceBit);
 }
 
-// The block that an address is in, as the CPU sees it.
+// The block of an address, as the CPU sees it.
 ptx::Stretch stretch_of(std::uint64_t address) {
   if ((address & kDeviceBit) == 0) return {};
   const std::uint64_t begin = address & ~kDeviceBit;
@@ -195,7 +195,7 @@ ptx::Stretch stretch_of(std::uint64_t address) {
           .host = seen_from_host(first)};
 }
 
-// Which device has all of it; -1 for none.
+// The device that holds the whole range; -1 for none.
 int device_of(std::uint64_t address, std::size_t size_bytes) {
   const ptx::Stretch stretch = stretch_of(address);
   if (stretch.host == nullptr || address + size_bytes > stretch.end) return -1;
@@ -207,7 +207,7 @@ bool is_on_device(std::uint64_t address, std::size_t size_bytes) {
   return device_of(address, size_bytes) >= 0;
 }
 
-// What a handle says, and how another process finds the memory.
+// The content of a handle: how another process finds the memory.
 struct Export {
   int process;
   int descriptor;
@@ -227,7 +227,7 @@ int put_copy(void* stream, void* to, const void* from, std::size_t size_bytes) {
 
 }  // namespace
 
-// Counts the call and returns what was ordered for it.
+// Counts the call and returns the injected error code.
 #define CALL(name) \
   if (const int ordered = stand_in_count(name); ordered != kSuccess) return ordered
 
@@ -368,7 +368,7 @@ int cuStreamCreate(void** stream, unsigned) {
   return kSuccess;
 }
 
-// Waits for nothing: what is in the stream goes on.
+// Does not wait: the work of the stream continues.
 int cuStreamDestroy_v2(void* stream) {
   CALL("cuStreamDestroy");
   if (current.empty()) return kInvalidContext;
@@ -481,7 +481,7 @@ int cuIpcGetMemHandle(Handle* handle, std::uint64_t address) {
   return kSuccess;
 }
 
-// Ranks that are threads may open each other's memory, too, at an address of its own.
+// Ranks in one process may also open each other's memory, at a separate address.
 int cuIpcOpenMemHandle_v2(std::uint64_t* address, Handle handle, unsigned) {
   CALL("cuIpcOpenMemHandle");
   if (current.empty()) return kInvalidContext;

@@ -1,12 +1,12 @@
 // A stand-in for libnccl, for ranks that are threads of one process, over the stand-in for libcuda.
 //
-// What is called in a group is put into the streams when somebody asks afterwards whether the
-// communicator is still busy: so whoever does not ask misses it. In the streams the calls meet; a
-// call that lacks a rank waits there until the communicator is aborted. An abort returns when
-// nothing runs on the device any more, of other communicators either.
+// The calls of a group are put into the streams when the program asks afterwards whether the
+// communicator is still busy; a program that does not ask never starts them. In the streams a
+// call waits for the calls of all ranks, or until the communicator is aborted. An abort returns
+// when nothing runs on the device any more, also for other communicators.
 //
-// Collectives are counted once more by the number of their ranks, "ncclAllReduce of 2", when they
-// are called, and as "ncclAllReduce of 2 in its stream" when their turn comes there.
+// Collectives are also counted by the number of their ranks, as "ncclAllReduce of 2" when they
+// are called, and as "ncclAllReduce of 2 in its stream" when they run there.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -72,7 +72,7 @@ double half(std::uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// Of numbers that a half can hold exactly.
+// For numbers that float16 holds exactly.
 std::uint16_t half_of(double number) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     if (half(static_cast<std::uint16_t>(bits)) == number) return static_cast<std::uint16_t>(bits);
@@ -156,7 +156,7 @@ struct Round {
   bool is_done = false;
 };
 
-// The ranks that met under one id.
+// The ranks of one id.
 struct Group {
   std::mutex mutex;
   std::condition_variable changed;
@@ -192,7 +192,7 @@ Library& library() {
   return *library;
 }
 
-// While it lives, a device has something to do.
+// While it lives, the device is busy.
 class Run {
  public:
   explicit Run(int device) : device_(device) {
@@ -244,8 +244,8 @@ void reduce_into(std::byte* out, const Round& round, const Call& call, std::size
   }
 }
 
-// All ranks have come; the results of all are made by the last. Inputs are read before any is
-// written, since ranks may work in place.
+// All ranks have called; the last one computes the results of all. It reads all inputs before it
+// writes a result, because ranks may work in place.
 void finish(Round& round, int size) {
   std::map<int, std::vector<std::byte>> results;
   for (const auto& [rank, call] : round.calls) {
@@ -275,7 +275,7 @@ std::string name_of(const Call& call, const Group& group) {
   return std::string(Call::kNames[call.kind]) + " of " + std::to_string(group.size);
 }
 
-// In a stream.
+// Runs in a stream.
 void meet(Group& group, int rank, std::uint64_t number, const Call& call, const bool& is_aborted) {
   std::unique_lock lock(group.mutex);
   if (is_aborted) return;

@@ -31,7 +31,7 @@ struct Thread {
     std::memcpy(&value, &registers[index], sizeof value);
     return value;
   }
-  // Integers that are narrower than a register fill it, as loads do.
+  // Narrow integers fill the register, like loads.
   template <typename T>
   void put(std::size_t index, T value) {
     if constexpr (std::is_integral_v<T>) {
@@ -76,7 +76,7 @@ std::uint16_t half_of(float value) {
   return static_cast<std::uint16_t>(sign | (biased << 10) | (digits & 1023));
 }
 
-// Calls `make` with a value of the type that `name` says.
+// Calls `make` with a value of the type `name`.
 template <typename Make>
 Step with_type(const std::string& name, Make make) {
   if (name == "u8" || name == "b8") return make(std::uint8_t{});
@@ -96,7 +96,7 @@ template <typename T>
 using Unsigned =
     std::conditional_t<std::is_floating_point_v<T>, std::type_identity<T>, std::make_unsigned<T>>;
 
-// An instruction in words: "setp.ge.u64" and what it works with.
+// A split instruction: "setp.ge.u64" and its operands.
 struct Words {
   std::vector<std::string> name;
   std::vector<std::string> operands;
@@ -135,7 +135,7 @@ class Parser {
     kernel_.steps.emplace_back();
   }
 
-  // Labels may come after what goes there.
+  // A label may follow the branch to it.
   void finish() {
     for (const Jump& jump : jumps_) {
       const std::size_t to = labels_.at(jump.label);
@@ -174,7 +174,7 @@ class Parser {
     return text.starts_with("0d") ? std::stoull(text.substr(2), nullptr, 16) : std::stoull(text);
   }
 
-  // Constants and addresses of parameters are registers that nobody writes.
+  // Constants and addresses of parameters are registers that are never written.
   std::size_t reg(const std::string& operand) {
     const auto found = registers_.find(operand);
     if (found != registers_.end()) return found->second;

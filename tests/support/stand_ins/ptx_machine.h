@@ -1,5 +1,5 @@
-// Runs kernels that are PTX text, an instruction at a time, for the stand-in for libcuda: the
-// instructions that the engine's kernels use. What it does not know ends the process.
+// Interprets kernels in PTX text for the stand-in for libcuda. It supports the
+// instructions of the engine's kernels; an unknown instruction ends the process.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct Grid {
 
 // Kernels by name.
 std::map<std::string, Kernel> parse(const std::string& text);
-// What a launch keeps of its arguments.
+// A copy of a launch's arguments.
 std::vector<std::byte> pack(const Kernel& kernel, void* const* arguments);
 void run(const Kernel& kernel, Grid grid, const std::vector<std::byte>& parameters,
          const FindStretch& find_stretch);

@@ -1,4 +1,4 @@
-"""Folders full of a user's files, with the names that ours have, and what has become of them."""
+"""Folders full of a user's files with the names of Horovod's files, and checks of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = (
 
 
 def fill(folder: Path, outside: Path) -> None:
-    """Files in the folder and below it, empty folders, queues, and links that lead ``outside``."""
+    """Make files in the folder and below, empty folders, FIFOs, and links that lead ``outside``."""
     outside.mkdir(parents=True, exist_ok=True)
     for place in (folder, folder / "rank.0", folder / "deep" / "thesis", outside):
         place.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def fill(folder: Path, outside: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Everything in it, by path: what it is, and what a file or a link says."""
+    """Everything in it, by path: its type, and the content of a file or a link."""
     found = {}
     for parent, folders, names in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *names)):
@@ -48,13 +48,13 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def lost(before: dict[str, str], folder: Path) -> list[str]:
-    """What is not there any more, or has changed; empty if all is well."""
+    """Paths that are missing or have changed."""
     after = contents(folder)
     return [path for path, what in before.items() if after.get(path) != what]
 
 
 def mark_job(folder: Path) -> Path:
-    """The folder, made as ranks make that of a job's recordings."""
+    """Make the folder like ranks make a job's folder of recordings."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / f".horovod-recordings-of-{folder.name}").touch()
     return folder

@@ -1,8 +1,8 @@
-"""The stand-ins for libcuda and libnccl, for Python: built, found, and a framework upon them.
+"""The stand-ins for libcuda and libnccl, for Python, and a framework that uses them.
 
-Programs with ``environment(folder)`` find them as they would find CUDA's driver and NCCL. In such a
-program ``PretendGpu`` is a GPU with a stream, and ``PretendTensor`` what a framework has there.
-NCCL's stand-in knows the ranks of one process only.
+Programs with ``environment(folder)`` find them like CUDA's driver and NCCL. In such a
+program ``PretendGpu`` is a GPU with a stream, and ``PretendTensor`` a framework's tensor on it.
+NCCL's stand-in supports only ranks of one process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE_S = 60
 
 
 def build(folder: Path) -> None:
-    """Put the two libraries into ``folder``, under the names of the real ones."""
+    """Build the two libraries in ``folder``, under the names of the real ones."""
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
     libraries = {
         "libcuda.so.1": ["cuda_stand_in.cc", "ptx_machine.cc"],
@@ -40,12 +40,12 @@ def build(folder: Path) -> None:
 
 
 def environment(folder: Path, gpus: int) -> dict[str, str]:
-    """That of a program for which there are so many GPUs."""
+    """The environment of a program that sees ``count`` GPUs."""
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "STAND_IN_GPUS": str(gpus)}
 
 
 class PretendGpu:
-    """One of the GPUs, with a stream that a program works on."""
+    """One of the GPUs, with a stream."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -71,7 +71,7 @@ class PretendGpu:
         return tensor
 
     def synchronize(self) -> None:
-        """Wait until the stream has done all."""
+        """Wait until the stream has done all its work."""
         self.cuda.stand_in_synchronize(self.stream, self.number)
 
     def calls(self, function: str) -> int:
@@ -79,7 +79,7 @@ class PretendGpu:
         return count
 
     def hold(self) -> Callable[[], None]:
-        """Stop the stream until the result is called."""
+        """Stop the stream until the returned function is called."""
         released = threading.Event()
         wait = _Work(lambda _: released.wait(PATIENCE_S) and None)
         _kept.append(wait)
@@ -100,13 +100,13 @@ class PretendTensor:
         return int(np.prod(self.shape)) * self.dtype.itemsize
 
     def on_host(self) -> NDArray[Any]:
-        """Its memory, as only a stand-in can show it."""
+        """Its memory as the CPU sees it, through the stand-in."""
         address = self.gpu.cuda.stand_in_host_address(self.address)
         memory = (ctypes.c_char * self.on_gpu_bytes).from_address(address)
         return np.frombuffer(memory, self.dtype).reshape(self.shape)
 
     def tolist(self) -> Any:
-        """Its values once the stream has done all."""
+        """Its values after all work of the stream."""
         self.gpu.synchronize()
         return self.on_host().tolist()
 
@@ -143,7 +143,7 @@ class _ExchangeApi(ctypes.Structure):
 
 
 def exchange_capsule(gpu: PretendGpu) -> Any:
-    """DLPack's table for ``PretendTensor``, as a framework offers it."""
+    """DLPack's exchange table for ``PretendTensor``, like a framework's."""
 
     def read(tensor: PretendTensor, out: Any) -> int:
         out[0] = _DLTensor(

@@ -1,4 +1,4 @@
-"""Jobs that never ran: what their processes would have told for a report."""
+"""Reports of processes of invented jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from horovod.trace.report.summary import SIZE_CLASSES, Span, Summary
 
 BEGIN_S = 1_760_000_000.0
 HOSTILE = "</script><b>layers.3.weight&amp;\"'"
-LATE = 3  # the rank that others wait for, if there is one
+LATE = 3  # the rank that others wait for, if any
 SETTINGS = {
     "settings": {"HOROVOD_CYCLE_TIME": "0", "HOROVOD_FUSION_THRESHOLD": "67108864"},
     "changed": ["HOROVOD_FUSION_THRESHOLD"],
@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def process_record(rank: int, size: int, seconds: int = 30, name: str = "grad") -> ProcessRecord:
-    """Of a process that lived so long; steps take 20 ms."""
+    """The report of a process that ran for ``seconds``; steps take 20 ms."""
     made = ProcessRecord({"pid": 1000 + rank, "host": f"node-{rank // 8}", "worker": None})
     made.describe(SETTINGS)
     made.begin_world(BEGIN_S + 1, World("", rank, size, rank % 8, "native"))
@@ -78,7 +78,7 @@ def job(seconds: int = 32, status: int = 0, outcome: str = "") -> Job:
 
 
 def records(size: int, seconds: int = 30, name: str = "grad") -> list[dict[str, Any]]:
-    """What all ranks have told; from the ninth on all are like the eighth, but for their names."""
+    """The reports of all ranks; ranks above 7 copy rank 7 except for their names."""
     told = [
         record_from_bytes(process_record(rank, size, seconds, name).to_bytes())
         for rank in range(min(size, 8))
@@ -93,7 +93,7 @@ def records(size: int, seconds: int = 30, name: str = "grad") -> list[dict[str, 
 
 @cache
 def made_page(size: int, *, seconds: int = 30, name: str = "grad", trials: int = 0) -> str:
-    """A page of a job of so many ranks."""
+    """The page of a job of ``size`` ranks."""
     told = records(size, seconds, name)
     told[0]["trials"] = [
         [BEGIN_S + number, {"cycle_time_ms": 0.5 * number}, 1e9 + number, number == 2]

@@ -1,4 +1,4 @@
-"""Recordings that nobody recorded: a script for each rank, and whole trainings. Times in ms."""
+"""Invented recordings: a script for each rank, and whole trainings. Times in ms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MS = 1_000_000
 
 
 class Script:
-    """What one rank does; its clock is ``ahead_ms`` of the others'."""
+    """The events of one rank; its clock is ``ahead_ms`` ahead of the others'."""
 
     def __init__(self, rank: int = 0, size: int = 2, ahead_ms: float = 0, **facts: Any) -> None:
         self.rank = rank
@@ -107,7 +107,7 @@ def training(
     run_ms: float = 1,
     **facts: Any,
 ) -> dict[int, Recording]:
-    """Ranks that compute for so long in each step, or in one after another, then reduce."""
+    """Ranks that compute for the given times in each step, then reduce."""
     scripts = training_scripts(compute_ms, steps, tensors, run_ms, **facts)
     return {script.rank: script.recording(10_000) for script in scripts}
 
@@ -119,7 +119,7 @@ def training_scripts(
     run_ms: float = 1,
     **facts: Any,
 ) -> list[Script]:
-    """The same, to be gone on with. Steps begin at 0."""
+    """The same, as scripts that can be continued. Steps begin at 0."""
     scripts = [Script(rank, len(compute_ms), **facts) for rank in range(len(compute_ms))]
     names = [f"allreduce.g{number}" for number in range(tensors)]
     now = 0.0
@@ -136,7 +136,7 @@ def training_scripts(
 
 
 def world_of(recordings: Mapping[int, Recording]) -> Any:
-    """The one world that these are of."""
+    """The world of these ranks."""
     from horovod.trace.worlds import collect_worlds
 
     (world,) = collect_worlds(recordings.values())

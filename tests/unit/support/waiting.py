@@ -1,4 +1,4 @@
-"""Waiting for what happens in another thread or process."""
+"""Waiting for events in another thread or process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATIENCE_S = 60
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """What ``found`` returns once that is something."""
+    """The first true result of ``found``."""
     deadline = time.monotonic() + PATIENCE_S
     while not (result := found()):
         assert time.monotonic() < deadline

@@ -141,7 +141,7 @@ def test_another_version_is_refused_by_name() -> None:
 def test_two_processes_with_one_rank_are_told_apart() -> None:
     store = MemoryStore()
     ranks = [0, 1, 1]
-    found = texts(outcomes(3, lambda index: join(ranks[index], 3, store, timeout_s=5)))
+    found = texts(outcomes(3, lambda index: join(ranks[index], 3, store, timeout_s=30)))
     assert any("two processes are rank 1: pids" in text for text in found)
 
 

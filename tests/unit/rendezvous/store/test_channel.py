@@ -193,7 +193,7 @@ def test_a_server_continues_when_its_reports_cannot_be_written(
             patched.setattr(sys, "stderr", Stderr())
             with pytest.raises(InitError, match="refused this process"):
                 StoreClient(server.address, b"x" * 32, timeout_s=30)
-            client = StoreClient(server.address, SECRET, timeout_s=5)
+            client = StoreClient(server.address, SECRET, timeout_s=30)
         client.set("key", b"value")
         client.close()
     assert "does not know the job's secret" in written[0]

@@ -1,4 +1,4 @@
-"""Another user of the machine floods a job with connections: that takes time, and nothing else."""
+"""Another user of the machine floods a job with connections: the job slows down and succeeds."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ pytestmark = [
 
 @contextlib.contextmanager
 def flood(processes: int, most: int, kind: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes of nobody that connect wherever root begins to listen, for a minute at most."""
-    words = [sys.executable, str(WORKERS / "flood.py"), "60", str(most), kind]
+    """Processes of user nobody that connect to all new listeners of root, for a minute at most."""
+    arguments = [sys.executable, str(WORKERS / "flood.py"), "60", str(most), kind]
     with contextlib.ExitStack() as running:
         started = [
-            running.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
+            running.enter_context(subprocess.Popen(arguments, stdout=subprocess.PIPE))
             for _ in range(processes)
         ]
         try:
@@ -44,9 +44,9 @@ def flood(processes: int, most: int, kind: str) -> Iterator[list[subprocess.Pope
 
 @contextlib.contextmanager
 def job(
-    ranks: int, script: str, *words: str, hard_limit: int | None = None
+    ranks: int, script: str, *arguments: str, hard_limit: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A job of ``script``, whose launcher and ranks may have so many descriptors."""
+    """A job of ``script`` with a limit of descriptors for launcher and ranks."""
 
     def prepare() -> None:
         default_signals()
@@ -54,7 +54,7 @@ def job(
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
     with subprocess.Popen(
-        [*LAUNCHER, "-np", str(ranks), sys.executable, "-c", script, *words],
+        [*LAUNCHER, "-np", str(ranks), sys.executable, "-c", script, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -96,7 +96,7 @@ signal.pause()
 
 
 def test_a_failure_is_named_while_another_user_holds_connections(tmp_path: Path) -> None:
-    """It has made more of them than the launcher may have descriptors."""
+    """The flood has made more connections than the launcher may have descriptors."""
     word = tmp_path / "fail"
     with (
         flood(1, 4 * LIMIT, "hold") as (flooding,),
@@ -113,11 +113,13 @@ def test_a_failure_is_named_while_another_user_holds_connections(tmp_path: Path)
     assert "Traceback" not in err
 
 
-def test_workers_have_the_limits_of_who_started_the_job() -> None:
+def test_workers_have_the_limits_of_the_user() -> None:
     def prepare() -> None:
         default_signals()
         resource.setrlimit(resource.RLIMIT_NOFILE, (300, 400))
 
-    words = [*LAUNCHER, "-np", "1", "sh", "-c", "ulimit -Sn; ulimit -Hn"]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, preexec_fn=prepare)
+    arguments = [*LAUNCHER, "-np", "1", "sh", "-c", "ulimit -Sn; ulimit -Hn"]
+    shown = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=60, preexec_fn=prepare
+    )
     assert [line.rpartition(":")[2] for line in shown.stdout.split()] == ["300", "400"]
