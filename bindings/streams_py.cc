@@ -45,12 +45,12 @@ StreamDependencyPtr depart(const Engine& engine, std::span<const Tensor> tensors
                 "the tensor is on a GPU, and CUDA's driver (libcuda.so.1) was not found; move it "
                 "with .cpu() first");
   }
-  auto flight =
+  auto dependency =
       std::make_shared<StreamDependency>(engine.gpus()->open(), streams->current_stream());
   for (const Tensor& tensor : tensors) {
-    if (!is_near(tensor)) flight->depart_from(tensor.device);
+    if (!is_near(tensor)) dependency->depart_from(tensor.device);
   }
-  return flight;
+  return dependency;
 }
 
 void arrive(const HandleTable::Result& result) {

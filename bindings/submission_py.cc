@@ -95,7 +95,7 @@ HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name
 
 HandleId Call::submit_each(Engine& engine, std::span<const std::string_view> names, Intent intent) {
   if (names.size() != tensors_.size()) throw nb::value_error("one name for each tensor");
-  const StreamDependencyPtr flight = depart(engine, tensors_, streams_);
+  const StreamDependencyPtr dependency = depart(engine, tensors_, streams_);
   std::vector<Submission> submissions;
   submissions.reserve(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -103,7 +103,7 @@ HandleId Call::submit_each(Engine& engine, std::span<const std::string_view> nam
                            .requests = {&requests_[i], 1},
                            .tensors = {&tensors_[i], 1},
                            .splits = {},
-                           .dependency = tensors_[i].device == kHostDevice ? nullptr : flight});
+                           .dependency = tensors_[i].device == kHostDevice ? nullptr : dependency});
   }
   return engine.submit(process_set_, submissions, intent);
 }

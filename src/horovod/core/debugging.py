@@ -1,6 +1,6 @@
 """Debug mode in Python: an engine that remembers where each operation was submitted.
 
-What debug mode looks for in tensors is found by the C++ engine; see ``engine/runtime/debug_checks.cc``.
+The C++ engine checks the tensors: see ``engine/runtime/debug_checks.h``.
 """
 
 from __future__ import annotations
