@@ -95,34 +95,34 @@ std::vector<LeaderLink> leader_links(const LeaderLinks& given) {
   return links;
 }
 
-SetLinks set_links(const LeaderLinks& control, const DataLinks& data, nb::object carrier) {
+SetLinks set_links(const LeaderLinks& control, const DataLinks& data, nb::object data_plane) {
   std::vector<DataLink> links;
   for (const auto& [host, channel, fd, held] : data) {
     links.push_back(
         {.host = host, .channel = channel, .fd = fd, .seals = held ? held->seals : nullptr});
   }
   SetLinks result(leader_links(control), std::move(links));
-  result.carrier = data_plane_of(carrier);
+  result.data_plane = data_plane_of(data_plane);
   return result;
 }
 
 void make_engine(Engine* self, const EngineConfig& config, int space_fd,
-                 const std::vector<int>& pidfds, const std::vector<int>& pids, nb::object carrier,
+                 const std::vector<int>& pidfds, const std::vector<int>& pids, nb::object data_plane,
                  std::vector<std::vector<int>> hosts, std::vector<int> doorbells,
                  const LeaderLinks& control, const DataLinks& data, const LeaderLinks& news,
                  const DevicePlane* devices) {
   Connections connections{.hosts = std::move(hosts),
                           .doorbells = std::move(doorbells),
-                          .world = set_links(control, data, std::move(carrier)),
+                          .world = set_links(control, data, std::move(data_plane)),
                           .news = leader_links(news),
                           .devices = devices == nullptr ? DevicePlane{} : *devices};
   auto space = space_fd < 0 ? SharedSpace::in_process() : SharedSpace::of_file(space_fd);
   new (self) Engine(config, std::move(space), watched(pidfds, pids), std::move(connections));
 }
 
-void add_process_set(Engine& engine, int set, std::vector<int> ranks, nb::object carrier,
+void add_process_set(Engine& engine, int set, std::vector<int> ranks, nb::object data_plane,
                      const LeaderLinks& control, const DataLinks& data) {
-  engine.add_process_set(set, std::move(ranks), set_links(control, data, std::move(carrier)));
+  engine.add_process_set(set, std::move(ranks), set_links(control, data, std::move(data_plane)));
 }
 
 void bind_trace_config(nb::module_& module) {
@@ -379,7 +379,7 @@ void bind_engine(nb::module_& module) {
   module.def("kernel_isa", &kernel_isa);
   nb::class_<Engine>(module, "Engine")
       .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1, "pidfds"_a = std::vector<int>(),
-           "pids"_a = std::vector<int>(), "carrier"_a = nb::none(),
+           "pids"_a = std::vector<int>(), "data_plane"_a = nb::none(),
            "hosts"_a = std::vector<std::vector<int>>(), "doorbells"_a = std::vector<int>(),
            "control"_a = LeaderLinks(), "data"_a = DataLinks(), "news"_a = LeaderLinks(),
            "devices"_a.none() = nb::none())
@@ -402,7 +402,7 @@ void bind_engine(nb::module_& module) {
       .def("gather", &gather_bytes, "name"_a, "payload"_a,
            "The payloads of all ranks, joined in rank order.")
       .def("add_process_set", &add_process_set, "process_set"_a, "ranks"_a,
-           "carrier"_a = nb::none(), "control"_a = LeaderLinks(), "data"_a = DataLinks())
+           "data_plane"_a = nb::none(), "control"_a = LeaderLinks(), "data"_a = DataLinks())
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)

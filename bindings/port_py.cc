@@ -71,7 +71,7 @@ void Port::start(int set, std::span<const Submission> submissions, Continuation 
 // kept for rethrow().
 bool Port::is_interrupted() {
   const nb::gil_scoped_acquire acquire;
-  raised_.reset();  // of a call whose caller did not ask
+  raised_.reset();  // of a call that did not ask for it
   if (PyErr_CheckSignals() == 0) return false;
   raised_ = std::make_unique<nb::python_error>();
   return true;

@@ -1,4 +1,4 @@
-// What a rank is doing, in words, as its flight recorder and Python's stacks tell.
+// What a rank is doing, in words, from its flight recorder and Python's stacks.
 #pragma once
 
 #include <cstdint>

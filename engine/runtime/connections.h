@@ -1,6 +1,6 @@
-// What a rank is handed at the start of a world: connected sockets where it spans hosts, which
-// belong to whoever holds these objects, and what moves its data where we do not. Hosts by index
-// among those of the world, or of the set.
+// What a rank gets at the start of a world: connected sockets where the world spans hosts, which
+// these objects own, and the external data plane if there is one. A host is an index among the
+// hosts of the world, or of the set.
 #pragma once
 
 #include <unistd.h>
@@ -31,11 +31,11 @@ struct SetLinks {
   SetLinks(SetLinks&& other) noexcept
       : control(std::exchange(other.control, {})),
         data(std::exchange(other.data, {})),
-        carrier(std::move(other.carrier)) {}
+        data_plane(std::move(other.data_plane)) {}
   SetLinks& operator=(SetLinks&& other) noexcept {
     std::swap(control, other.control);
     std::swap(data, other.data);
-    std::swap(carrier, other.carrier);
+    std::swap(data_plane, other.data_plane);
     return *this;
   }
   ~SetLinks() {
@@ -45,7 +45,7 @@ struct SetLinks {
 
   std::vector<LeaderLink> control;  // along the tree; leaders only
   std::vector<DataLink> data;
-  std::shared_ptr<DataPlane> carrier;  // moves the data instead of us
+  std::shared_ptr<DataPlane> data_plane;  // external data plane; null: the engine moves the data
 };
 
 // Of the world.

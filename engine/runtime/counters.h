@@ -1,4 +1,4 @@
-// What an engine has done so far, in numbers; read by anybody at any time.
+// What an engine has done so far, in numbers; any thread may read them at any time.
 //
 // Counting is a load and a store: every counter but one is written by one thread at a time, under
 // the engine's mutex or in the progress role. Times come from clock reads that are made anyway.
@@ -38,7 +38,7 @@ struct KindCounts {
   Count bytes;  // of what this rank submitted
 };
 
-// Steps of training, told by one tensor that comes again and again: the first name that did.
+// Counts steps of training by one tensor that comes again and again: the first one that did.
 class Pacemaker {
  public:
   // `name`, which was last submitted at `last_ns`, comes at `now`. Under the engine's mutex.
@@ -60,7 +60,7 @@ class Pacemaker {
     for (std::uint64_t step = first; step < end; ++step) {
       times.push_back(times_ns_[step % kRemembered].get());
     }
-    // Those that were written over meanwhile, or are about to be.
+    // Drop times that were overwritten meanwhile, or are about to be.
     const std::uint64_t oldest = steps.get() < kRemembered ? 0 : steps.get() + 1 - kRemembered;
     if (oldest > first) times.erase(times.begin(), times.begin() + std::min(oldest, end) - first);
     return times;
@@ -72,7 +72,7 @@ class Pacemaker {
 
  private:
   static constexpr std::uint64_t kRemembered = 256;
-  // Its program has gone on to something else, or there was none.
+  // The program no longer submits that tensor, or there was none.
   bool is_silent(std::int64_t now) const {
     return period_ns_ == 0 || now - beat_ns_ > kPatience * period_ns_;
   }

@@ -1,5 +1,5 @@
-// Who has to be woken, and how: the threads of this process by what they sleep on, other ranks by
-// their doorbells.
+// Wakes threads: those of this process by what they sleep on, those of other ranks by their
+// doorbells.
 //
 // One thread of a process sleeps in the progress role at most: on a counter of a peer, or on its
 // own doorbell. The background thread sleeps on its doorbell without the role, too.

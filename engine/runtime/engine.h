@@ -16,9 +16,9 @@
 //   locks of an external data plane (such as Python's) -> EngineLock::mutex -> the lock of a
 //   negotiation table, in shared memory -> OutputPool's
 // EngineLock::mutex guards the tables (handles, process sets, entries, the error of the world) and
-// whether the progress role is taken. What belongs to the holder of the role needs no lock. The
-// locks of the tracer, of its timeline and of News are leaves: no other lock is taken under them,
-// and the tracer's may be taken under the mutex. Continuations are called without a lock.
+// whether the progress role is taken. What belongs to the holder of the role needs no lock. Beside
+// these: the locks of the tracer, of its reports and of its timeline may be taken under the mutex,
+// and the lock of News under any of them. Continuations are called without a lock.
 #pragma once
 
 #include <atomic>

@@ -207,7 +207,7 @@ bool Membership::is_needed_by(const ProcessSetContext& context, int departed) co
   return !context.negotiation.has_ready() && !context.negotiation.has_bucket(context.cursor);
 }
 
-// The reason is news that may just be arriving, unless bytes were altered: nobody has news of that.
+// The reason is news that may just be arriving, unless bytes were altered: no news explains that.
 void Membership::lose(const ProcessSetContext& context, const LinkLost& lost) {
   const int rank = context.members[static_cast<std::size_t>(lost.rank())];
   const Presence& presence = world_.presence;

@@ -15,7 +15,7 @@ constexpr int kLivenessCount = 4;
 constexpr int kNoteCount = 6;
 constexpr int kErrorCodes = static_cast<int>(ErrorCode::kInternal);
 
-// Of notes, to one leader; what matters more must not wait behind them.
+// Bytes of notes to one leader: departures and alarms must not wait behind more.
 constexpr std::uint64_t kMostOnTheWay = 4U << 20;
 // An answer has a line or two and a stack; a chunk all of a recorder.
 constexpr std::size_t kMostAnswerBytes = 64U << 10;
@@ -65,7 +65,7 @@ void check_subject(const WireReader& reader, const NewsItem& item, const NewsSco
   check_rank(reader, rank, scope.sender, "a rank of its own host");
 }
 
-// Rising, so that each is there once.
+// Rising, so that none occurs twice.
 void check_ranks(const WireReader& reader, const std::vector<std::int32_t>& ranks, int size) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const int least = i == 0 ? 0 : ranks[i - 1] + 1;
@@ -170,7 +170,7 @@ std::vector<int> News::descriptors() const {
 
 bool News::hear(std::size_t index, const std::function<void(const NewsItem&)>& use,
                 std::string& loss) {
-  // What came before a bad one is still news.
+  // Items before a bad one still count.
   std::vector<NewsItem> items;
   std::optional<BadMessage> bad;
   {

@@ -1,7 +1,7 @@
-// What happens to ranks travels between hosts: each leader of the world tells all the others, so
-// that every rank learns of a death or an alarm on another host, also while nothing is under way.
+// News of ranks between hosts: each leader of the world tells all other leaders, so that every rank
+// learns of a death or an alarm on another host, also while nothing is under way.
 //
-// The watcher reads these connections. A host whose connection ends without a good-bye is lost. TCP
+// The watcher reads these connections. A host whose connection ends without notice is lost. TCP
 // keepalive and TCP_USER_TIMEOUT notice a network that is gone, and wake no thread. A data or
 // control connection that breaks is an error only when something needs it.
 #pragma once
@@ -35,7 +35,7 @@ enum class NoteKind : std::uint32_t {
 // A rank is no longer running, or an alarm was raised; or a note.
 struct NewsItem {
   Liveness liveness = Liveness::kRunning;  // kRunning: an alarm
-  Alarm alarm;                             // its rank is the one that it is about in any case
+  Alarm alarm;                             // its rank is the one that the item is about
   NoteKind note = NoteKind::kNone;         // its text is that of `alarm`
 };
 

@@ -42,15 +42,15 @@ OutputBytes OutputPool::allocate(std::size_t size_bytes) {
   if (bytes == nullptr) {
     bytes = allocate_aligned(kHugePage, capacity_bytes);
 #if defined(MADV_HUGEPAGE)
-    // A hint: without huge pages all is well, only slower. Not for more than is kept: to find very
-    // many of them the system may take seconds.
+    // A hint: without huge pages it is only slower. Not for more than is kept: the system may need
+    // seconds to find very many of them.
     if (capacity_bytes <= kMostSpare) madvise(bytes, capacity_bytes, MADV_HUGEPAGE);
 #endif
   }
   return OutputBytes(bytes, {.pool = shared_from_this(), .capacity_bytes = capacity_bytes});
 }
 
-// The spare one, unless it is too small or most of it would lie idle.
+// The spare one, unless it is too small or most of it would be unused.
 std::byte* OutputPool::take_spare(std::size_t size_bytes, std::size_t& capacity_bytes) {
   const std::lock_guard guard(mutex_);
   if (spare_bytes_ < size_bytes || spare_bytes_ / 2 > size_bytes) return nullptr;

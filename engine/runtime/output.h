@@ -15,7 +15,7 @@ namespace hvd {
 
 class OutputPool;
 
-// Where a result's memory goes when nobody needs it any more: large ones to their pool.
+// Frees a result's memory: a large one goes to its pool.
 struct FreeOutput {
   std::shared_ptr<OutputPool> pool;
   std::size_t capacity_bytes = 0;

@@ -73,9 +73,9 @@ std::unique_ptr<Relay> make_relay(NegotiationTable& negotiation, const HostMap& 
 
 std::unique_ptr<Backend> make_backend(Peers& peers, const HostMap& map, int rank, int size,
                                       SetLinks& links) {
-  if (links.carrier != nullptr) {
+  if (links.data_plane != nullptr) {
     const Place place{.rank = rank, .size = size};
-    return std::make_unique<ExternalBackend>(peers, place, links.carrier);
+    return std::make_unique<ExternalBackend>(peers, place, links.data_plane);
   }
   if (map.host_count() == 1) return std::make_unique<HostBackend>(peers);
   return std::make_unique<ClusterBackend>(peers, map, rank, size, std::exchange(links.data, {}));
@@ -121,7 +121,7 @@ ProcessSetContext::ProcessSetContext(ProcessSetConfig config, std::shared_ptr<Re
       negotiation(this->region->data(), negotiation_config(config, rank)),
       peers(this->region->data() + NegotiationTable::region_bytes(size()),
             index_in(local, presence.rank()), static_cast<int>(local.size())),
-      carrier(links.carrier),
+      data_plane(links.data_plane),
       backend(with_devices(make_backend(peers, hosts, rank, size(), links), config, rank)),
       relay(make_relay(negotiation, hosts, links)),
       auto_names(2 * kKindCount, 0) {

@@ -40,7 +40,7 @@ struct ProcessSetConfig {
 HostMap hosts_of_set(const std::vector<std::vector<int>>& hosts, const std::vector<int>& members,
                      int rank);
 
-// What debug mode has counted in a process set, alike on all of its ranks.
+// What debug mode has counted in a process set, equal on all of its ranks.
 struct DebugState {
   std::uint64_t common_results = 0;  // that should be equal on all ranks
   std::uint64_t comparisons = 0;     // begun
@@ -90,7 +90,7 @@ class ProcessSetContext {
   const std::shared_ptr<Region> region;
   NegotiationTable negotiation;
   Peers peers;
-  const std::shared_ptr<DataPlane> carrier;  // null: the engine moves the data itself
+  const std::shared_ptr<DataPlane> data_plane;  // null: the engine moves the data
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Relay> relay;  // of a leader, where the set spans hosts
   TensorTable tensors;

@@ -26,7 +26,7 @@ struct Submission {
 
 // What the caller is going to do next, so that no thread is woken in vain.
 enum class Intent : int {
-  kCompute = 0,  // something else: the background thread shall run it
+  kCompute = 0,  // something else: the background thread runs it
   kWait = 1,     // wait for it right away
   kMore = 2,     // submit more soon: no hurry
 };

@@ -10,11 +10,11 @@ namespace hvd {
 
 namespace {
 
-// What may lie here unread; a host that sends more loses it.
+// Unread bytes, at most; more from a host is dropped.
 constexpr std::size_t kMostInboxBytes = 64U << 20;
 constexpr std::size_t kMostWaitingEvents = 1U << 20;
 constexpr std::size_t kMostKinds = 1U << 16;
-// An estimate that is not better, or further off, than this is no news.
+// An estimate that differs from the last by less than this is ignored.
 constexpr std::int64_t kNewsNs = 10'000;
 
 }  // namespace

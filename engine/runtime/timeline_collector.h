@@ -1,4 +1,4 @@
-// Brings the events of all ranks to the one that writes the timeline: rank 0. It reads the ranks of
+// Brings the events of all ranks to rank 0, which writes the timeline. It reads the recorders of
 // its own host itself; the first rank of every other host sends what its host's ranks recorded.
 //
 // Each class needs one thread at a time, but for TimelineCollector::receive().
@@ -33,7 +33,7 @@ class TimelineCollector {
   // Writes what has come. Returns how full the fullest recorder here was, of 1. Throws Error.
   double collect();
   bool is_full() const { return timeline_.is_full(); }
-  // Is something begun here whose end will come soon?
+  // Is something under way here that will end soon?
   bool has_open_bucket() const { return timeline_.has_open_bucket(); }
   // Any thread: what a host's leader sent; empty for its last message. Throws BadMessage.
   void receive(int leader, std::string_view bytes);

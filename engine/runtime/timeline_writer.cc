@@ -11,13 +11,13 @@ namespace hvd {
 
 namespace {
 
-// How long the scribe sleeps while a timeline is written, and how full a recorder may come to be
-// meanwhile. It is the sleep that costs little: each end of it disturbs the program.
+// How long the tracer thread sleeps while a timeline is written, and how full a recorder may get
+// meanwhile. Long sleeps cost least: each wake-up disturbs the program.
 constexpr Nanoseconds kShortNap = std::chrono::milliseconds(2);
 constexpr Nanoseconds kLongNap = std::chrono::milliseconds(100);
 constexpr double kUsualFill = 0.25;
 constexpr Nanoseconds kSenderNap = std::chrono::milliseconds(50);
-// For the other ranks to reach the end of a bucket that this one has left.
+// For other ranks to reach the end of a bucket that this rank has ended.
 constexpr Nanoseconds kLastEvents = std::chrono::milliseconds(50);
 constexpr Nanoseconds kLastChunks = std::chrono::milliseconds(500);
 
@@ -85,7 +85,7 @@ std::vector<TraceSource> TimelineWriter::sources(bool from_now) const {
   return sources;
 }
 
-// Whether all of them can hear it.
+// True when all leaders can be told.
 bool TimelineWriter::tell_others(NoteKind kind, int value) const {
   bool could_all = true;
   for (const auto& ranks : other_hosts_) {

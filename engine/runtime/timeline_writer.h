@@ -1,8 +1,8 @@
-// Who writes a timeline: rank 0, from the recorders of its host and from what the leaders of other
-// hosts send of theirs; a leader that is asked to sends.
+// Writes a timeline: rank 0 does, from the recorders of its host and from what the leaders of other
+// hosts send of theirs. A leader sends when it is asked to.
 //
-// The scribe does the work; beginning and ending may come from any thread. It reads the recorders
-// of its host when they are a quarter full, and ten times a second at least.
+// The tracer thread does the work; any thread may begin and end it. It reads the recorders of its
+// host when they are a quarter full, and ten times a second at least.
 #pragma once
 
 #include <atomic>
@@ -60,7 +60,7 @@ class TimelineWriter {
   std::unique_ptr<TraceSender> sender_;
   std::atomic<bool> is_active_{false};
 
-  std::mutex receiver_mutex_;  // never held for long: who receives must not wait for a file
+  std::mutex receiver_mutex_;  // never held for long: a receiver must not wait for a file
   std::shared_ptr<TimelineCollector> receiver_;
 };
 

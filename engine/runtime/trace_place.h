@@ -1,4 +1,4 @@
-// What tracing is told when a world begins.
+// What tracing gets when a world begins.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ struct TraceConfig {
   bool is_chosen_folder = false;
   std::string job = "job";  // the folder in it
   int generation = 1;       // of the world in this process, part of a file's name
-  // What a file in the job's folder says while the world lives. Empty: there is none, nobody can
-  // ask for recordings there, and none is written at a regular end.
+  // What a file in the job's folder says while the world lives. Empty: there is none, tools
+  // cannot ask for recordings there, and none is written at a regular end.
   std::string presence;
   std::string world;  // a JSON object for every file
   // How to get at Python's stacks without its lock: raising the signal writes them to the file.

@@ -9,9 +9,6 @@
 
 #include "core/error.h"
 #include "core/quiet_thread.h"
-#include "core/text.h"
-#include "runtime/activity.h"
-#include "trace/stack_snapshot.h"
 
 namespace hvd {
 
@@ -19,12 +16,6 @@ namespace {
 
 constexpr Nanoseconds kForever = std::chrono::hours(24);
 constexpr Nanoseconds kRequestInterval = std::chrono::milliseconds(500);
-// Of a stall report.
-constexpr std::size_t kMostDescribed = 4;
-constexpr int kMostStackLines = 12;
-constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
-constexpr Nanoseconds kFarPatience = std::chrono::milliseconds(2500);
-constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -33,7 +24,8 @@ Tracer::Tracer(TraceConfig config, TracePlace place, TraceMemory memory)
       place_(std::move(place)),
       memory_(std::move(memory)),
       recorder_(memory_(place_.rank), config_.events),
-      timeline_(config_, place_, memory_) {}
+      timeline_(config_, place_, memory_),
+      reports_(config_, place_, memory_, recorder_) {}
 
 void Tracer::start() {
   if (!config_.timeline_path.empty()) {
@@ -41,20 +33,20 @@ void Tracer::start() {
   }
   if (!recorder_.is_on()) return;
   announce();
-  tracer_thread_ = quiet_thread([this] { run(); });
+  thread_ = quiet_thread([this] { run(); });
 }
 
-// In the job's folder, for those who want to know who runs.
+// In the job's folder, where tools look for ranks that run.
 void Tracer::announce() {
   if (config_.presence.empty() || config_.folder.empty()) return;
   try {
     folder_.emplace(job_folder());
-    last_request_ = folder_->recordings_wanted();  // of somebody before
+    last_request_ = folder_->recordings_wanted();  // of an earlier world
     folder_->write_presence(presence_name(), config_.presence);
   } catch (const std::exception& error) {
     folder_.reset();
     log(place_.log, LogLevel::kInfo,
-        std::string("nobody can ask this rank for recordings: ") + error.what());
+        std::string("this rank cannot be asked for recordings: ") + error.what());
   }
 }
 
@@ -73,7 +65,7 @@ void Tracer::want_last_file() {
 
 Tracer::~Tracer() { stop(); }
 
-void Tracer::wake_tracer() {
+void Tracer::wake() {
   SharedWord& calls = recorder_.header().calls;
   calls.fetch_add(1);
   futex_wake_all(calls);
@@ -89,7 +81,7 @@ void Tracer::want_file(const std::string& reason, const std::string& detail, int
     if (std::ranges::any_of(wishes_, is_same)) return;
     wishes_.push_back({reason, detail, rank});
   }
-  wake_tracer();
+  wake();
 }
 
 std::string Tracer::write_file(const std::string& reason, const std::string& detail,
@@ -112,13 +104,11 @@ void Tracer::run() {
   for (std::uint32_t seen = header.calls.load() - 1;;) {
     const bool is_called = seen != header.calls.load();
     seen = header.calls.load();
-    const bool is_last = stopping_.load();  // what was wanted before that is still to be done
+    const bool is_last = is_stopping_.load();  // wishes from before are still carried out
     std::vector<Wish> wishes;
-    std::vector<Report> reports;
     {
       const std::lock_guard guard(mutex_);
       wishes.swap(wishes_);
-      reports.swap(reports_);
     }
     if (const std::uint32_t wanted = header.dumps_wanted.load(); wanted != dumps_done_) {
       dumps_done_ = wanted;
@@ -126,8 +116,7 @@ void Tracer::run() {
     }
     if (is_called || may_be_asked_from_afar()) look_for_requests(wishes);
     for (const Wish& wish : wishes) carry_out(wish);
-    answer_others();
-    for (const Report& report : reports) log_report(report);
+    reports_.work();
     if (timeline_.is_active()) tracing_nap = timeline_.work(tracing_nap);
     if (is_last) return;
     const Nanoseconds nap = timeline_.is_active()      ? tracing_nap
@@ -137,8 +126,8 @@ void Tracer::run() {
   }
 }
 
-// Who asks on this host wakes the scribe. Elsewhere that cannot be done, but it may be that the
-// folder is the same.
+// A tool on this host wakes the tracer thread. A tool on another host cannot, but it may use the
+// same folder.
 bool Tracer::may_be_asked_from_afar() const {
   const bool spans_hosts = place_.local.size() < place_.rank_names.size();
   return spans_hosts && config_.is_chosen_folder && folder_;
@@ -174,7 +163,7 @@ std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, cons
                      .detail = wish.detail,
                      .world = config_.world,
                      .stacks = {}};
-  if (with_stacks) head.stacks = stacks();
+  if (with_stacks) head.stacks = reports_.stacks();
   if (!path.empty()) {
     const std::size_t slash = path.rfind('/');
     const std::string parent = slash == path.npos ? "." : path.substr(0, slash + 1);
@@ -192,94 +181,19 @@ std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, cons
   return folder.path_of(name);
 }
 
-// On the scribe's thread.
-std::string Tracer::stacks() {
-  if (config_.stack_signal == 0) return {};
-  return stack_snapshot(config_.stack_signal, config_.stack_fd);
-}
-
-void Tracer::answer_others() {
-  answer();
-  std::vector<Question> questions;
-  {
-    const std::lock_guard guard(mutex_);
-    questions.swap(questions_);
-  }
-  for (const Question& question : questions) {
-    if (std::ranges::find(place_.local, question.rank) == place_.local.end()) continue;
-    send_(question.leader, NoteKind::kAnswer, question.rank, describe(question.rank));
-  }
-}
-
-// Another rank of this host asks what this one is doing.
-void Tracer::answer() {
-  RecorderHeader& header = recorder_.header();
-  const std::uint32_t questions = header.questions.load();
-  if (questions == header.answers.load()) return;
-  // Its end: the main thread comes last.
-  const std::string all = stacks();
-  const std::size_t most = RecorderHeader::kAnswerBytes - 1;
-  copy_text(header.answer, all.size() > most ? all.substr(all.size() - most) : all);
-  header.answers.store(questions);
-  futex_wake_all(header.answers);
-}
-
 void Tracer::report(const std::string& text, const std::vector<int>& ranks) {
-  if (!tracer_thread_.joinable()) {
+  if (!thread_.joinable()) {
     log(place_.log, LogLevel::kWarning, text);
     return;
   }
-  {
-    const std::lock_guard guard(mutex_);
-    reports_.push_back({text, ranks});
-  }
-  wake_tracer();
-}
-
-void Tracer::log_report(const Report& report) {
-  std::string text = report.text;
-  for (std::size_t i = 0; i < std::min(report.ranks.size(), kMostDescribed); ++i) {
-    const std::string lines = describe(report.ranks[i]);
-    if (!lines.empty()) text.append("\n").append(lines);
-  }
-  log(place_.log, LogLevel::kWarning, text);
-}
-
-std::string Tracer::describe(int rank) {
-  if (std::ranges::find(place_.local, rank) == place_.local.end()) return describe_far(rank);
-  const RecorderView view(memory_(rank));
-  std::string text = "  ";
-  text.append(place_.name_of(rank)).append(" ").append(last_operations(view, now_ns()));
-  const auto pid = place_.pids.find(rank);
-  if (pid != place_.pids.end() && is_stopped(pid->second)) return text + "; its process is stopped";
-  const std::string stack = main_stack(ask(view.header()), "    ", kMostStackLines);
-  if (stack.empty()) return text;
-  text.append("; its main thread, the last call first:\n").append(stack);
-  text.pop_back();
-  return text;
-}
-
-// What the scribe of another rank says about Python's stacks; nothing, if it does not answer soon.
-std::string Tracer::ask(RecorderHeader& header) {
-  if (stopping_.load() || header.capacity.load() == 0) return {};
-  const std::uint32_t question = header.questions.fetch_add(1) + 1;
-  header.calls.fetch_add(1);
-  futex_wake_all(header.calls);
-  const std::int64_t deadline_ns = now_ns() + kAnswerPatience.count();
-  for (;;) {
-    const std::uint32_t answered = header.answers.load();
-    if (static_cast<std::int32_t>(answered - question) >= 0) return header.answer;
-    const Nanoseconds left(deadline_ns - now_ns());
-    if (left.count() <= 0) return {};
-    futex_wait(header.answers, answered, std::min(left, kMutualAnswer));
-    answer();  // the other one may be asking, too
-  }
+  reports_.add(text, ranks);
+  wake();
 }
 
 void Tracer::start_timeline(const std::string& path, bool mark_cycles) {
   if (place_.rank != 0 || !recorder_.is_on()) return;
-  timeline_.start(path, mark_cycles, tracer_thread_.joinable());
-  if (tracer_thread_.joinable()) wake_tracer();
+  timeline_.start(path, mark_cycles, thread_.joinable());
+  if (thread_.joinable()) wake();
 }
 
 void Tracer::stop_timeline() { timeline_.stop(); }
@@ -290,30 +204,24 @@ void Tracer::end_traces() {
 }
 
 void Tracer::connect(std::map<int, int> leaders, SendNote send) {
-  leaders_ = std::move(leaders);
-  send_ = std::move(send);
   std::map<int, std::vector<int>> hosts;
-  for (const auto& [rank, leader] : leaders_) hosts[leader].push_back(rank);
+  for (const auto& [rank, leader] : leaders) hosts[leader].push_back(rank);
   std::vector<std::vector<int>> others;
   for (auto& [leader, ranks] : hosts) {
     if (leader != place_.rank) others.push_back(std::move(ranks));
   }
-  timeline_.connect(std::move(others), send_);
+  timeline_.connect(std::move(others), send);
+  reports_.connect(std::move(leaders), std::move(send));
 }
 
 void Tracer::hear(int leader, NoteKind kind, int rank, const std::string& text) {
   switch (kind) {
-    case NoteKind::kQuestion: {
-      const std::lock_guard guard(mutex_);
-      questions_.push_back({leader, rank});
+    case NoteKind::kQuestion:
+      reports_.note_question(leader, rank);
       break;
-    }
-    case NoteKind::kAnswer: {
-      const std::lock_guard guard(mutex_);
-      answers_[rank] = text;
-      answered_.notify_all();
+    case NoteKind::kAnswer:
+      reports_.note_answer(rank, text);
       return;
-    }
     case NoteKind::kTrace:
       timeline_.receive(leader, text);
       return;
@@ -326,42 +234,21 @@ void Tracer::hear(int leader, NoteKind kind, int rank, const std::string& text) 
     default:
       return;
   }
-  if (recorder_.is_on()) wake_tracer();
-}
-
-// Of a rank of another host, whose leader knows.
-std::string Tracer::describe_far(int rank) {
-  const auto leader = leaders_.find(rank);
-  if (leader == leaders_.end() || stopping_.load()) return {};
-  std::unique_lock lock(mutex_);
-  answers_.erase(rank);
-  if (!send_(leader->second, NoteKind::kQuestion, rank, {})) return {};
-  const std::int64_t deadline_ns = now_ns() + kFarPatience.count();
-  const auto is_over = [&] { return answers_.contains(rank) || stopping_.load(); };
-  while (!answered_.wait_for(lock, kMutualAnswer, is_over) && now_ns() < deadline_ns) {
-    lock.unlock();
-    answer_others();  // the other one may be asking, too
-    lock.lock();
-  }
-  const auto answer = answers_.find(rank);
-  return answer == answers_.end() ? std::string() : answer->second;
+  if (recorder_.is_on()) wake();
 }
 
 void Tracer::stop() {
-  if (!tracer_thread_.joinable()) return;
-  {
-    const std::lock_guard guard(mutex_);
-    stopping_.store(true);
-    answered_.notify_all();
-  }
-  wake_tracer();
-  tracer_thread_.join();
+  if (!thread_.joinable()) return;
+  is_stopping_.store(true);
+  reports_.stop();
+  wake();
+  thread_.join();
   if (folder_) folder_->remove(presence_name());
   end_traces();
 }
 
 void Tracer::abandon() {
-  if (tracer_thread_.joinable()) tracer_thread_.detach();
+  if (thread_.joinable()) thread_.detach();
 }
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// What debug mode looks at in tensors. Pure functions.
+// Checks of debug mode on the values of tensors. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ std::optional<std::size_t> first_not_finite(std::span<const std::byte> bytes, Dt
 std::string describe_element(std::span<const std::byte> bytes, Dtype dtype,
                              std::span<const std::int64_t> shape, std::size_t index);
 
-// Given a hash of each rank's result: which ranks have another one than most, or than the first
-// where no result has a majority. None if all are alike. Positions in `hashes`.
+// Given a hash of each rank's result: the ranks that differ from the majority, or from the first
+// rank where there is no majority. Positions in `hashes`; none if all are equal.
 std::vector<int> outliers(std::span<const std::uint64_t> hashes);
 
 }  // namespace hvd

@@ -36,7 +36,7 @@ Watcher::Watcher(std::vector<WatchedProcess> processes, std::function<void(int r
 
 Watcher::~Watcher() {
   if (thread_.joinable()) {
-    // Closing it would not do: forked children hold the write end too.
+    // Closing it is not enough: forked children hold the write end, too.
     const char stop = 0;
     [[maybe_unused]] const auto written = write(stop_pipe_[1], &stop, 1);
     thread_.join();

@@ -1,10 +1,10 @@
-// How far the clock of another host is ahead of this one's, from what both did: no message is sent
+// How far the clock of another host is ahead of this one's, from events of both: no message is sent
 // for it.
 //
 // All ranks run the same buckets. No rank starts one before all have submitted what is in it, and
 // none has its allreduce before all have started. Each such pair of events, on two clocks, bounds
-// their difference from one side. The tightest bounds of both sides make an interval; bounds lose
-// their value with time, since clocks drift.
+// their difference from one side. The tightest bounds of both sides make an interval; bounds get
+// looser with time, since clocks drift.
 #pragma once
 
 #include <cstdint>

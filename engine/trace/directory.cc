@@ -47,7 +47,7 @@ class OpenFile {
   const int fd_;
 };
 
-// A name that nothing has, beside `name`.
+// An unused name beside `name`.
 std::string draft_name(const std::string& name) {
   std::array<unsigned char, 8> chance{};
   if (getrandom(chance.data(), chance.size(), 0) != static_cast<ssize_t>(chance.size())) {
@@ -120,7 +120,7 @@ std::int64_t Directory::written_ns() const {
 }
 
 std::vector<std::string> Directory::names() const {
-  // Of its own, since reading moves a descriptor on.
+  // A descriptor of its own, since reading moves its position.
   const int fd = openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const auto close_it = [](DIR* stream) { closedir(stream); };
   const std::unique_ptr<DIR, decltype(close_it)> stream(fd < 0 ? nullptr : fdopendir(fd));

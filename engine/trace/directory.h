@@ -1,7 +1,7 @@
-// A folder that is held open: what is done in it goes by names inside of it, so no link leads out.
+// A folder that is held open: files are opened by name inside of it, so no link leads out.
 //
-// A folder or a file is *own* if it belongs to this user and nobody else can change it. Only own
-// regular files are read, replaced or removed; nothing here blocks on what is none.
+// A folder or a file is *own* if it belongs to this user and no other user can change it. Only
+// own regular files are read, replaced or removed; other files are never waited for.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class Directory {
   ~Directory();
   Directory& operator=(const Directory&) = delete;
 
-  // Makes it for this user alone, unless there is something of this name. Throws Error.
+  // Makes one for this user alone, unless there is something of this name. Throws Error.
   static void make(const std::string& path);
   void make_inside(const std::string& name) const;
 
@@ -49,7 +49,7 @@ class Directory {
   // Puts a file in place of what is there, at once, if that is a regular file or nothing. Throws
   // Error.
   void replace(const std::string& name, std::span<const std::span<const char>> parts) const;
-  // What is no own regular file, or not empty, stays.
+  // Keeps what is not own, not a regular file, or not an empty folder.
   void remove_own(const std::string& name) const;
   void remove_folder(const std::string& name) const;
 

@@ -34,7 +34,7 @@ enum class WaitPhase : std::uint8_t {
   kReduced = 1,    // it has to reduce its share
   kFinished = 2,   // it has to take what it needs
   kLink = 3,       // another host
-  kDataPlane = 4,  // somebody else's engine
+  kDataPlane = 4,  // an external engine
 };
 
 struct Event {
@@ -56,7 +56,7 @@ struct EventCell {
 };
 static_assert(sizeof(EventCell) == 32);
 
-// A tensor's name and what is known of it beside.
+// A tensor's name and what else is known of it.
 struct Label {
   static constexpr std::size_t kMaxDims = 6;
   static constexpr std::size_t kNameBytes = 111;

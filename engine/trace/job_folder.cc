@@ -64,7 +64,7 @@ bool is_presence(std::string_view name) {
   return file && file->rest == kPresenceSuffix;
 }
 
-// What a process left that was killed while it wrote; see Directory::replace.
+// Left by a process that was killed while it wrote; see Directory::replace.
 bool is_draft(std::string_view name) {
   if (!name.starts_with('.') || !name.ends_with(kDraftSuffix)) return false;
   name.remove_prefix(1);
@@ -85,7 +85,7 @@ bool is_of_failure(std::string_view recording) {
   return recording.ends_with("-error.hvdrec") || recording.ends_with("-death.hvdrec");
 }
 
-// The launcher's word counts; without one, what ranks have left.
+// The launcher's statement decides; without one, the files of the ranks.
 bool has_failed(const Directory& folder, const std::vector<std::string>& names) {
   const std::string outcome = folder.read_own(kOutcomeName, kGoodOutcome.size());
   if (!outcome.empty()) return outcome != kGoodOutcome;
@@ -168,7 +168,7 @@ void remove_oldest_of(const Directory& folder) {
 Directory opened_base(const std::string& path, bool is_chosen) {
   Directory::make(path);
   Directory base(path, is_chosen ? Directory::Links::kFollow : Directory::Links::kRefuse);
-  // Where anybody may make folders, somebody else may have been first.
+  // Where all users may make folders, another user may have made it first.
   if (!is_chosen && !base.is_own()) {
     throw Error(ErrorCode::kSystem, path + " is not a folder that this user alone can write to");
   }

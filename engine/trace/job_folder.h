@@ -1,9 +1,9 @@
 // The folder of a job's recordings, in a folder for those of all jobs, which a user may have chosen
 // and have other things in.
 //
-// A *marker* in it, an empty file with the folder's own name in its name, says that it is ours.
-// What has none, under that very name and of this user, is never opened, counted or removed; so a
-// job's recordings are kept for good by giving their folder another name.
+// A *marker* in it, an empty file with the folder's own name in its name, says that it is ours. A
+// folder without a marker of this user and that name is never opened, counted or removed; so a user
+// keeps a job's recordings for good by renaming their folder.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace hvd {
 
 inline constexpr const char* kRecordingSuffix = ".hvdrec";
-inline constexpr const char* kPresenceSuffix = ".running";  // says who runs, as JSON
+inline constexpr const char* kPresenceSuffix = ".running";  // describes the rank that runs, as JSON
 inline constexpr const char* kOutcomeName = "outcome";      // how the launcher saw the job end
 inline constexpr const char* kRequestName = "wanted";       // a new text in it asks for recordings
 

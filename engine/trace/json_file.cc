@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kSeparator = ",\n";
 
-// That stay in a processor's cache.
+// Fits into a processor's cache.
 constexpr std::array<char, 16 * 1024> kSpaces = [] {
   std::array<char, 16 * 1024> spaces;
   spaces.fill(' ');
@@ -27,7 +27,7 @@ constexpr std::array<char, 16 * 1024> kSpaces = [] {
 
 constexpr std::string_view kBegin = "[\n";
 
-// Before anything of it is overwritten; another file than ours may just have the name.
+// Before it is overwritten: it may be another file of the same name.
 void check_is_ours(int fd, const std::string& path, std::string_view mark) {
   struct stat found{};
   if (fstat(fd, &found) != 0) throw system_error("looking at " + path, errno);
@@ -68,7 +68,7 @@ JsonFile::~JsonFile() {
     flush();
     close_up();
   } catch (const Error&) {
-    // What is there is a document.
+    // The file is a document.
   }
   close(fd_);
 }
@@ -144,7 +144,7 @@ void JsonFile::write(std::string_view text, std::size_t at) const {
   }
 }
 
-// In one call, since the kernel does much once for each.
+// In one call, since each has a fixed cost.
 void JsonFile::write_spaces(std::size_t from, std::size_t end) const {
   while (from < end) {
     std::array<iovec, 64> parts;

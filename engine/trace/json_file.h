@@ -1,9 +1,9 @@
-// A JSON array on disk that is a whole document at any time, whatever ends the process.
+// A JSON array on disk that is a whole document at any time, however the process ends.
 //
 // The closing bracket stands some way ahead of the last element, with spaces in between. Elements
 // are written into these spaces, and none crosses the border of a page: the kernel takes a page as
-// a whole or not at all. Only where the bracket moves on, twice in a megabyte, lie two system
-// calls with no valid document between them.
+// a whole or not at all. The document is invalid only between two system calls when the bracket
+// moves on, twice in a megabyte.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,9 @@ class JsonFile {
   // Memory for the next element, and a page more; null where the file would grow too large: nothing
   // is taken from then on. Writes what has gathered, so it throws as flush() does.
   char* begin_element(std::size_t bytes);
-  // It has been written and ends before `end`; it is kept for the next flush().
+  // The element has been written and ends before `end`; it is kept for the next flush().
   void end_element(char* end);
-  // The same for one that is at hand.
+  // Adds a finished element.
   void add(std::string_view element);
   // Throws Error; the document on disk is valid then, too, and stays as it is.
   void flush();

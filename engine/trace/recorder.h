@@ -1,7 +1,7 @@
 // The flight recorder of one rank: its last events, always on.
 //
-// It lies in memory that the ranks of a host share, so that another rank can read what one did that
-// does not answer any more, or is gone. Writing is a few stores (and a clock read, if the caller
+// It lies in memory that the ranks of a host share, so that a rank can read what another one did
+// that no longer answers, or is gone. Writing is a few stores (and a clock read, if the caller
 // has no time at hand); a reader takes a copy and drops what was overwritten meanwhile. Timeline,
 // stall report and files are views over such copies. In the steady state a tensor costs two events,
 // its submission and the bucket that takes it; places for many are taken at once.
@@ -28,7 +28,7 @@ struct RecorderHeader {
   alignas(64) SharedWord capacity;  // events that are kept, a power of two; 0: not in use
   alignas(64) std::atomic<std::uint64_t> next;
   std::atomic<std::uint64_t> next_label;
-  // For whoever wants something of this rank's scribe: say what, then move `calls`, and wake it.
+  // To ask this rank's tracer thread for something: say what, then change `calls`, and wake it.
   alignas(64) SharedWord calls;
   SharedWord dumps_wanted;
   SharedWord questions;  // "what are you doing?"
@@ -52,8 +52,8 @@ class RecorderView {
   const std::shared_ptr<Region>& memory() const { return region_; }
   std::uint32_t capacity() const { return header_->capacity.load(std::memory_order_acquire); }
   std::uint64_t end() const { return header_->next.load(std::memory_order_acquire); }
-  // All from number `begin` on that are still there. With `patiently` it stops at one that is being
-  // written; else it leaves it out. `memory` is used for what is found.
+  // All events from number `begin` on that are still there. With `patiently` it stops at an event
+  // that is being written; else it leaves that out. `memory` is used for what is found.
   Found read(std::uint64_t begin, bool patiently = false, std::vector<Event> memory = {}) const;
   std::vector<Event> last(std::uint64_t count) const;
   std::optional<Label> label(std::uint32_t id) const;
@@ -92,8 +92,8 @@ class Recorder : public RecorderView {
     record(event);
   }
 
-  // Takes the places of many events at once, which is what costs most of one. Places that are left
-  // at the end get an event that means nothing.
+  // Takes the places of many events at once, the most expensive part of an event. Places that are
+  // left at the end get an event without meaning.
   class Batch {
    public:
     Batch(Recorder& recorder, std::size_t count)

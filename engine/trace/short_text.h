@@ -9,14 +9,14 @@
 
 namespace hvd {
 
-// What is behind the text is copied with it: a few moves of wide registers, and no call.
+// Copies the bytes behind the text, too: a few moves of wide registers, and no call.
 template <std::size_t kBytes>
 class ShortText {
   static_assert(kBytes < 256);
 
  public:
   constexpr ShortText() = default;
-  // Cuts off what is too long.
+  // Cuts a text that is too long.
   constexpr explicit ShortText(std::string_view text)
       : size_(static_cast<std::uint8_t>(std::min(text.size(), kBytes))) {
     std::copy_n(text.data(), size_, text_);

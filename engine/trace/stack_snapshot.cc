@@ -18,8 +18,8 @@ constexpr unsigned kMostSeconds = 1;  // of a copy that goes round in circles
 
 extern "C" void leave_copy(int /*signal*/) { _exit(1); }
 
-// Whatever the program has for these signals; a crash leaves no core file, nor a line in the
-// kernel's log.
+// Whatever handlers the program has for these signals: a crash of the copy leaves no core file and
+// no line in the kernel's log.
 void end_at(int fatal, void (*handler)(int)) {
   signal(fatal, handler);
   sigset_t only;
@@ -38,7 +38,7 @@ void end_at(int fatal, void (*handler)(int)) {
 }
 
 // Not fork(): what libraries do around that, such as ending the threads of a BLAS, must not happen
-// beside whatever the program does. Nobody hears of this child's end but who asks for it.
+// while the program goes on. Only a wait for this very child reports its end.
 bool handled_in_copy(int signal_number) {
   const long pid = syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr);
   if (pid == 0) run_handler(signal_number);

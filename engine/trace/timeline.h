@@ -1,6 +1,6 @@
 // The timeline: recorded events of many ranks as one file of Chrome trace events.
 //
-// A tensor is a "process" of the trace, as its viewers call a group of rows, and a rank is a row in
+// A tensor is a "process" of the trace, which viewers show as a group of rows; a rank is a row in
 // it. The group with number 0 has the buckets of each rank. Names of events are those of the
 // documented timeline. Needs one thread at a time.
 #pragma once
@@ -55,7 +55,7 @@ class Timeline {
   enum class Phase : std::uint8_t { kIdle, kNegotiating, kRunning };
 
   using Begin = ShortText<64>;
-  // There are thousands of events a second, of few rows: what they share is spelled once.
+  // Thousands of events a second come from few rows: the text that they share is made once.
   struct Operation {
     const char* name = nullptr;
     Begin negotiation;  // {"name":"NEGOTIATE_ALLREDUCE","ph":"B"
@@ -99,9 +99,9 @@ class Timeline {
   void mark(int rank, const char* name, const Event& event);
   void end_row(Row& row, std::int64_t time_ns);
 
-  // An event of a row, as it is spelled.
+  // The text of an event of a row.
   void put(const Begin& begin, const Row& row, std::int64_t time_ns, std::string_view end);
-  // Puts any other together, field by field.
+  // The text of any other event, field by field.
   Timeline& open(std::string_view name, char phase, std::uint32_t group, int rank,
                  std::int64_t time_ns);
   Timeline& meta(std::string_view name, std::uint32_t group);

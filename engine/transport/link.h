@@ -5,7 +5,7 @@
 // the socket takes and has, never blocks, and touches nothing that was not posted, so bytes of a
 // bucket that this rank has not begun stay in the socket. Positions count the bytes of a stream
 // since the link was made. With seals the bytes travel in records (transport/record_stream.h),
-// which nobody else sees.
+// which only this link sees.
 #pragma once
 
 #include <cstddef>

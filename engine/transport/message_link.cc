@@ -15,9 +15,9 @@ namespace {
 constexpr std::size_t kReadBytes = 16 * 1024;
 // What is read before a record is opened; the rest stays in the socket.
 constexpr std::size_t kReadAtOnce = 1U << 20;
-// Larger ones are a broken promise at the other end, not a message.
+// A larger length means that the other end is faulty.
 constexpr std::uint32_t kMaxMessageBytes = 256U << 20;
-// Of a message, what its first record carries, behind the length.
+// What the first record carries of a message, behind the length.
 constexpr std::size_t kFirstBytes = 28;
 
 struct First {
@@ -112,7 +112,7 @@ bool MessageLink::receive(const std::function<void(std::span<const std::byte>)>&
   return found;
 }
 
-// True when a message has come as a whole.
+// True when a whole message has come.
 bool MessageLink::open_next(std::span<const std::byte>& message) {
   if (!is_in_message_) {
     First first;

@@ -1,11 +1,11 @@
 // Messages over one connected socket to a rank of another host; never blocks.
 //
 // A message is a sealed record of a fixed size, with the message's length and its first bytes, and
-// where it has more of them a second record. So a length is never believed, or waited for, before
-// it is known to be right, and a message of the steady state is one record. What the socket does
-// not take at once is kept and sent later. Only for small messages: tensors go through links of
-// their own. A link that broke says why and does nothing more: the other end may have left when all
-// was done. One whose records were altered on their way `is_altered`, which nobody does who left.
+// where it has more of them a second record. So no length is used before its record has been
+// verified, and a message of the steady state is one record. What the socket does not take at once
+// is kept and sent later. Only for small messages: tensors have links of their own. A broken link
+// says why and does nothing more: the other end may have left when all was done. A link whose
+// records were altered on their way `is_altered`: a rank that just left cannot cause that.
 #pragma once
 
 #include <poll.h>

@@ -8,7 +8,7 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-// What nobody uses of a cell takes no memory.
+// The unused part of a cell takes no memory.
 constexpr std::size_t kStagingCellBytes = 1024 * 1024;
 static_assert(kStagingCellBytes >= kBlockBytes);
 
@@ -68,7 +68,7 @@ void Peers::publish(Counter counter, BlockNumber value) {
   if (own().listeners.load(std::memory_order_seq_cst) != 0) ring_listeners();
 }
 
-// Who listens is not written down; those who are awake are not disturbed.
+// The listeners are not listed: all sleeping ranks are rung; ranks that are awake are not.
 void Peers::ring_listeners() const {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_ && presence_ != nullptr) presence_->ring(members_[rank]);

@@ -23,7 +23,7 @@
 namespace hvd {
 
 inline constexpr int kCells = 3;
-// Most of a stream that a block has, where nobody says otherwise.
+// Bytes of a stream in a block, at most, unless configured.
 inline constexpr std::size_t kBlockBytes = 512 * 1024;
 
 using BlockNumber = std::uint64_t;
@@ -34,7 +34,7 @@ enum class Counter : int { kStaged = 0, kReduced = 1, kFinished = 2 };
 struct alignas(kCacheLine) RankLine {
   SharedWord counters[3];
   SharedWord sleepers;   // threads of other ranks asleep on one of the counters
-  SharedWord listeners;  // ranks that want their bells rung when a counter moves
+  SharedWord listeners;  // ranks whose doorbells ring when a counter moves
 };
 
 struct StagingSizes {
@@ -49,7 +49,7 @@ struct PeerWait {
   Counter counter = Counter::kStaged;
   std::uint32_t target = 0;
   int remote = -1;  // set rank on another host whose bytes are awaited, instead or too; -1: none
-  bool is_polled = false;  // nobody will say when: look again after Backend::pause()
+  bool is_polled = false;  // no wake-up comes: look again after Backend::pause()
 
   bool is_for_rank() const { return rank >= 0 || remote >= 0; }
   bool operator==(const PeerWait&) const = default;
@@ -71,7 +71,7 @@ class Peers {
   std::byte* staging_cell(int rank, BlockNumber block) const;
   std::byte* result_cell(int rank, BlockNumber block) const;
 
-  // Sets this rank's counter and wakes whoever sleeps on it.
+  // Sets this rank's counter and wakes the threads that sleep on it.
   void publish(Counter counter, BlockNumber value);
   bool reached(const PeerWait& wait) const;
   // True when all other ranks' counters are at `target`; else `blocked` names the first that is
@@ -83,8 +83,8 @@ class Peers {
   void wake(const PeerWait& wait);
   // Wakes the threads of other ranks that sleep on this one.
   void wake_sleepers();
-  // For a thread that waits for several counters at once and sleeps on its own bell: between these
-  // calls its bell is rung when any counter of wait.rank moves.
+  // For a thread that waits for several counters at once and sleeps on its own doorbell: between
+  // these calls its doorbell is rung when any counter of wait.rank moves.
   void listen(const PeerWait& wait) { lines_[wait.rank].listeners.fetch_add(1); }
   void unlisten(const PeerWait& wait) { lines_[wait.rank].listeners.fetch_sub(1); }
   RankLine& own() const { return lines_[rank_]; }

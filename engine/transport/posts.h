@@ -18,7 +18,7 @@ namespace hvd {
 // The connection to `rank` (of the set that runs the bucket) broke.
 class LinkLost : public Error {
  public:
-  // `is_altered`: what came is not what was sent, which no other news explains.
+  // `is_altered`: the bytes that came are not those that were sent.
   LinkLost(int rank, std::string reason, bool is_altered = false);
 
   int rank() const { return rank_; }
@@ -36,7 +36,7 @@ class Posts {
  public:
   void add(std::byte* data, std::size_t size_bytes);
   bool empty() const { return parts_.size() == head_; }
-  // What one system call should be offered.
+  // The parts for one system call.
   std::span<iovec> front();
   // `size_bytes` of them were moved.
   void take(std::size_t size_bytes);

@@ -1,4 +1,4 @@
-// How the ranks of a host reach each other's threads: bells to ring, who is awake, who is alive.
+// How the ranks of a host reach each other's threads: doorbells, which ranks are awake or alive.
 //
 // One line per rank of the world; process sets share it. Zeroed memory is the valid start state.
 #pragma once
@@ -13,12 +13,12 @@ namespace hvd {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-// Who would notice that a rank is needed.
+// Which thread of a rank notices that the rank is needed.
 enum class WaitState : std::uint32_t {
-  kBackground = 0,    // nobody: ring the background bell
+  kBackground = 0,    // none: ring the background doorbell
   kAwake = 1,         // a thread is running collectives: no need to ring
-  kHelperAsleep = 2,  // a waiting thread sleeps: ring the helper's bell
-  kExpectant = 3      // nobody, but results are expected: ring the background bell for news, too
+  kHelperAsleep = 2,  // a waiting thread sleeps: ring the helper doorbell
+  kExpectant = 3      // none, but results are expected: ring the background doorbell for news, too
 };
 
 enum class Liveness : std::uint32_t {
@@ -34,7 +34,7 @@ struct alignas(kCacheLine) PresenceLine {
   SharedWord wait_state;
   SharedWord liveness;
   SharedWord beats;       // moves now and then while a thread waits for others
-  SharedWord is_polling;  // a thread sleeps on descriptors: the bell's descriptor must ring, too
+  SharedWord is_polling;  // a thread sleeps in poll(2): write to its eventfd, too
 };
 
 class Presence {
@@ -42,8 +42,8 @@ class Presence {
   static std::size_t region_bytes(int size);
 
   // `base` is the start of the presence's part of a region that outlives this object. Where the
-  // world spans hosts, `bells` are eventfds of this host's ranks, by rank (-1: of another host),
-  // which belong to this object.
+  // world spans hosts, `doorbells` are eventfds of this host's ranks, by rank (-1: of another
+  // host), which belong to this object.
   Presence(std::byte* base, int rank, int size, std::vector<int> doorbells = {});
   ~Presence();
   Presence(const Presence&) = delete;
@@ -59,28 +59,28 @@ class Presence {
   void set_wait_state(WaitState wait_state);
   // Wakes the thread of `rank` that should run collectives. False when one is awake already.
   bool ring(int rank) const;
-  // Nobody is awake here, but who makes something ready shall say so.
+  // No thread is awake here, but ranks that make something ready must tell this one.
   void expect();
   // Something became ready: wakes `rank` if it expects that, once.
   void tell(int rank) const;
   // Wakes every sleeping thread of all ranks of this host.
   void ring_all_doorbells() const;
-  // One more ring of one of this rank's bells.
+  // Rings one of this rank's own doorbells.
   void ring_own(SharedWord& doorbell) const { strike(rank_, doorbell); }
 
   // Is `rank` of this host?
   bool is_local(int rank) const { return doorbells_.empty() || doorbells_[index(rank)] >= 0; }
-  // For a thread that sleeps in poll(2): between these two calls every ring of this rank's bells
-  // makes bell_descriptor() readable.
+  // For a thread that sleeps in poll(2): between these two calls every ring of this rank's
+  // doorbells makes doorbell_descriptor() readable.
   void begin_polling() const { lines_[rank_].is_polling.store(1, std::memory_order_seq_cst); }
   void end_polling() const;
-  // For ranks that wait: "not I, I wait myself".
+  // Tells ranks that wait for this one that it waits itself.
   void beat() const { lines_[rank_].beats.fetch_add(1, std::memory_order_relaxed); }
   std::uint32_t beats(int rank) const { return lines_[rank].beats.load(std::memory_order_relaxed); }
   int doorbell_descriptor() const { return doorbells_[index(rank_)]; }
 
   Liveness liveness(int rank) const;
-  // Moves on from kRunning only: a rank that left stays left.
+  // Changes kRunning only: a rank that left stays so. True when changed.
   bool set_liveness(int rank, Liveness liveness);
 
  private:

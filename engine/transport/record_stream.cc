@@ -90,9 +90,9 @@ void RecordStream::open_header() {
   body_bytes_ = size_bytes;
 }
 
-// What stays in the clear goes straight to where it is wanted, as far as that rises in memory: what
-// is dropped goes to the same place again and again, and the record must still be there as a whole
-// when its tag has come.
+// Bytes that travel in the clear are read straight to their place, as long as places rise in
+// memory. Dropped bytes share one place, but the whole record must still be in memory when its tag
+// has come.
 void RecordStream::expect_body(Posts& receives) {
   buffer_.resize(kRecordBytes);
   direct_bytes_ = 0;

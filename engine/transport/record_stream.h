@@ -1,10 +1,10 @@
 // The bytes of a data link as sealed records: what Link moves as they are otherwise.
 //
 // A record is a sealed header with its length, then so many bytes of the stream, then a tag; it is
-// cut from what is posted when the one before has left. Sealing the header apart costs a little and
-// means that a length is never believed, or waited for, before it is known to be right. What a
-// record carries counts as moved when all of it has left, or has come and opened. Bytes that nobody
-// has asked for yet wait in a buffer of one record.
+// cut from what is posted when the one before has left. The header is sealed by itself, so that no
+// length is used before it has been verified; that costs a little. What a record carries counts as
+// moved when all of it has left, or has come and been opened. Bytes that are not posted for yet
+// wait in a buffer of one record.
 #pragma once
 
 #include <array>

@@ -2,8 +2,8 @@
 // 800-38D) under a key that nothing else uses, with the record's running number as nonce.
 //
 // A record is bytes that are covered, which travel as they are, then bytes that are encrypted, and
-// a tag over both. One that was altered, repeated, left out or moved does not open, and neither
-// does any after it. One thread at a time.
+// a tag over both. A record that was altered, repeated, left out or moved does not open, and no
+// later record does. One thread at a time.
 #pragma once
 
 #include <array>
@@ -60,7 +60,7 @@ class Opener {
 
   void begin();
   void cover(const std::byte* from, std::size_t size_bytes);
-  // What it writes must not be used before end() was true.
+  // What it writes must not be used before end() has returned true.
   void decrypt(const std::byte* from, std::byte* to, std::size_t size_bytes);
   // Whether this is what was sealed.
   bool end(const std::byte* tag);
@@ -82,11 +82,11 @@ struct LinkSeals {
   const bool is_encrypting;  // else tensors travel in the clear, covered
 };
 
-// Why a link ends whose records do not open.
+// Why a link ends when a record does not open.
 std::string altered_text(std::string_view link);
 
-// Seconds that it takes to seal and open a record of `size_bytes` in memory: the least that a link
-// pays for it. The mean of `count`.
+// Seconds to seal and open a record of `size_bytes` in memory, the least that it costs a link: the
+// mean of `count`.
 double time_record(const std::shared_ptr<const CryptoLibrary>& library, std::size_t size_bytes,
                    bool is_encrypting, int count);
 

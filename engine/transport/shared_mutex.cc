@@ -20,7 +20,7 @@ void SharedMutex::lock(int rank, const HolderCheck& check) {
   for (;;) {
     std::uint32_t seen = word_.load(std::memory_order_relaxed);
     if (seen == 0) {
-      // Others may sleep still: whoever comes this way wakes one more than necessary.
+      // Others may still sleep: a thread that gets here wakes one more than necessary.
       if (word_.compare_exchange_strong(seen, mine | kSleepers, std::memory_order_acquire)) return;
       continue;
     }

@@ -1,8 +1,8 @@
 // A mutex in shared memory for critical sections of well under a microsecond.
 //
-// The lock word is 0 when free, else the holder's rank + 1, with the top bit set when somebody
+// The lock word is 0 when free, else the holder's rank + 1, with the top bit set when a thread
 // sleeps; after Drepper, "Futexes Are Tricky". A process that dies or is stopped inside leaves it
-// held, so whoever waits long asks `HolderCheck`, which throws when the holder will not come back.
+// held, so a thread that waits long calls `HolderCheck`, which throws when the holder is lost.
 #pragma once
 
 #include <functional>

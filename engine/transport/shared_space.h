@@ -1,7 +1,7 @@
 // The shared memory of a host: a large sparse range of which parts are mapped when they are needed.
 //
 // Between processes it is a file in memory; for ranks that live in one process (tests, a world of
-// one) parts are anonymous mappings. Both are zero where nobody has written.
+// one) parts are anonymous mappings. Both are zero where nothing was written.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,11 @@ class SharedSpace {
   SharedSpace(const SharedSpace&) = delete;
   SharedSpace& operator=(const SharedSpace&) = delete;
 
-  // The part that begins at `offset`, a multiple of the page size; all who hold it share it. Any
+  // The part that begins at `offset`, a multiple of the page size; all that hold it share it. Any
   // thread.
   std::shared_ptr<Region> map(std::size_t offset, std::size_t size_bytes);
-  // Gives the memory of a part back, so that whoever maps it again finds zeros. REQUIRES: no rank
-  // uses the part.
+  // Gives the memory of a part back, so that the next mapping finds zeros. REQUIRES: no rank uses
+  // the part.
   void discard(std::size_t offset, std::size_t size_bytes);
 
  private:

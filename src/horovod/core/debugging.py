@@ -1,6 +1,6 @@
 """Debug mode in Python: an engine that remembers where each operation was submitted.
 
-The C++ engine checks the tensors themselves; see ``engine/runtime/debug.cc``.
+The C++ engine checks the tensors: see ``engine/runtime/debug_checks.h``.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ COLLECTIVES = {
 
 
 class Intent(IntEnum):
-    """What the caller does next, numbered as in ``engine/runtime/engine.h``."""
+    """What the caller does next, numbered as in ``engine/runtime/submission.h``."""
 
     COMPUTE = 0
     WAIT = 1

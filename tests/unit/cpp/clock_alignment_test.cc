@@ -58,7 +58,7 @@ TEST_CASE("a rank that always comes last is no obstacle where data flows both wa
   TwoClocks clocks;
   clocks.run(0, 0, 500'000'000);
   CHECK(clocks.estimate()->error_ns < 100'000);
-  TwoClocks barriers;  // here only who came last says something, on one side
+  TwoClocks barriers;  // here only the last rank gives a bound, on one side
   barriers.run(0, 0, 500'000'000, Kind::kBarrier);
   CHECK(barriers.estimate()->error_ns > 100'000'000);
   CHECK(std::abs(barriers.estimate()->ahead_ns - kAhead) <= barriers.estimate()->error_ns);

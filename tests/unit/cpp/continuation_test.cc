@@ -1,4 +1,4 @@
-// Results that nobody waits for: they go to a continuation.
+// Results that no thread waits for: they go to a continuation.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -32,7 +32,7 @@ HandleId start(Engine& engine, const Operation& operation, Landing& landing) {
   return engine.submit(0, {&submission, 1}, Intent::kCompute, landing.continuation());
 }
 
-TEST_CASE("a continuation gets the result, and nobody waits") {
+TEST_CASE("a continuation gets the result without a wait") {
   WorldOfThreads world(3);
   world.run([](int rank, Engine& engine) {
     for (int round = 0; round < 100; ++round) {
@@ -129,7 +129,7 @@ TEST_CASE("a continuation may wait for another operation") {
   });
 }
 
-TEST_CASE("a continuation runs when somebody waits for something else") {
+TEST_CASE("a continuation runs while a thread waits for something else") {
   WorldOfThreads world(2);
   world.run([](int rank, Engine& engine) {
     std::vector<float> values(10, 1.0F), other(10, 1.0F);

@@ -41,7 +41,7 @@ TEST_CASE("a result that is not finite is an error on every rank") {
   });
 }
 
-TEST_CASE("equal results are compared and nobody notices, whoever makes progress") {
+TEST_CASE("equal results are compared without notice, whichever thread makes progress") {
   for (const int size : {1, 2, 4}) {
     WorldOfThreads world(size, debug);
     world.run([size](int rank, Engine& engine) {

@@ -51,7 +51,7 @@ TEST_CASE("ranks may submit in any order, and wait in any order") {
   });
 }
 
-TEST_CASE("nobody needs to wait: the background thread completes what was submitted") {
+TEST_CASE("without a wait the background thread completes what was submitted") {
   WorldOfThreads world(2);
   world.run([](int, Engine& engine) {
     std::vector<float> values(1000, 1.0F);
@@ -113,7 +113,7 @@ TEST_CASE("allgather joins rows by rank") {
   });
 }
 
-TEST_CASE("nobody leaves a barrier before the last has come") {
+TEST_CASE("no rank leaves a barrier before the last has come") {
   WorldOfThreads world(4);
   std::atomic<int> arrived{0};
   world.run([&arrived](int, Engine& engine) {

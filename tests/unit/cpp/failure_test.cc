@@ -185,7 +185,7 @@ TEST_CASE("a rank that has joined is not stalled while the others go on, but whe
   });
 }
 
-TEST_CASE("the stall check works while nobody waits") {
+TEST_CASE("the stall check works while no thread waits") {
   WorldOfThreads world(2, [](EngineConfig& config) {
     config.stall_check_time_s = 0.05;
     config.stall_shutdown_time_s = 0.2;

@@ -1,4 +1,4 @@
-// A leader of another host, or whoever is on the way to it, says what cannot be: each value is
+// A leader of another host, or an attacker on the way, sends what cannot be: each value is
 // checked before it is used, and the error names peer, message and field.
 #include <doctest/doctest.h>
 

@@ -150,7 +150,7 @@ TEST_CASE("what a user has put into a job's folder stays, and so does the folder
   CHECK(recordings == 15);
 }
 
-TEST_CASE("a job does not take a folder that has other things in it, or is somebody else's") {
+TEST_CASE("a job does not take a folder that has other things in it, or is another user's") {
   const TemporaryFolder base;
   write(base / "thesis" / "wanted");
   fs::create_directories(base / "mine");

@@ -96,7 +96,7 @@ TEST_CASE("a rank that has joined brings nothing and gets nothing") {
   });
 }
 
-TEST_CASE("errors reach those who take part, and the join ends well") {
+TEST_CASE("errors reach the ranks that take part, and the join ends well") {
   WorldOfThreads world(3);
   world.run([](int rank, Engine& engine) {
     for (int round = 0; round < 20; ++round) {
@@ -117,7 +117,8 @@ TEST_CASE("errors reach those who take part, and the join ends well") {
   });
 }
 
-TEST_CASE("who has joined submits nothing until all have, and may use other sets meanwhile") {
+TEST_CASE(
+    "a rank that has joined submits nothing until all have, and may use other sets meanwhile") {
   WorldOfThreads world(2);
   world.add_set(1, {0, 1});
   world.run([](int rank, Engine& engine) {

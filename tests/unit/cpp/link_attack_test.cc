@@ -1,4 +1,4 @@
-// Somebody on the path between two hosts: passes everything on, and flips one bit on its way. Every
+// An attacker between two hosts: passes everything on, and flips one bit on its way. Every
 // rank gets an error that names the link; nothing hangs, and no wrong result comes.
 #include <doctest/doctest.h>
 #include <poll.h>

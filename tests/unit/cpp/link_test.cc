@@ -60,7 +60,7 @@ TEST_CASE("link: bytes arrive where they are wanted, however both ends cut them"
   CHECK(received == sent);
 }
 
-TEST_CASE("link: what nobody has asked for stays in the socket") {
+TEST_CASE("link: bytes that are not posted for stay in the socket") {
   Pair pair;
   const Bytes sent = numbered(10);
   Bytes received(10);
@@ -86,7 +86,7 @@ void check_lost(Link& link) {
   }
 }
 
-TEST_CASE("link: whoever wants something from a closed connection is told, once all is read") {
+TEST_CASE("link: a receive from a closed connection fails, once all is read") {
   Pair pair;
   const Bytes sent = numbered(10);
   Bytes received(20);

@@ -1,4 +1,4 @@
-// Process sets work side by side: none waits for another, whoever makes progress.
+// Process sets work side by side: none waits for another, whichever thread makes progress.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ TEST_CASE("one name in two sets is two tensors") {
   });
 }
 
-// Rank 0 uses A then B, rank 1 B then C, rank 2 C then A: whoever runs one after the other waits
+// Rank 0 uses A then B, rank 1 B then C, rank 2 C then A: an engine that runs them in turn waits
 // forever.
 void check_cycle(int cores, std::size_t count, bool has_waiters) {
   constexpr int kSize = 3;
@@ -146,7 +146,7 @@ void check_beside_stuck(int cores, Intent intent, bool has_waiters) {
   world.run([&](int rank, Engine& engine) {
     if (rank == 2) return;
     submit(engine, in_place("stuck", stuck.values[rank]), Intent::kCompute, 1);
-    // One more set is under way, so that nobody ever waits for a single counter.
+    // One more set is under way, so that no thread ever waits for a single counter.
     submit(engine, in_place("pending", stuck.values[rank]), Intent::kCompute);
     for (std::size_t round = 0; round < kRounds; ++round) {
       std::vector<float> values(round % 8 == 0 ? 50'000 : 10, 1.0F);

@@ -121,7 +121,7 @@ TEST_CASE("records: both ways at once, and what is dropped goes to one place aga
   }
 }
 
-// Somebody on the path has what the left end of a link sends, and gives the right end something.
+// An attacker has what the left end of a link sends, and gives the right end something else.
 class Wiretap {
  public:
   explicit Wiretap(bool is_encrypting) {
@@ -251,7 +251,7 @@ TEST_CASE("records: one cut short never counts, and the end of the connection is
   }
 }
 
-TEST_CASE("records: who knows the key and claims too much is refused") {
+TEST_CASE("records: a peer that knows the key and claims too much is refused") {
   const auto [here, there] = test::seals_pair();
   for (const std::uint32_t size_bytes : {0U, static_cast<std::uint32_t>(kRecordBytes) + 1, ~0U}) {
     int fds[2];

@@ -140,7 +140,7 @@ TEST_CASE("seal: without a libcrypto the error says what was looked for") {
   CHECK(time_record(crypto_library(), 100, false, 3) > 0);
 }
 
-// One end is a link, the other one a socket in the hands of somebody on the path.
+// One end is a link, the other one a socket in the hands of an attacker.
 struct Path {
   Path() {
     int fds[2];
@@ -294,7 +294,9 @@ TEST_CASE("message link: a record cut short is a broken link, and no message") {
   CHECK(!path.link->is_altered());
 }
 
-TEST_CASE("message link: who knows the key and claims too much is refused before memory is taken") {
+TEST_CASE(
+    "message link: a peer that knows the key and claims too much is refused before memory is "
+    "taken") {
   Path path;
   Bytes first(32);
   const std::uint32_t size_bytes = 0xffffffff;

@@ -29,7 +29,7 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::vector<WatchedProcess> nobody(int) { return {}; }
+std::vector<WatchedProcess> no_process(int) { return {}; }
 
 void sum_a_few(Engine& engine) {
   for (int round = 0; round < 5; ++round) {
@@ -48,7 +48,7 @@ TEST_CASE("a timeline shows the ranks of all hosts, on one clock") {
             config.trace.timeline_path = folder.path("timeline.json");
             config.trace.timeline_mark_cycles = true;
           },
-          nobody, hosts);
+          no_process, hosts);
       world.run([](int, Engine& engine) { sum_a_few(engine); });
       world.engine(0).tracer().stop_timeline();
     }

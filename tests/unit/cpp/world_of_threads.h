@@ -61,7 +61,7 @@ class WorldOfThreads {
     if (has_data_plane()) {
       auto planes = test::data_planes(connections.size());
       for (std::size_t rank = 0; rank < connections.size(); ++rank) {
-        connections[rank].world.carrier = planes[rank];
+        connections[rank].world.data_plane = planes[rank];
       }
     }
     for (int rank = 0; rank < size; ++rank) {
@@ -88,7 +88,7 @@ class WorldOfThreads {
     if (has_data_plane()) {
       auto planes = test::data_planes(members.size());
       for (std::size_t i = 0; i < members.size(); ++i) {
-        links[static_cast<std::size_t>(members[i])].carrier = planes[i];
+        links[static_cast<std::size_t>(members[i])].data_plane = planes[i];
       }
     }
     for (std::size_t rank = 0; rank < engines_.size(); ++rank) {

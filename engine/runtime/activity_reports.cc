@@ -1,0 +1,149 @@
+#include "runtime/activity_reports.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/text.h"
+#include "runtime/activity.h"
+#include "trace/stack_snapshot.h"
+
+namespace hvd {
+
+namespace {
+
+// Of a stall report.
+constexpr std::size_t kMostDescribed = 4;
+constexpr int kMostStackLines = 12;
+constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
+constexpr Nanoseconds kFarPatience = std::chrono::milliseconds(2500);
+constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
+
+}  // namespace
+
+void ActivityReports::connect(std::map<int, int> leaders, SendNote send) {
+  leaders_ = std::move(leaders);
+  send_ = std::move(send);
+}
+
+void ActivityReports::add(const std::string& text, const std::vector<int>& ranks) {
+  const std::lock_guard guard(mutex_);
+  reports_.push_back({text, ranks});
+}
+
+void ActivityReports::note_question(int leader, int rank) {
+  const std::lock_guard guard(mutex_);
+  questions_.push_back({leader, rank});
+}
+
+void ActivityReports::note_answer(int rank, const std::string& text) {
+  const std::lock_guard guard(mutex_);
+  answers_[rank] = text;
+  answered_.notify_all();
+}
+
+void ActivityReports::stop() {
+  const std::lock_guard guard(mutex_);
+  is_stopping_.store(true);
+  answered_.notify_all();
+}
+
+void ActivityReports::work() {
+  answer_others();
+  std::vector<Report> reports;
+  {
+    const std::lock_guard guard(mutex_);
+    reports.swap(reports_);
+  }
+  for (const Report& report : reports) log_report(report);
+}
+
+void ActivityReports::answer_others() {
+  answer();
+  std::vector<Question> questions;
+  {
+    const std::lock_guard guard(mutex_);
+    questions.swap(questions_);
+  }
+  for (const Question& question : questions) {
+    if (std::ranges::find(place_.local, question.rank) == place_.local.end()) continue;
+    send_(question.leader, NoteKind::kAnswer, question.rank, describe(question.rank));
+  }
+}
+
+// Another rank of this host asks what this one is doing.
+void ActivityReports::answer() {
+  RecorderHeader& header = recorder_.header();
+  const std::uint32_t questions = header.questions.load();
+  if (questions == header.answers.load()) return;
+  // The end of the text: the main thread comes last.
+  const std::string all = stacks();
+  const std::size_t most = RecorderHeader::kAnswerBytes - 1;
+  copy_text(header.answer, all.size() > most ? all.substr(all.size() - most) : all);
+  header.answers.store(questions);
+  futex_wake_all(header.answers);
+}
+
+void ActivityReports::log_report(const Report& report) {
+  std::string text = report.text;
+  for (std::size_t i = 0; i < std::min(report.ranks.size(), kMostDescribed); ++i) {
+    const std::string lines = describe(report.ranks[i]);
+    if (!lines.empty()) text.append("\n").append(lines);
+  }
+  log(place_.log, LogLevel::kWarning, text);
+}
+
+std::string ActivityReports::describe(int rank) {
+  if (std::ranges::find(place_.local, rank) == place_.local.end()) return describe_far(rank);
+  const RecorderView view(memory_(rank));
+  std::string text = "  ";
+  text.append(place_.name_of(rank)).append(" ").append(last_operations(view, now_ns()));
+  const auto pid = place_.pids.find(rank);
+  if (pid != place_.pids.end() && is_stopped(pid->second)) return text + "; its process is stopped";
+  const std::string stack = main_stack(ask(view.header()), "    ", kMostStackLines);
+  if (stack.empty()) return text;
+  text.append("; its main thread, the last call first:\n").append(stack);
+  text.pop_back();
+  return text;
+}
+
+// The Python stacks of another rank, from its tracer thread; nothing if it does not answer soon.
+std::string ActivityReports::ask(RecorderHeader& header) {
+  if (is_stopping_.load() || header.capacity.load() == 0) return {};
+  const std::uint32_t question = header.questions.fetch_add(1) + 1;
+  header.calls.fetch_add(1);
+  futex_wake_all(header.calls);
+  const std::int64_t deadline_ns = now_ns() + kAnswerPatience.count();
+  for (;;) {
+    const std::uint32_t answered = header.answers.load();
+    if (static_cast<std::int32_t>(answered - question) >= 0) return header.answer;
+    const Nanoseconds left(deadline_ns - now_ns());
+    if (left.count() <= 0) return {};
+    futex_wait(header.answers, answered, std::min(left, kMutualAnswer));
+    answer();  // the other rank may be asking, too
+  }
+}
+
+// Of a rank of another host; its leader knows.
+std::string ActivityReports::describe_far(int rank) {
+  const auto leader = leaders_.find(rank);
+  if (leader == leaders_.end() || is_stopping_.load()) return {};
+  std::unique_lock lock(mutex_);
+  answers_.erase(rank);
+  if (!send_(leader->second, NoteKind::kQuestion, rank, {})) return {};
+  const std::int64_t deadline_ns = now_ns() + kFarPatience.count();
+  const auto is_over = [&] { return answers_.contains(rank) || is_stopping_.load(); };
+  while (!answered_.wait_for(lock, kMutualAnswer, is_over) && now_ns() < deadline_ns) {
+    lock.unlock();
+    answer_others();  // the other rank may be asking, too
+    lock.lock();
+  }
+  const auto answer = answers_.find(rank);
+  return answer == answers_.end() ? std::string() : answer->second;
+}
+
+std::string ActivityReports::stacks() const {
+  if (config_.stack_signal == 0) return {};
+  return stack_snapshot(config_.stack_signal, config_.stack_fd);
+}
+
+}  // namespace hvd
