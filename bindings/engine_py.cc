@@ -107,10 +107,10 @@ SetLinks set_links(const LeaderLinks& control, const DataLinks& data, nb::object
 }
 
 void make_engine(Engine* self, const EngineConfig& config, int space_fd,
-                 const std::vector<int>& pidfds, const std::vector<int>& pids, nb::object data_plane,
-                 std::vector<std::vector<int>> hosts, std::vector<int> doorbells,
-                 const LeaderLinks& control, const DataLinks& data, const LeaderLinks& news,
-                 const DevicePlane* devices) {
+                 const std::vector<int>& pidfds, const std::vector<int>& pids,
+                 nb::object data_plane, std::vector<std::vector<int>> hosts,
+                 std::vector<int> doorbells, const LeaderLinks& control, const DataLinks& data,
+                 const LeaderLinks& news, const DevicePlane* devices) {
   Connections connections{.hosts = std::move(hosts),
                           .doorbells = std::move(doorbells),
                           .world = set_links(control, data, std::move(data_plane)),
