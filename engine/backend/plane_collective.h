@@ -77,7 +77,8 @@ inline std::size_t longest(const std::vector<ViewList>& streams) {
   return bytes;
 }
 
-// How much of each stream of `size` ranks, so that together they fit a window of the scratch memory.
+// How much of each stream of `size` ranks, so that together they fit a window of the scratch
+// memory.
 inline std::size_t part_of_window(std::size_t size) {
   return std::max(kViewAlignment, Scratch::kWindowBytes / size / kViewAlignment * kViewAlignment);
 }

@@ -71,7 +71,7 @@ bool PlaneAllgather::next(DataPlane& plane) {
 }
 
 PlaneAlltoall::PlaneAlltoall(std::vector<ViewList> sent, std::vector<ViewList> received,
-                                 std::size_t longest_bytes, Scratch& scratch)
+                             std::size_t longest_bytes, Scratch& scratch)
     : sent_(std::move(sent)),
       received_(std::move(received)),
       scratch_(scratch),

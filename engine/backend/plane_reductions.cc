@@ -59,7 +59,7 @@ bool PlaneAllreduce::next(DataPlane& plane) {
   data_ = out != nullptr ? out + window.begin : scratch_.to_send(length_of(window));
   put_in(window);
   plane.allreduce(data_, length_of(window) / size_of(spec.dtype), spec.dtype,
-                    spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op);
+                  spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op);
   return true;
 }
 
@@ -136,31 +136,22 @@ PlaneAdasum::PlaneAdasum(const ViewList& views, Place place, Scratch& scratch)
       scratch_(scratch),
       grams_(views.views().size() * gram_entries(index_of(place.size)), 0.0),
       weights_(views.views().size() * index_of(place.size), 1.0),
-      views_(weighted(views)),
+      views_(with_weights(views, index_of(place.size), weights_.data())),
       windows_(views_.size_bytes(), Scratch::kWindowBytes),
       sum_(views_, place, scratch) {}
-
-ViewList PlaneAdasum::weighted(const ViewList& views) {
-  ViewList result;
-  for (View view : views.views()) {
-    view.spec.weights = weights_.data() + result.views().size() * index_of(place_.size);
-    result.append(view);
-  }
-  return result;
-}
 
 bool PlaneAdasum::next(DataPlane& plane) {
   if (phase_ == Phase::kShares) {
     if (!windows_.is_before_first()) add_dots();
     if (windows_.advance()) {
-      exchange_shares(plane, views_, windows_.of(views_.size_bytes()), place_, scratch_,
-                      in_sizes_, out_sizes_);
+      exchange_shares(plane, views_, windows_.of(views_.size_bytes()), place_, scratch_, in_sizes_,
+                      out_sizes_);
       return true;
     }
     const std::size_t bytes = grams_.size() * sizeof(double);
     in_sizes_.assign(index_of(place_.size), bytes);
     plane.allgather(reinterpret_cast<const std::byte*>(grams_.data()),
-                      scratch_.to_receive(bytes * in_sizes_.size()), in_sizes_);
+                    scratch_.to_receive(bytes * in_sizes_.size()), in_sizes_);
     phase_ = Phase::kGrams;
     return true;
   }
@@ -189,20 +180,11 @@ void PlaneAdasum::begin_sum() {
   point_at(sources, scratch_.receive.data(), bytes, 0);
   reduce({.dtype = Dtype::kFloat64, .op = ReduceOp::kSum}, sources,
          reinterpret_cast<std::byte*>(grams_.data()), nullptr, grams_.size());
-  const std::size_t entries = gram_entries(ranks);
-  const std::span<const double> grams(grams_);
-  const std::span<double> weights(weights_);
-  for (std::size_t i = 0; i < views_.views().size(); ++i) {
-    const std::span<double> own = weights.subspan(i * ranks, ranks);
-    adasum_weights(grams.subspan(i * entries, entries), own);
-    const ReduceSpec& spec = views_.views()[i].spec;
-    for (double& weight : own) weight *= spec.prescale * spec.postscale;
-  }
+  weigh_views(views_, ranks, grams_, weights_);
   phase_ = Phase::kSum;
 }
 
-PlaneReduceScatter::PlaneReduceScatter(std::vector<ViewList> streams, Place place,
-                                           Scratch& scratch)
+PlaneReduceScatter::PlaneReduceScatter(std::vector<ViewList> streams, Place place, Scratch& scratch)
     : streams_(std::move(streams)),
       place_(place),
       scratch_(scratch),

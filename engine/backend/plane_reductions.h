@@ -26,8 +26,8 @@ class PlaneAllreduce final : public PlaneCollective {
   std::byte* data_ = nullptr;
 };
 
-// Other tensors, by our kernels: ranks exchange shares, each reduces its own, all gather the results.
-// Elements are summed in rank order, so the bits are those of the shared-memory backend.
+// Other tensors, by our kernels: ranks exchange shares, each reduces its own, all gather the
+// results. Elements are summed in rank order, so the bits are those of the shared-memory backend.
 class PlaneReduction final : public PlaneCollective {
  public:
   PlaneReduction(ViewList views, Place place, Scratch& scratch);
@@ -59,7 +59,6 @@ class PlaneAdasum final : public PlaneCollective {
 
   void add_dots();
   void begin_sum();
-  ViewList weighted(const ViewList& views);
 
   const Place place_;
   Scratch& scratch_;
