@@ -16,7 +16,7 @@
 
 namespace hvd {
 
-// What a process can say about its place in the world.
+// Numbers about a process' place in the world.
 enum class WorldNumber : int {
   kSize = 0,  // of a process set
   kRank = 1,  // in a process set
@@ -48,14 +48,13 @@ class EnginePort {
   // Port.rethrow().
   virtual std::optional<Result> run(int set, std::span<const Submission> submissions,
                                     Continuation late) = 0;
-  // For tensors on a GPU: what submissions of them bring along, when the work that makes them is in
-  // `stream`. `address`: in the GPU's memory. Or why not.
+  // For submissions of tensors on a GPU: the dependency on the work in `stream` that makes the
+  // tensors. `address`: in the GPU's memory. Or an error.
   virtual std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) = 0;
-  // A framework is about to get nothing of this error but its text: the last such error is kept for
-  // Port.take_failure().
+  // Keeps the last error of which a framework gets the text only, for Port.take_failure().
   virtual void keep_failure(const Error& error) = 0;
-  // The rank in a process set of which this process is no member is -1. Nothing outside of a
-  // world, or where there is no such process set.
+  // The rank is -1 in a process set of which this process is no member. Nothing outside of a world,
+  // and where there is no such process set.
   virtual std::optional<int> number(WorldNumber what, int set) = 0;
 };
 

@@ -1,4 +1,4 @@
-// What Python calls say, as submissions for the engine.
+// Calls from Python as submissions for the engine.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <future>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bindings/engine_port.h"
@@ -17,6 +19,15 @@ template <typename Byte>
 Byte* address_of(Byte* data) {
   alignas(64) static std::byte nothing[64];
   return data == nullptr ? nothing : data;
+}
+
+// The engine's dtype of a framework's; none for one that the engine does not know.
+template <typename Table, typename Type>
+std::optional<Dtype> find_dtype(const Table& dtypes, Type type) {
+  for (const auto& [theirs, ours] : dtypes) {
+    if (theirs == type) return ours;
+  }
+  return std::nullopt;
 }
 
 // The tensors of a call as one operation, a group, or as an operation each. `names`: one for a

@@ -18,13 +18,12 @@ class StreamWriter final : public Writer {
       : departure_(departure), stream_(stream) {}
 
   void copy(void* to, Output& from, std::size_t size_bytes) override {
-    from.block->copy_to(reinterpret_cast<cuda::Address>(to), size_bytes, stream_);
+    from.block->copy_to(cuda::address_of(to), size_bytes, stream_);
   }
   void clear(void* at, std::size_t size_bytes) override {
     const CudaDriver& driver = departure_.gpu->driver();
     const CurrentDevice current(driver, departure_.device);
-    driver.call(driver.functions().memset, reinterpret_cast<cuda::Address>(at),
-                static_cast<unsigned char>(0), size_bytes, stream_);
+    driver.clear(cuda::address_of(at), size_bytes, stream_);
   }
 
  private:

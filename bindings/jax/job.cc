@@ -1,6 +1,7 @@
 #include "bindings/jax/job.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <span>
 #include <string_view>
@@ -13,33 +14,19 @@ namespace hvd::jax {
 
 namespace {
 
-std::optional<Dtype> dtype_of(XLA_FFI_DataType type) {
-  switch (type) {
-    case XLA_FFI_DataType_PRED:
-      return Dtype::kBool;
-    case XLA_FFI_DataType_S8:
-      return Dtype::kInt8;
-    case XLA_FFI_DataType_S16:
-      return Dtype::kInt16;
-    case XLA_FFI_DataType_S32:
-      return Dtype::kInt32;
-    case XLA_FFI_DataType_S64:
-      return Dtype::kInt64;
-    case XLA_FFI_DataType_U8:
-      return Dtype::kUint8;
-    case XLA_FFI_DataType_U16:
-      return Dtype::kUint16;
-    case XLA_FFI_DataType_F16:
-      return Dtype::kFloat16;
-    case XLA_FFI_DataType_F32:
-      return Dtype::kFloat32;
-    case XLA_FFI_DataType_F64:
-      return Dtype::kFloat64;
-    case XLA_FFI_DataType_BF16:
-      return Dtype::kBfloat16;
-  }
-  return std::nullopt;
-}
+constexpr std::array<std::pair<XLA_FFI_DataType, Dtype>, kDtypeCount> kDtypes{{
+    {XLA_FFI_DataType_PRED, Dtype::kBool},
+    {XLA_FFI_DataType_S8, Dtype::kInt8},
+    {XLA_FFI_DataType_S16, Dtype::kInt16},
+    {XLA_FFI_DataType_S32, Dtype::kInt32},
+    {XLA_FFI_DataType_S64, Dtype::kInt64},
+    {XLA_FFI_DataType_U8, Dtype::kUint8},
+    {XLA_FFI_DataType_U16, Dtype::kUint16},
+    {XLA_FFI_DataType_F16, Dtype::kFloat16},
+    {XLA_FFI_DataType_F32, Dtype::kFloat32},
+    {XLA_FFI_DataType_F64, Dtype::kFloat64},
+    {XLA_FFI_DataType_BF16, Dtype::kBfloat16},
+}};
 
 // Looks attributes up by name; one that is missing or of another type is zero.
 class Attributes {
@@ -136,7 +123,7 @@ std::int64_t Job::read_attributes(const XLA_FFI_Attrs& attrs) {
 
 void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out) {
   Request request = request_;
-  const std::optional<Dtype> dtype = dtype_of(in.dtype);
+  const std::optional<Dtype> dtype = find_dtype(kDtypes, in.dtype);
   if (!dtype || in.rank > Request::kMaxDims) {
     refusal_ = name_of(request) + " '" + names_.front() + "': a tensor of this dtype, or of " +
                std::to_string(in.rank) + " dimensions, is not supported";

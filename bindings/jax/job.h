@@ -11,7 +11,7 @@
 
 namespace hvd::jax {
 
-// How results that the engine has allocated get to where XLA wants them.
+// Copies results that the engine has allocated to where XLA wants them.
 class Writer {
  public:
   virtual ~Writer() = default;
@@ -28,7 +28,7 @@ class HostWriter final : public Writer {
 // Buffers are read and written where XLA has them; it keeps them until the call's future is done.
 class Job {
  public:
-  // Reads the call; afterwards refusal() says why it cannot run, if so.
+  // Reads the call. If it cannot run, refusal() says why.
   explicit Job(const XLA_FFI_CallFrame* frame);
 
   const std::optional<std::string>& refusal() const { return refusal_; }
@@ -37,8 +37,8 @@ class Job {
   void place_on(int device, StreamDependencyPtr dependency);
   // What to submit; valid as long as the job.
   std::vector<Submission> submissions() const;
-  // Copies what the engine allocated to where XLA wants it, or makes it zeros where the program
-  // wants that; says why it cannot, if so.
+  // Copies the results to where XLA wants them, or clears them where the program wants zeros.
+  // Returns why it cannot, if so.
   std::optional<std::string> store(std::vector<Output>& outputs, Writer& writer) const;
 
  private:
@@ -48,7 +48,7 @@ class Job {
 
   Request request_;  // of each tensor, but for dtype and shape
   int process_set_ = 0;
-  bool is_zeroed_ = false;  // of a call that keeps shapes: this rank takes part for the others
+  bool is_zeroed_ = false;  // the program wants zeros: this rank takes part for the others only
   std::vector<std::string> names_;  // one for a group, else one for each tensor
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;

@@ -26,7 +26,7 @@ bool contains(const std::vector<Array>& arrays, Array array) {
                              [array](Array other) { return memory_of(other) == memory_of(array); });
 }
 
-// MXNet wants no memory twice, and views share the memory of what they are views of.
+// MXNet refuses the same memory twice, and views share the memory of their arrays.
 std::vector<Array> distinct(std::span<const Array> arrays, const std::vector<Array>& others) {
   std::vector<Array> found;
   for (const Array array : arrays) {
@@ -112,7 +112,7 @@ std::vector<Tensor> Job::locate() {
     if (is_in_place && api_.reorder_memory != nullptr) {
       api_.reorder_memory(memory_of(in));
     } else if (api_.construct_reordered != nullptr) {
-      // Others may read the array at the same time, so it stays as it is.
+      // Other operations may read the array at the same time, so it is copied.
       in = reordered_.emplace_back(api_).get();
       api_.construct_reordered(in, inputs_[i].get());
     }

@@ -16,7 +16,7 @@ extern "C" {
 // What Python hands over; src/horovod/mxnet/plugin.py declares it in the same way. Read during the
 // call only.
 struct horovod_mxnet_call {
-  const char* name;  // in full
+  const char* name;  // the full name
   std::int32_t kind;
   std::int32_t op;
   std::int32_t root;

@@ -12,16 +12,8 @@ std::uint8_t type_code_of(Dtype dtype) {
   constexpr std::uint8_t kInt = 0;
   constexpr std::uint8_t kUint = 1;
   constexpr std::uint8_t kFloat = 2;
-  switch (dtype) {
-    case Dtype::kUint8:
-      return kUint;
-    case Dtype::kFloat16:
-    case Dtype::kFloat32:
-    case Dtype::kFloat64:
-      return kFloat;
-    default:
-      return kInt;
-  }
+  if (is_float(dtype)) return kFloat;
+  return dtype == Dtype::kUint8 ? kUint : kInt;
 }
 
 // The engine's memory on its way through MXNet.

@@ -102,7 +102,7 @@ bool Job::add_input(int index) {
   return true;
 }
 
-// In the input's own memory where nobody else needs it; our handle would count as somebody.
+// In the input's own memory where nothing else needs it. Our handle would count, so it goes first.
 bool Job::add_output(int index) {
   const Status status;
   const auto at = static_cast<std::size_t>(index);

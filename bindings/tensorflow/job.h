@@ -19,12 +19,12 @@ class Job {
   Job(std::shared_ptr<const Spec> spec, TF_OpKernelContext* context)
       : owner_(std::move(spec)), spec_(*owner_), context_(context) {}
 
-  // False when the inputs cannot be right; TensorFlow has been told.
+  // False when the inputs are wrong; TensorFlow has been told.
   bool prepare();
   // What to submit; valid as long as the job.
   std::vector<Submission> submissions() const;
-  // Gives TensorFlow the results or the error, and lets go of the tensors. Call it once, before
-  // the node is reported as done.
+  // Gives TensorFlow the results or the error, and releases the tensors. Call it once, before the
+  // node is reported as done.
   void finish(EnginePort::Result result);
   // For a wait that was given up: the tensors stay until the job goes.
   void cancel();

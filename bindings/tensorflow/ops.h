@@ -1,4 +1,4 @@
-// What a graph may contain: the operations' signatures and how shapes follow.
+// The operations of a graph: their signatures and the shapes of their results.
 #pragma once
 
 #include <string>

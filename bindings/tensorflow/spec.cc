@@ -1,6 +1,9 @@
 #include "bindings/tensorflow/spec.h"
 
+#include <array>
 #include <cstdint>
+
+#include "bindings/submissions.h"
 
 namespace hvd::tensorflow {
 
@@ -78,31 +81,20 @@ std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* constr
 }
 
 std::optional<Dtype> dtype_of(TF_DataType type) {
-  switch (type) {
-    case TF_UINT8:
-      return Dtype::kUint8;
-    case TF_UINT16:
-      return Dtype::kUint16;
-    case TF_INT8:
-      return Dtype::kInt8;
-    case TF_INT16:
-      return Dtype::kInt16;
-    case TF_INT32:
-      return Dtype::kInt32;
-    case TF_INT64:
-      return Dtype::kInt64;
-    case TF_HALF:
-      return Dtype::kFloat16;
-    case TF_BFLOAT16:
-      return Dtype::kBfloat16;
-    case TF_FLOAT:
-      return Dtype::kFloat32;
-    case TF_DOUBLE:
-      return Dtype::kFloat64;
-    case TF_BOOL:
-      return Dtype::kBool;
-  }
-  return std::nullopt;
+  static constexpr std::array<std::pair<TF_DataType, Dtype>, kDtypeCount> kDtypes{{
+      {TF_UINT8, Dtype::kUint8},
+      {TF_UINT16, Dtype::kUint16},
+      {TF_INT8, Dtype::kInt8},
+      {TF_INT16, Dtype::kInt16},
+      {TF_INT32, Dtype::kInt32},
+      {TF_INT64, Dtype::kInt64},
+      {TF_HALF, Dtype::kFloat16},
+      {TF_BFLOAT16, Dtype::kBfloat16},
+      {TF_FLOAT, Dtype::kFloat32},
+      {TF_DOUBLE, Dtype::kFloat64},
+      {TF_BOOL, Dtype::kBool},
+  }};
+  return find_dtype(kDtypes, type);
 }
 
 }  // namespace hvd::tensorflow

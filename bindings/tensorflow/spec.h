@@ -1,4 +1,4 @@
-// What a graph node says about its operation: read once, when TensorFlow makes the node's kernel.
+// The attributes of a graph node, read once, when TensorFlow makes the node's kernel.
 #pragma once
 
 #include <optional>

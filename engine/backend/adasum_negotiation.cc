@@ -2,21 +2,17 @@
 
 namespace hvd {
 
-AdasumNegotiation::AdasumNegotiation(Gpu& gpu, Backend& host, Place place,
-                                     std::vector<std::string> names)
-    : gpu_(gpu), host_(host), place_(place), names_(std::move(names)) {}
-
 void AdasumNegotiation::begin(int device) {
   has_begun_ = true;
-  const auto vectors = static_cast<std::size_t>(place_.size);
+  const auto vectors = static_cast<std::size_t>(group_.place.size);
   if (vectors > kMostAdasumVectors) {
     obstacle_ = "there are more than " + std::to_string(kMostAdasumVectors) + " ranks";
     return;
   }
   step_ = Step::kTrying;
   try {
-    kernels_ = std::make_unique<AdasumKernels>(gpu_.driver(), device, vectors);
-    trial_ = std::make_unique<AdasumTrial>(gpu_, device, *kernels_, vectors);
+    kernels_ = std::make_unique<AdasumKernels>(group_.gpu.driver(), device, vectors);
+    trial_ = std::make_unique<AdasumTrial>(group_.gpu, device, *kernels_, vectors);
   } catch (const Error& error) {
     problem_ = error.what();
   }
@@ -28,17 +24,17 @@ bool AdasumNegotiation::advance(PeerWait& blocked) {
       blocked = {.is_polled = true};
       return false;
     }
-    agreement_.send(host_, problem_, place_.size);
+    agreement_.send(group_.host, problem_, group_.place.size);
     step_ = Step::kAgreement;
   }
   if (step_ == Step::kAgreement) {
-    if (!host_.advance(blocked)) return false;
+    if (!group_.host.advance(blocked)) return false;
     end();
   }
   return true;
 }
 
-// Or has a problem, which is the next step as well.
+// True on failure, too: the next step is the same.
 bool AdasumNegotiation::is_tried() {
   if (!problem_.empty()) return true;
   try {
@@ -53,7 +49,7 @@ bool AdasumNegotiation::is_tried() {
 void AdasumNegotiation::end() {
   step_ = Step::kDone;
   trial_.reset();
-  obstacle_ = agreement_.obstacle(names_);
+  obstacle_ = agreement_.obstacle(group_.names);
   if (obstacle_) kernels_.reset();
 }
 

@@ -1,5 +1,5 @@
-// How the ranks of a process set agree to combine on their GPUs, when Adasum over NCCL is first
-// wanted: each translates the kernels and tries them, and all hear whether all could.
+// How the ranks of a process set agree to run Adasum on their GPUs, when it is first wanted over
+// NCCL: each compiles the kernels and tries them, and all agree on whether all could.
 #pragma once
 
 #include <memory>
@@ -9,15 +9,14 @@
 #include <vector>
 
 #include "backend/adasum_trial.h"
-#include "backend/plane_collective.h"
 #include "backend/status_agreement.h"
 
 namespace hvd {
 
 class AdasumNegotiation {
  public:
-  // `names`: of the ranks of the set.
-  AdasumNegotiation(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names);
+  // `group` outlives this.
+  explicit AdasumNegotiation(const DeviceGroup& group) : group_(group) {}
 
   // This rank's GPU is `device`.
   void begin(int device);
@@ -25,7 +24,7 @@ class AdasumNegotiation {
   bool advance(PeerWait& blocked);
 
   bool has_begun() const { return has_begun_; }
-  // Why not; none if they can.
+  // Why they cannot; none if they can.
   const std::optional<std::string>& obstacle() const { return obstacle_; }
   std::unique_ptr<AdasumKernels> take_kernels() { return std::move(kernels_); }
 
@@ -35,10 +34,7 @@ class AdasumNegotiation {
   bool is_tried();
   void end();
 
-  Gpu& gpu_;
-  Backend& host_;
-  const Place place_;
-  const std::vector<std::string> names_;
+  const DeviceGroup& group_;
   bool has_begun_ = false;
   Step step_ = Step::kDone;
   std::string problem_;  // of this rank; empty: none

@@ -90,7 +90,7 @@ AdasumTrial::AdasumTrial(Gpu& gpu, int device, AdasumKernels& kernels, std::size
   const CurrentDevice current(driver_, device);
   copy_in();
   run(kernels, block_->address() + pinned_.size_bytes());
-  copy_out();
+  driver_.copy_out(pinned_.data(), block_->address(), pinned_.size_bytes(), stream_.get());
   done_ = stream_.mark();
   block_->last_use = done_;
 }
@@ -104,8 +104,7 @@ void AdasumTrial::copy_in() {
       to += align_up(sample.size_bytes());
     }
   }
-  driver_.call(driver_.functions().copy_to_device, block_->address(),
-               static_cast<const void*>(pinned_.data()), pinned_.size_bytes(), stream_.get());
+  driver_.copy_in(block_->address(), pinned_.data(), pinned_.size_bytes(), stream_.get());
 }
 
 void AdasumTrial::run(AdasumKernels& kernels, cuda::Address numbers) {
@@ -120,11 +119,6 @@ void AdasumTrial::run(AdasumKernels& kernels, cuda::Address numbers) {
     kernels.sum(parts, weights, kFactor, parts.from + vectors_ * parts.stride_bytes, stream_.get());
     parts.from += align_up(sample.size_bytes());
   }
-}
-
-void AdasumTrial::copy_out() {
-  driver_.call(driver_.functions().copy_to_host, static_cast<void*>(pinned_.data()),
-               block_->address(), pinned_.size_bytes(), stream_.get());
 }
 
 bool AdasumTrial::is_right() const {

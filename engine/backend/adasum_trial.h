@@ -1,6 +1,5 @@
-// A trial of Adasum's kernels on one GPU: known numbers, as if of several ranks, whose result has
-// to be the CPU's. A GPU or driver that does not do what is expected of it costs speed then, not
-// results.
+// A trial of Adasum's kernels on one GPU: known numbers, as if of several ranks, must give the
+// CPU's result. So a GPU or a driver that is wrong costs speed, not results.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +21,6 @@ class AdasumTrial {
  private:
   void copy_in();
   void run(AdasumKernels& kernels, cuda::Address numbers);
-  void copy_out();
 
   const CudaDriver& driver_;
   const std::size_t vectors_;

@@ -45,7 +45,7 @@ bool DeviceBackend::watch() {
   return is_working;
 }
 
-// What CUDA and NCCL say names no rank.
+// Texts of CUDA and NCCL name no rank.
 void DeviceBackend::run_named(const std::function<void()>& step) {
   try {
     step();

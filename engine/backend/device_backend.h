@@ -1,8 +1,8 @@
-// Hands the buckets of GPU tensors of a process set to DeviceBuckets, which is made for the first
-// one; those of host tensors, and meetings, to the backend underneath.
+// Gives the buckets of GPU tensors of a process set to DeviceBuckets, which is made for the first
+// of them. Gives buckets of host tensors, and barriers, to the backend underneath.
 //
-// What a process set has on GPUs ends with leave() (all ranks together, with a deadline) or abort()
-// (a rank is lost), which ends calls that wait on the GPU.
+// The set's objects on GPUs end with leave() (all ranks together, with a deadline) or abort() (a
+// rank is lost), which ends calls that wait on the GPU.
 #pragma once
 
 #include <functional>
@@ -19,11 +19,11 @@ namespace hvd {
 
 class DeviceBackend final : public Backend {
  public:
-  // `hosts`: where the ranks of the set are; `names`: of them.
+  // `hosts`: where the ranks of the set are; `names`: of the ranks.
   DeviceBackend(std::unique_ptr<Backend> host, DevicePlane plane, Place place, HostMap hosts,
                 std::vector<std::string> names, DeviceBuckets::Say say);
 
-  // Throws Error(kSystem) where a GPU is needed, for a rank that is absent, and there is none.
+  // Throws Error(kSystem) where this rank is absent and has no GPU.
   void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) override;
   void begin_barrier() override;
   bool advance(PeerWait& blocked) override;

@@ -12,9 +12,9 @@ namespace {
 
 constexpr Nanoseconds kShortestPause = std::chrono::microseconds(2);
 constexpr Nanoseconds kLongestPause = std::chrono::microseconds(200);
-// For what is under way when this rank leaves; for the others to leave, too.
-constexpr Nanoseconds kWorkPatience = std::chrono::seconds(5);
-constexpr Nanoseconds kLeavePatience = std::chrono::seconds(1);
+// How long a rank that leaves waits for its work, and for the other ranks to leave.
+constexpr Nanoseconds kWorkLimit = std::chrono::seconds(5);
+constexpr Nanoseconds kLeaveLimit = std::chrono::seconds(1);
 constexpr auto kLook = std::chrono::microseconds(100);
 // Asking costs about a microsecond.
 constexpr Nanoseconds kWatchInterval = std::chrono::microseconds(100);
@@ -26,15 +26,14 @@ DeviceBuckets::DeviceBuckets(std::shared_ptr<Gpu> gpu, const DeviceConfig& confi
                              const std::vector<std::string>& names, Say say)
     : gpu_(std::move(gpu)),
       config_(config),
-      host_(host),
-      place_(place),
+      group_{.gpu = *gpu_, .host = host, .place = place, .names = names},
       say_(std::move(say)),
-      meeting_(*gpu_, config_, host_, place, names),
-      ipc_negotiation_(*gpu_, host_, place, names),
-      adasum_negotiation_(*gpu_, host_, place, names),
-      levels_negotiation_(*gpu_, host_, place, hosts, names, config.timeout_s),
+      negotiation_(group_, config_),
+      ipc_negotiation_(group_),
+      adasum_negotiation_(group_),
+      levels_negotiation_(group_, hosts, config.timeout_s),
       launch_(*gpu_, place),
-      staging_(*gpu_, host_, place) {}
+      staging_(*gpu_, host, place) {}
 
 DeviceBuckets::~DeviceBuckets() { abort(); }
 
@@ -44,11 +43,11 @@ void DeviceBuckets::begin(Kind kind, std::span<const Work> works, const Allreduc
   cut_ = cut;
   bucket_ = works;
   device_ = device_of(works);
-  if (has_met_) {
+  if (is_negotiated_) {
     begin_bucket();
   } else {
-    phase_ = Phase::kMeeting;
-    meeting_.begin(device_);
+    phase_ = Phase::kNegotiating;
+    negotiation_.begin(device_);
   }
 }
 
@@ -67,8 +66,8 @@ bool DeviceBuckets::advance(PeerWait& blocked) {
 // True when the phase is over; the next one has begun.
 bool DeviceBuckets::step(PeerWait& blocked) {
   switch (phase_) {
-    case Phase::kMeeting:
-      if (!meeting_.advance(blocked)) return false;
+    case Phase::kNegotiating:
+      if (!negotiation_.advance(blocked)) return false;
       end_negotiation();
       return true;
     case Phase::kOpening:
@@ -113,23 +112,23 @@ int DeviceBuckets::device_of(std::span<const Work> works) const {
 }
 
 void DeviceBuckets::end_negotiation() {
-  has_met_ = true;
-  channels_ = meeting_.take_channels();
+  is_negotiated_ = true;
+  channels_ = negotiation_.take_channels();
   if (may_share()) {
     phase_ = Phase::kOpening;
     ipc_negotiation_.begin(device_, config_.ipc_pass_bytes);
     return;
   }
-  say_way();
+  report_route();
   begin_bucket();
 }
 
 // The same on all ranks.
 bool DeviceBuckets::may_share() const {
-  if (!meeting_.obstacle() || !config_.is_one_host || place_.size == 1) return false;
-  if (static_cast<std::size_t>(place_.size) > kMostSources) return false;
+  if (!negotiation_.obstacle() || !config_.is_one_host || group_.place.size == 1) return false;
+  if (static_cast<std::size_t>(group_.place.size) > kMostSources) return false;
   for (int kind = 0; kind < kKindCount; ++kind) {
-    const DeviceRoute route = common_route(meeting_.cards(), static_cast<Kind>(kind));
+    const DeviceRoute route = common_route(negotiation_.capabilities(), static_cast<Kind>(kind));
     if (route == DeviceRoute::kAny) return true;
   }
   return false;
@@ -137,31 +136,32 @@ bool DeviceBuckets::may_share() const {
 
 void DeviceBuckets::end_opening() {
   if (!ipc_negotiation_.obstacle()) {
-    ipc_ = std::make_unique<DeviceIpc>(*gpu_, host_, place_, ipc_negotiation_.take_peers());
+    ipc_ = std::make_unique<DeviceIpc>(*gpu_, group_.host, group_.place,
+                                       ipc_negotiation_.take_peers());
   }
-  say_way();
+  report_route();
   begin_bucket();
 }
 
-void DeviceBuckets::say_way() const {
-  if (place_.rank != 0) return;
-  for (const std::string& text : meeting_.warnings()) say_(text);
-  if (!meeting_.obstacle()) return;
-  std::string text = *meeting_.obstacle();
+void DeviceBuckets::report_route() const {
+  if (group_.place.rank != 0) return;
+  for (const std::string& text : negotiation_.warnings()) say_(text);
+  if (!negotiation_.obstacle()) return;
+  std::string text = *negotiation_.obstacle();
   if (ipc_negotiation_.obstacle()) text += "; nor over CUDA IPC: " + *ipc_negotiation_.obstacle();
-  const char* const way = ipc_ != nullptr ? "GPU tensors travel over CUDA IPC: "
-                                          : "GPU tensors travel through host memory: ";
-  say_(way + text);
+  const char* const route = ipc_ != nullptr ? "GPU tensors travel over CUDA IPC: "
+                                            : "GPU tensors travel through host memory: ";
+  say_(route + text);
 }
 
 void DeviceBuckets::begin_bucket() {
   launched_works_.clear();
   shared_works_.clear();
   staged_works_.clear();
-  const DeviceRoute route = common_route(meeting_.cards(), kind_);
+  const DeviceRoute route = common_route(negotiation_.capabilities(), kind_);
   if (route == DeviceRoute::kNccl && channels_.empty()) {
     throw Error(ErrorCode::kSystem, "GPU tensors are to travel over NCCL, which cannot be: " +
-                                        meeting_.obstacle().value_or("it is turned off"));
+                                        negotiation_.obstacle().value_or("it is turned off"));
   }
   const bool has_nccl = route != DeviceRoute::kHost && !channels_.empty();
   if (has_nccl && is_adasum(bucket_) && !adasum_negotiation_.has_begun()) {
@@ -177,25 +177,25 @@ void DeviceBuckets::begin_bucket() {
       (has_ipc && ipc_runs(*work.request) ? shared_works_ : staged_works_).push_back(work);
     }
   }
-  if (has_nccl || has_ipc) say_adasum();
+  if (has_nccl || has_ipc) report_adasum();
   if (launched_works_.empty()) return begin_sharing();
   begin_launch();
 }
 
 bool DeviceBuckets::is_for_nccl(const Request& request) const {
   if (request.op == ReduceOp::kAdasum) return adasum_ != nullptr;
-  return nccl_runs(request, place_.size);
+  return nccl_runs(request, group_.place.size);
 }
 
 void DeviceBuckets::end_adasum_negotiation() {
   if (adasum_negotiation_.obstacle()) return;
-  adasum_ = std::make_unique<NcclAdasum>(*gpu_, place_, adasum_negotiation_.take_kernels());
+  adasum_ = std::make_unique<NcclAdasum>(*gpu_, group_.place, adasum_negotiation_.take_kernels());
 }
 
-// Once, since elsewhere in this set GPU tensors do not leave the GPUs.
-void DeviceBuckets::say_adasum() {
-  if (has_said_adasum_ || place_.rank != 0 || !is_adasum(staged_works_)) return;
-  has_said_adasum_ = true;
+// Reports once that Adasum leaves the GPUs, where other collectives of this set do not.
+void DeviceBuckets::report_adasum() {
+  if (has_reported_adasum_ || group_.place.rank != 0 || !is_adasum(staged_works_)) return;
+  has_reported_adasum_ = true;
   std::string text = "Adasum of GPU tensors goes through host memory: the CPU combines them";
   if (adasum_negotiation_.obstacle()) text += "; " + *adasum_negotiation_.obstacle();
   say_(text);
@@ -207,7 +207,7 @@ void DeviceBuckets::begin_launch() {
     phase_ = Phase::kLaunching;
     return;
   }
-  if (!is_hierarchical(meeting_.cards(), kind_)) return launch(nullptr);
+  if (!is_hierarchical(negotiation_.capabilities(), kind_)) return launch(nullptr);
   if (levels_negotiation_.has_begun()) return launch(levels_negotiation_.levels());
   levels_negotiation_.begin(channels_);
   phase_ = Phase::kLevels;
@@ -215,7 +215,7 @@ void DeviceBuckets::begin_launch() {
 
 void DeviceBuckets::end_levels_negotiation() {
   const std::optional<std::string>& obstacle = levels_negotiation_.obstacle();
-  if (!obstacle || place_.rank != 0) return;
+  if (!obstacle || group_.place.rank != 0) return;
   say_("Hierarchical collectives on GPUs are those of all ranks at once: " + *obstacle);
 }
 
@@ -247,7 +247,7 @@ void DeviceBuckets::leave_event(std::span<const Work> works, const CudaEventPtr&
 }
 
 Nanoseconds DeviceBuckets::pause() const {
-  if (polled_since_ns_ == 0) return host_.pause();
+  if (polled_since_ns_ == 0) return group_.host.pause();
   return std::clamp(Nanoseconds((now_ns() - polled_since_ns_) / 8), kShortestPause, kLongestPause);
 }
 
@@ -262,14 +262,14 @@ bool DeviceBuckets::watch() {
 }
 
 void DeviceBuckets::leave() {
-  const std::int64_t deadline_ns = now_ns() + kWorkPatience.count();
+  const std::int64_t deadline_ns = now_ns() + kWorkLimit.count();
   try {
     while (watch() && now_ns() < deadline_ns) std::this_thread::sleep_for(kLook);
     if (!unfinished_.empty()) return abort();
   } catch (const Error&) {
     return abort();
   }
-  leave_channels(channels_, kLeavePatience);
+  leave_channels(channels_, kLeaveLimit);
   if (ipc_ != nullptr) ipc_->close();
 }
 

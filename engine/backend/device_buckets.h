@@ -1,9 +1,9 @@
 // Runs the buckets of GPU tensors of a process set: over NCCL, through GPU memory that ranks of a
 // host share, or through host memory.
 //
-// A bucket is complete here when all its work is in the streams of its GPU: whoever wants the
-// result waits for the event that is left with its flight. Which way is taken is decided once, by
-// all ranks together, when the first bucket comes.
+// A bucket is complete here when all its work is in the streams of its GPU. Its result is there
+// after the event that is added to the stream dependency of each tensor. All ranks together choose
+// the route once, when the first bucket comes.
 #pragma once
 
 #include <functional>
@@ -25,18 +25,18 @@ namespace hvd {
 
 class DeviceBuckets {
  public:
-  // Something that people should know; said by one rank.
+  // Logs a text for the user; one rank does it.
   using Say = std::function<void(const std::string& text)>;
 
-  // `host`: what carries host tensors of the set, between whose own buckets those here run;
-  // `hosts`: where its ranks are; `names`: of them.
+  // `host`: the backend for host tensors of the set; buckets here run between its own. `hosts`:
+  // where the ranks are; `names`: of the ranks.
   DeviceBuckets(std::shared_ptr<Gpu> gpu, const DeviceConfig& config, Backend& host, Place place,
                 const HostMap& hosts, const std::vector<std::string>& names, Say say);
   ~DeviceBuckets();
   DeviceBuckets(const DeviceBuckets&) = delete;
   DeviceBuckets& operator=(const DeviceBuckets&) = delete;
 
-  // As those of Backend.
+  // As the methods of Backend.
   void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut);
   bool advance(PeerWait& blocked);
   Nanoseconds pause() const;
@@ -45,14 +45,23 @@ class DeviceBuckets {
   void abort();
 
  private:
-  enum class Phase { kMeeting, kOpening, kAdasum, kLevels, kLaunching, kSharing, kStaging, kDone };
+  enum class Phase {
+    kNegotiating,
+    kOpening,
+    kAdasum,
+    kLevels,
+    kLaunching,
+    kSharing,
+    kStaging,
+    kDone
+  };
 
   int device_of(std::span<const Work> works) const;
   bool step(PeerWait& blocked);
   void end_negotiation();
   bool may_share() const;
   void end_opening();
-  void say_way() const;
+  void report_route() const;
   void begin_bucket();
   void end_adasum_negotiation();
   bool is_for_nccl(const Request& request) const;
@@ -60,28 +69,27 @@ class DeviceBuckets {
   void end_levels_negotiation();
   void launch(const NcclLevels* levels);
   DeviceChannel& next_channel() { return *channels_[launches_++ % channels_.size()]; }
-  void say_adasum();
+  void report_adasum();
   void begin_sharing();
   void begin_staging();
   void leave_event(std::span<const Work> works, const CudaEventPtr& event);
 
   const std::shared_ptr<Gpu> gpu_;
   const DeviceConfig config_;
-  Backend& host_;
-  const Place place_;
+  const DeviceGroup group_;
   const Say say_;
-  DeviceNegotiation meeting_;
-  bool has_met_ = false;
+  DeviceNegotiation negotiation_;
+  bool is_negotiated_ = false;
   IpcNegotiation ipc_negotiation_;
   AdasumNegotiation adasum_negotiation_;
-  std::unique_ptr<NcclAdasum> adasum_;  // none before it is wanted, or where it cannot be
+  std::unique_ptr<NcclAdasum> adasum_;  // null before it is wanted, and where it cannot be used
   LevelsNegotiation levels_negotiation_;
   NcclLaunch launch_;
   DeviceStaging staging_;
   DeviceChannels channels_;  // none without NCCL
   std::size_t launches_ = 0;
-  bool has_said_adasum_ = false;
-  std::unique_ptr<DeviceIpc> ipc_;  // none with NCCL, or where it cannot be
+  bool has_reported_adasum_ = false;
+  std::unique_ptr<DeviceIpc> ipc_;  // null with NCCL, and where it cannot be used
   Phase phase_ = Phase::kDone;
   Kind kind_ = Kind::kAllreduce;
   AllreduceCut cut_;
@@ -92,7 +100,7 @@ class DeviceBuckets {
   std::vector<Work> staged_works_;
   std::vector<CudaEventPtr> unfinished_;  // of complete buckets
   std::int64_t watched_ns_ = 0;
-  std::int64_t polled_since_ns_ = 0;  // 0: what is awaited is the host's
+  std::int64_t polled_since_ns_ = 0;  // 0: it waits for the host backend
 };
 
 }  // namespace hvd

@@ -23,7 +23,7 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-// NCCL 23203 is 2.32; all of these talk to their like only.
+// NCCL 23203 is 2.32. Only equal releases can talk to each other.
 int release_of(std::int32_t version) { return version / 100; }
 
 }  // namespace
@@ -37,81 +37,82 @@ DeviceCapabilities capabilities_of(const Gpu& gpu, const DeviceConfig& config, i
           .problem = gpu.nccl_problem()};
 }
 
-std::vector<std::byte> write_capabilities(const DeviceCapabilities& card) {
+std::vector<std::byte> write_capabilities(const DeviceCapabilities& capabilities) {
   std::vector<std::byte> bytes;
   const auto put = [&](const auto& value) {
     const auto raw = std::as_bytes(std::span(&value, 1));
     bytes.insert(bytes.end(), raw.begin(), raw.end());
   };
-  put(card.nccl_version);
-  put(card.streams);
-  put(card.routes);
-  put(card.is_hierarchical);
-  put(card.uuid.bytes);
+  put(capabilities.nccl_version);
+  put(capabilities.streams);
+  put(capabilities.routes);
+  put(capabilities.is_hierarchical);
+  put(capabilities.uuid.bytes);
   char problem[kProblemBytes] = {};
-  copy_text(problem, card.problem);
+  copy_text(problem, capabilities.problem);
   put(problem);
   return bytes;
 }
 
 DeviceCapabilities read_capabilities(std::span<const std::byte> bytes) {
-  WireReader reader("device card", bytes);
-  DeviceCapabilities card;
-  card.nccl_version = reader.get<std::int32_t>("nccl_version", 0, kMostVersion);
-  card.streams = reader.get<std::int32_t>("streams", 1, kMostStreams);
-  for (DeviceRoute& route : card.routes) route = reader.get_enum<DeviceRoute>("routes", kRoutes);
-  for (bool& is : card.is_hierarchical) is = reader.get_flag("is_hierarchical");
-  for (auto& byte : card.uuid.bytes) byte = reader.get<std::uint8_t>("uuid");
-  card.problem = reader.get_cells("problem", kProblemBytes);
+  WireReader reader("capabilities", bytes);
+  DeviceCapabilities capabilities;
+  capabilities.nccl_version = reader.get<std::int32_t>("nccl_version", 0, kMostVersion);
+  capabilities.streams = reader.get<std::int32_t>("streams", 1, kMostStreams);
+  for (DeviceRoute& route : capabilities.routes)
+    route = reader.get_enum<DeviceRoute>("routes", kRoutes);
+  for (bool& is : capabilities.is_hierarchical) is = reader.get_flag("is_hierarchical");
+  for (auto& byte : capabilities.uuid.bytes) byte = reader.get<std::uint8_t>("uuid");
+  capabilities.problem = reader.get_cells("problem", kProblemBytes);
   reader.end();
-  return card;
+  return capabilities;
 }
 
-std::vector<std::string> shared_gpus(std::span<const DeviceCapabilities> cards,
+std::vector<std::string> shared_gpus(std::span<const DeviceCapabilities> ranks,
                                      std::span<const std::string> names) {
   std::map<std::array<unsigned char, 16>, std::vector<std::string>> users;
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    users[cards[rank].uuid.bytes].push_back(names[rank]);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    users[ranks[rank].uuid.bytes].push_back(names[rank]);
   }
   std::vector<std::string> texts;
-  for (const auto& [_, ranks] : users) {
-    if (ranks.size() > 1) texts.push_back(joined(ranks) + " share one GPU");
+  for (const auto& [_, sharers] : users) {
+    if (sharers.size() > 1) texts.push_back(joined(sharers) + " share one GPU");
   }
   return texts;
 }
 
-std::optional<std::string> nccl_obstacle(std::span<const DeviceCapabilities> cards,
+std::optional<std::string> nccl_obstacle(std::span<const DeviceCapabilities> ranks,
                                          std::span<const std::string> names) {
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    if (cards[rank].nccl_version == 0) return names[rank] + ": " + cards[rank].problem;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].nccl_version == 0) return names[rank] + ": " + ranks[rank].problem;
   }
-  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
-    if (release_of(cards[rank].nccl_version) == release_of(cards[0].nccl_version)) continue;
-    return names[rank] + " has NCCL " + std::to_string(cards[rank].nccl_version) + ", " + names[0] +
-           " has " + std::to_string(cards[0].nccl_version);
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (release_of(ranks[rank].nccl_version) == release_of(ranks[0].nccl_version)) continue;
+    return names[rank] + " has NCCL " + std::to_string(ranks[rank].nccl_version) + ", " + names[0] +
+           " has " + std::to_string(ranks[0].nccl_version);
   }
-  const std::vector<std::string> shared = shared_gpus(cards, names);
+  const std::vector<std::string> shared = shared_gpus(ranks, names);
   if (!shared.empty()) return shared.front() + ", which NCCL refuses";
   return std::nullopt;
 }
 
-DeviceRoute common_route(std::span<const DeviceCapabilities> cards, Kind kind) {
+DeviceRoute common_route(std::span<const DeviceCapabilities> ranks, Kind kind) {
   DeviceRoute common = DeviceRoute::kAny;
-  for (const DeviceCapabilities& card : cards) {
-    common = std::max(common, card.routes[static_cast<std::size_t>(kind)]);
+  for (const DeviceCapabilities& each : ranks) {
+    common = std::max(common, each.routes[static_cast<std::size_t>(kind)]);
   }
   return common;
 }
 
-bool is_hierarchical(std::span<const DeviceCapabilities> cards, Kind kind) {
-  return std::ranges::all_of(cards, [kind](const DeviceCapabilities& card) {
-    return card.is_hierarchical[static_cast<std::size_t>(kind)];
+bool is_hierarchical(std::span<const DeviceCapabilities> ranks, Kind kind) {
+  return std::ranges::all_of(ranks, [kind](const DeviceCapabilities& capabilities) {
+    return capabilities.is_hierarchical[static_cast<std::size_t>(kind)];
   });
 }
 
-int common_streams(std::span<const DeviceCapabilities> cards) {
-  int least = cards.front().streams;
-  for (const DeviceCapabilities& card : cards) least = std::min(least, card.streams);
+int common_streams(std::span<const DeviceCapabilities> ranks) {
+  int least = ranks.front().streams;
+  for (const DeviceCapabilities& each : ranks) least = std::min(least, each.streams);
   return std::max(1, least);
 }
 

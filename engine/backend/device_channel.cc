@@ -18,12 +18,12 @@ void for_each_communicator(const DeviceChannels& channels, Use&& use) {
   }
 }
 
-// For what lies in a stream behind calls that were aborted, such as a kernel on their results.
-constexpr Nanoseconds kDrainPatience = std::chrono::seconds(1);
+// For work in a stream behind calls that were aborted, such as a kernel on their results.
+constexpr Nanoseconds kDrainLimit = std::chrono::seconds(1);
 constexpr auto kLook = std::chrono::microseconds(100);
 
 void drain(const DeviceChannels& channels) noexcept {
-  const std::int64_t deadline_ns = now_ns() + kDrainPatience.count();
+  const std::int64_t deadline_ns = now_ns() + kDrainLimit.count();
   try {
     for (const auto& channel : channels) {
       const CurrentDevice current(channel->stream.driver(), channel->stream.device());

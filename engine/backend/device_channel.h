@@ -13,8 +13,8 @@ namespace hvd {
 struct DeviceChannel {
   CudaStream stream;
   std::unique_ptr<NcclCommunicator> communicator;  // of all ranks of the set
-  // Of the two levels, made when they are first wanted: the ranks of this host, and those that have
-  // this rank's place on theirs.
+  // Of the two levels, made when they are first wanted: the ranks of this host, and the ranks of
+  // all hosts with this rank's local rank.
   std::unique_ptr<NcclCommunicator> local;
   std::unique_ptr<NcclCommunicator> cross;
 
@@ -24,7 +24,7 @@ using DeviceChannels = std::vector<std::unique_ptr<DeviceChannel>>;
 
 // Throws Error(kSystem) when something on one of them has failed.
 void check_channels(const DeviceChannels& channels);
-// Together with the other ranks, who are given `limit` for each communicator.
+// Together with the other ranks, within `limit` for each communicator.
 void leave_channels(const DeviceChannels& channels, Nanoseconds limit) noexcept;
 // Ends all that runs on them. Afterwards nothing there touches a tensor, unless the program's own
 // streams hold it back for longer than a second.

@@ -9,9 +9,7 @@ namespace hvd {
 
 namespace {
 
-cuda::Address address_of(const std::byte* data) { return reinterpret_cast<cuda::Address>(data); }
-
-// What a pass has of [at, at + size_bytes).
+// The part of [at, at + size_bytes) that is in the pass [begin, end).
 Range part_in(std::size_t begin, std::size_t end, std::size_t at, std::size_t size_bytes) {
   const std::size_t first = std::max(begin, at);
   return {first, std::max(first, std::min(end, at + size_bytes))};
@@ -29,7 +27,7 @@ DeviceIpc::DeviceIpc(Gpu& gpu, Backend& host, Place place, IpcPeers peers)
       in_(gpu_.driver(), device_),
       out_(gpu_.driver(), device_) {}
 
-// What the GPU may still use stays open: the process is about to end, or its GPU is stuck.
+// Memory that the GPU may still use stays open: the process is about to end, or its GPU is stuck.
 DeviceIpc::~DeviceIpc() {
   close();
   if (peers_ != nullptr) IpcMemories::keep(std::move(peers_));
@@ -38,7 +36,7 @@ DeviceIpc::~DeviceIpc() {
 void DeviceIpc::close() noexcept {
   try {
     if (is_idle()) peers_.reset();
-  } catch (const Error&) {  // of the GPU; then nobody knows what it still does
+  } catch (const Error&) {  // of the GPU, which may still be at work
   }
 }
 
@@ -67,23 +65,23 @@ void DeviceIpc::begin(std::span<const Work> works) {
 
 bool DeviceIpc::advance(PeerWait& blocked) {
   while (pass_ < pass_count_) {
-    if (!is_meeting_) {
+    if (!is_in_barrier_) {
       if (!is_idle()) {
         blocked = {.is_polled = true};
         return false;
       }
       host_.begin_barrier();
-      is_meeting_ = true;
+      is_in_barrier_ = true;
     }
     if (!host_.advance(blocked)) return false;
-    is_meeting_ = false;
+    is_in_barrier_ = false;
     take();
     if (++pass_ < pass_count_) fill();
   }
   return true;
 }
 
-// Halves take turns over all buckets.
+// The halves alternate over all buckets.
 DeviceIpc::Pass DeviceIpc::pass() const {
   const Range range = block_of(pass_, half_bytes_, plan_.longest_bytes);
   return {.begin = range.begin,
@@ -101,9 +99,9 @@ void DeviceIpc::fill() {
     if (bytes == 0) continue;
     const cuda::Address to = peers_->own->address() + now.half_at + (part.begin - now.begin);
     if (gift.from != nullptr) {
-      copy(to, address_of(gift.from + (part.begin - gift.at)), bytes, in_);
+      driver.copy(to, cuda::address_of(gift.from + (part.begin - gift.at)), bytes, in_.get());
     } else {
-      driver.call(driver.functions().memset, to, static_cast<unsigned char>(0), bytes, in_.get());
+      driver.clear(to, bytes, in_.get());
     }
   }
   filled_ = in_.mark();
@@ -119,9 +117,9 @@ void DeviceIpc::take() {
     if (taking.giver == IpcTaking::kAll) {
       reduce(taking, offset, part);
     } else {
-      copy(address_of(taking.to + (part.begin - taking.at)),
-           peers_->addresses[static_cast<std::size_t>(taking.giver)] + offset,
-           part.end - part.begin, out_);
+      gpu_.driver().copy(cuda::address_of(taking.to + (part.begin - taking.at)),
+                         peers_->addresses[static_cast<std::size_t>(taking.giver)] + offset,
+                         part.end - part.begin, out_.get());
     }
   }
   taken_ = out_.mark();
@@ -140,17 +138,12 @@ void DeviceIpc::reduce(const IpcTaking& taking, std::size_t offset, Range part) 
   std::vector<cuda::Address> sources = peers_->addresses;
   for (cuda::Address& source : sources) source += offset;
   const std::size_t bytes = part.end - part.begin;
-  const cuda::Address to = address_of(taking.to + (part.begin - taking.at));
+  const cuda::Address to = cuda::address_of(taking.to + (part.begin - taking.at));
   const bool is_near = taking.work->device == device_;
   if (!is_near) blocks_.push_back(gpu_.memory().allocate(device_, bytes));
   const cuda::Address result = is_near ? to : blocks_.back()->address();
   peers_->kernels->launch(call, sources, result, bytes / size_of(spec.dtype), out_.get());
-  if (!is_near) copy(to, result, bytes, out_);
-}
-
-void DeviceIpc::copy(cuda::Address to, cuda::Address from, std::size_t size_bytes,
-                     const CudaStream& stream) {
-  gpu_.driver().call(gpu_.driver().functions().copy_on_device, to, from, size_bytes, stream.get());
+  if (!is_near) gpu_.driver().copy(to, result, bytes, out_.get());
 }
 
 }  // namespace hvd

@@ -1,12 +1,13 @@
-// GPU tensors between ranks of one host, without NCCL: every rank has memory on its GPU that the
-// others see (gpu/ipc_memory.h). Each puts its tensors there and takes what it needs from the
-// others'; sums are made by kernels that read all of them.
+// GPU tensors between ranks of one host, without NCCL. Every rank has memory on its GPU that the
+// other ranks see (gpu/ipc_memory.h). It copies its tensors there and takes what it needs from the
+// others' memory. Kernels that read the memory of all ranks make the sums.
 //
-// A bucket is cut into passes that fill half of the memory. When all ranks have met over the
-// backend of host tensors, the half that they filled is there for all, and the other one, which
-// they have emptied, may be filled again: so one pass is taken while the next is filled. On the GPU
-// nothing waits for another process, and nobody writes another's memory. So who is lost holds up no
-// GPU, and who is late harms nobody; the CPU waits in meetings only, which end when a rank is lost.
+// A bucket is cut into passes that fill half of the memory. Between passes the ranks wait for each
+// other in a barrier of the backend of host tensors. After it all ranks have filled one half, which
+// all may read, and emptied the other half, which may be filled again: one pass is taken while the
+// next is filled. On the GPU nothing waits for another process, and a rank writes its own memory
+// only. So a slow rank or a lost rank blocks no GPU. The CPU waits in barriers only, and these end
+// when a rank is lost.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@
 
 namespace hvd {
 
-// What a rank needs for it; see ipc_negotiation.h.
+// What ipc_negotiation.h prepares for a rank.
 struct IpcPeers {
   std::shared_ptr<IpcMemory> own;
   std::vector<std::unique_ptr<PeerMemory>> others;  // by rank; null: this one
@@ -30,7 +31,7 @@ struct IpcPeers {
 
 class DeviceIpc {
  public:
-  // `host`: what carries host tensors of the set.
+  // `host`: the backend for host tensors of the set.
   DeviceIpc(Gpu& gpu, Backend& host, Place place, IpcPeers peers);
   ~DeviceIpc();
   DeviceIpc(const DeviceIpc&) = delete;
@@ -41,8 +42,8 @@ class DeviceIpc {
   // True when the last copy is in the stream; the event behind it is done().
   bool advance(PeerWait& blocked);
   const CudaEventPtr& done() const { return taken_; }
-  // Closes what is open, if the GPU is not at work with it; otherwise the end of this object is the
-  // next time to try.
+  // Closes the memory of other ranks, if the GPU is not at work with it; otherwise the destructor
+  // tries again.
   void close() noexcept;
 
  private:
@@ -56,7 +57,6 @@ class DeviceIpc {
   void fill();
   void take();
   void reduce(const IpcTaking& taking, std::size_t offset, Range part);
-  void copy(cuda::Address to, cuda::Address from, std::size_t size_bytes, const CudaStream& stream);
   bool is_idle() const;
 
   Gpu& gpu_;
@@ -71,7 +71,7 @@ class DeviceIpc {
   std::size_t pass_ = 0;  // of the bucket
   std::size_t pass_count_ = 0;
   std::size_t passes_before_ = 0;  // of earlier buckets
-  bool is_meeting_ = false;
+  bool is_in_barrier_ = false;
   CudaEventPtr filled_;
   CudaEventPtr taken_;
   std::vector<DeviceBlockPtr> blocks_;  // results for another GPU, until they are there

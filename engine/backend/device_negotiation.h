@@ -1,8 +1,8 @@
-// How the ranks of a process set find their way to NCCL, before their first collective on GPU
-// memory: they show their cards, and connect if nothing speaks against it.
+// What the ranks of a process set do before their first collective on GPU memory: they exchange
+// capabilities, and connect over NCCL if all can.
 //
-// All of it goes over the backend that moves host tensors, so it works wherever that does. What
-// goes wrong on one rank is known to all at the end, and all take the other way.
+// Messages go over the backend that moves host tensors, so this works wherever that works. All
+// ranks learn what has failed on one of them, and all use another way then.
 #pragma once
 
 #include <optional>
@@ -12,26 +12,25 @@
 
 #include "backend/device_capabilities.h"
 #include "backend/device_channel.h"
-#include "backend/host_gather.h"
 #include "backend/nccl_negotiation.h"
 
 namespace hvd {
 
 class DeviceNegotiation {
  public:
-  // `names`: of the ranks of the set.
-  DeviceNegotiation(const Gpu& gpu, const DeviceConfig& config, Backend& host, Place place,
-                    std::vector<std::string> names);
+  // Both outlive this.
+  DeviceNegotiation(const DeviceGroup& group, const DeviceConfig& config)
+      : group_(group), config_(config), connection_(group, config.timeout_s) {}
 
   // This rank's GPU is `device`.
   void begin(int device);
   // True at the end. `blocked`: of the host backend, or to be polled.
   bool advance(PeerWait& blocked);
 
-  const std::vector<DeviceCapabilities>& cards() const { return cards_; }
+  const std::vector<DeviceCapabilities>& capabilities() const { return capabilities_; }
   // Why there is no NCCL; none if there is.
   const std::optional<std::string>& obstacle() const { return obstacle_; }
-  // What the user should hear, once, of who uses which GPU.
+  // Warnings for the user about GPUs that several ranks use.
   std::vector<std::string> warnings() const;
   DeviceChannels take_channels() { return std::move(channels_); }
 
@@ -41,16 +40,13 @@ class DeviceNegotiation {
   void read_all_capabilities();
   void end_connecting();
 
-  const Gpu& gpu_;
+  const DeviceGroup& group_;
   const DeviceConfig& config_;
-  Backend& host_;
-  const Place place_;
-  const std::vector<std::string> names_;
   int device_ = 0;
   Step step_ = Step::kDone;
-  HostGather gather_;
+  HostAllgather exchange_;
   NcclNegotiation connection_;
-  std::vector<DeviceCapabilities> cards_;
+  std::vector<DeviceCapabilities> capabilities_;
   std::optional<std::string> obstacle_;
   DeviceChannels channels_;
 };

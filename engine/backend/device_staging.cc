@@ -119,7 +119,7 @@ bool DeviceStaging::advance(PeerWait& blocked) {
   return true;
 }
 
-// False while what lay there before is still being copied out, and there must be more room.
+// False while the slot is too small and its last pass is still being copied out.
 bool DeviceStaging::fill(std::size_t index) {
   const StagedPass& pass = passes_[index];
   Slot& slot = slot_of(index);
@@ -134,9 +134,8 @@ bool DeviceStaging::fill(std::size_t index) {
   if (slot.drained != nullptr) slot.drained->hold_back(in_->get());
   for (const StagedPart& part : pass.parts) {
     if (part.from_bytes == 0) continue;
-    driver.call(driver.functions().copy_to_host,
-                static_cast<void*>(slot.memory->data() + part.in_at),
-                reinterpret_cast<cuda::Address>(part.from), part.from_bytes, in_->get());
+    driver.copy_out(slot.memory->data() + part.in_at, cuda::address_of(part.from), part.from_bytes,
+                    in_->get());
   }
   slot.filled = in_->mark();
   return true;
@@ -149,7 +148,7 @@ void DeviceStaging::run(StagedPass& pass) {
     works_.push_back(*part.work);
     Work& work = works_.back();
     work.request = &part.request;
-    // In a broadcast every rank has a place for it, as with tensors of the host.
+    // In a broadcast every rank has an input, as with tensors of the host.
     const bool has_in = part.work->in != nullptr;
     work.in = has_in ? memory + part.in_at : nullptr;
     work.out = part.work->out != nullptr ? memory + part.out_at : nullptr;
@@ -164,9 +163,8 @@ void DeviceStaging::drain(const StagedPass& pass) {
   const CurrentDevice current(driver, out_->device());
   for (const StagedPart& part : pass.parts) {
     if (part.to_bytes == 0) continue;
-    driver.call(driver.functions().copy_to_device, reinterpret_cast<cuda::Address>(part.to),
-                static_cast<const void*>(slot.memory->data() + part.out_at), part.to_bytes,
-                out_->get());
+    driver.copy_in(cuda::address_of(part.to), slot.memory->data() + part.out_at, part.to_bytes,
+                   out_->get());
   }
   slot.drained = out_->mark();
 }

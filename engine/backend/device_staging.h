@@ -1,9 +1,9 @@
-// GPU tensors through host memory: copied to pinned memory, run by what carries host tensors,
-// copied back.
+// GPU tensors through host memory: copied to pinned memory, run by the backend for host tensors,
+// and copied back.
 //
-// A bucket is cut into passes of a few MiB, of which three are under way: while one runs, the next
-// is copied in and the one before it out. Between passes the CPU looks whether copies have ended;
-// it waits for none.
+// A bucket is cut into passes of a few MiB. While one runs, the next is copied in and the one
+// before it is copied out. Between passes the CPU checks whether copies have ended. It waits for
+// none.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ class DeviceStaging {
  public:
   static constexpr std::size_t kPassBytes = 8UL << 20;
 
-  // `host`: what carries host tensors of the set.
+  // `host`: the backend for host tensors of the set.
   DeviceStaging(Gpu& gpu, Backend& host, Place place);
 
   // The copies run on `device`.

@@ -4,10 +4,7 @@
 
 namespace hvd {
 
-IpcNegotiation::IpcNegotiation(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names)
-    : gpu_(gpu), host_(host), place_(place), names_(std::move(names)) {}
-
-// In the middle of it the GPU may be at work with what is open.
+// Before the end the GPU may be at work with the memory.
 IpcNegotiation::~IpcNegotiation() {
   if (step_ != Step::kDone) {
     IpcMemories::keep(std::make_shared<IpcPeers>(std::move(peers_)));
@@ -18,8 +15,8 @@ void IpcNegotiation::begin(int device, std::size_t pass_bytes) {
   device_ = device;
   step_ = Step::kShowing;
   run([&] {
-    peers_.own = gpu_.ipc_memories().take(device, 2 * pass_bytes);
-    trial_ = std::make_unique<IpcTrial>(gpu_, device, place_);
+    peers_.own = group_.gpu.ipc_memories().take(device, 2 * pass_bytes);
+    trial_ = std::make_unique<IpcTrial>(group_.gpu, device, group_.place);
     trial_->show(*peers_.own);
   });
 }
@@ -47,8 +44,8 @@ bool IpcNegotiation::advance(PeerWait& blocked) {
       }
       continue;
     }
-    if (!host_.advance(blocked)) return false;
-    obstacle_ = agreement_.obstacle(names_);
+    if (!group_.host.advance(blocked)) return false;
+    obstacle_ = agreement_.obstacle(group_.names);
     if (obstacle_ || step_ == Step::kAgreement) {
       end();
     } else {
@@ -58,7 +55,7 @@ bool IpcNegotiation::advance(PeerWait& blocked) {
   return true;
 }
 
-// Or has a problem, which is the next step as well.
+// True on failure, too: the next step is the same.
 bool IpcNegotiation::is_gpu_done() {
   bool is_done = false;
   run([&] { is_done = !problem_.empty() || trial_->is_done(); });
@@ -68,21 +65,21 @@ bool IpcNegotiation::is_gpu_done() {
 void IpcNegotiation::send_handle() {
   cuda::IpcHandle handle{};
   if (problem_.empty()) handle = peers_.own->handle();
-  agreement_.send(host_, problem_, place_.size, std::as_bytes(std::span(&handle, 1)));
+  agreement_.send(group_.host, problem_, group_.place.size, std::as_bytes(std::span(&handle, 1)));
   step_ = Step::kHandles;
 }
 
 void IpcNegotiation::open_all() {
   step_ = Step::kTrying;
   run([&] {
-    for (int rank = 0; rank < place_.size; ++rank) {
-      const auto handle = read_as<cuda::IpcHandle>(agreement_.shown_by(rank));
-      const bool is_own = rank == place_.rank;
+    for (int rank = 0; rank < group_.place.size; ++rank) {
+      const auto handle = read_as<cuda::IpcHandle>(agreement_.added_by(rank));
+      const bool is_own = rank == group_.place.rank;
       peers_.others.push_back(
-          is_own ? nullptr : std::make_unique<PeerMemory>(gpu_.driver(), device_, handle));
+          is_own ? nullptr : std::make_unique<PeerMemory>(group_.gpu.driver(), device_, handle));
       peers_.addresses.push_back(is_own ? peers_.own->address() : peers_.others.back()->address());
     }
-    peers_.kernels = std::make_unique<ReductionKernels>(gpu_.driver(), device_);
+    peers_.kernels = std::make_unique<ReductionKernels>(group_.gpu.driver(), device_);
     trial_->take(peers_);
   });
 }
@@ -91,11 +88,11 @@ void IpcNegotiation::send_status() {
   if (problem_.empty() && !trial_->is_right()) {
     problem_ = "this GPU does not read what other processes have written";
   }
-  agreement_.send(host_, problem_, place_.size);
+  agreement_.send(group_.host, problem_, group_.place.size);
   step_ = Step::kAgreement;
 }
 
-// After a failure nobody knows what the GPU still does with what is open.
+// After a failure the GPU may still be at work with the memory.
 void IpcNegotiation::end() {
   step_ = Step::kDone;
   trial_.reset();

@@ -1,8 +1,6 @@
-// How the ranks of a host find their way to each other's GPU memory, where they have no NCCL: they
-// export some of their own, open the others', try it, and hear whether all could.
-//
-// Like the meeting for NCCL it goes over the backend that moves host tensors, and what goes wrong
-// on one rank is known to all at the end.
+// How the ranks of a host open each other's GPU memory, where they have no NCCL: each exports
+// memory of its own, opens that of the others and tries it. Then all agree on whether all could.
+// All ranks learn what has failed on one of them.
 #pragma once
 
 #include <functional>
@@ -20,8 +18,8 @@ namespace hvd {
 
 class IpcNegotiation {
  public:
-  // `names`: of the ranks of the set, all of this host.
-  IpcNegotiation(Gpu& gpu, Backend& host, Place place, std::vector<std::string> names);
+  // `group`, all of this host, outlives this.
+  explicit IpcNegotiation(const DeviceGroup& group) : group_(group) {}
   ~IpcNegotiation();
   IpcNegotiation(const IpcNegotiation&) = delete;
   IpcNegotiation& operator=(const IpcNegotiation&) = delete;
@@ -31,7 +29,7 @@ class IpcNegotiation {
   // True at the end. `blocked`: of the host backend, or to be polled.
   bool advance(PeerWait& blocked);
 
-  // Why it cannot be; none if it can.
+  // Why it cannot be used; none if it can.
   const std::optional<std::string>& obstacle() const { return obstacle_; }
   IpcPeers take_peers() { return std::move(peers_); }
 
@@ -43,13 +41,10 @@ class IpcNegotiation {
   void open_all();
   void send_status();
   void end();
-  // What it throws becomes this rank's problem.
+  // An error that `step` throws becomes this rank's problem.
   void run(const std::function<void()>& step);
 
-  Gpu& gpu_;
-  Backend& host_;
-  const Place place_;
-  const std::vector<std::string> names_;
+  const DeviceGroup& group_;
   int device_ = 0;
   Step step_ = Step::kDone;
   StatusAgreement agreement_;

@@ -111,21 +111,18 @@ void IpcTrial::show(const IpcMemory& own) {
   std::memcpy(pinned_.data(), numbers.data(), numbers.size());
   const CudaDriver& driver = gpu_.driver();
   const CurrentDevice current(driver, stream_.device());
-  driver.call(driver.functions().copy_to_device, own.address(),
-              static_cast<const void*>(pinned_.data()), numbers.size(), stream_.get());
+  driver.copy_in(own.address(), pinned_.data(), numbers.size(), stream_.get());
   event_ = stream_.mark();
 }
 
 void IpcTrial::take(const IpcPeers& peers) {
   const CudaDriver& driver = gpu_.driver();
-  const CudaFunctions& functions = driver.functions();
   const CurrentDevice current(driver, stream_.device());
   const std::size_t bytes = result_bytes(place_.size);
-  driver.call(functions.memset, block_->address(), static_cast<unsigned char>(0), bytes,
-              stream_.get());
+  driver.clear(block_->address(), bytes, stream_.get());
   cuda::Address to = block_->address();
   for (const cuda::Address from : peers.addresses) {
-    driver.call(functions.copy_on_device, to, from, kNumbers, stream_.get());
+    driver.copy(to, from, kNumbers, stream_.get());
     to += kNumbers;
   }
   for (const ReduceOp op : kOps) {
@@ -135,8 +132,7 @@ void IpcTrial::take(const IpcPeers& peers) {
       for (cuda::Address& source : sources) source += kArea;
     }
   }
-  driver.call(functions.copy_to_host, static_cast<void*>(pinned_.data()), block_->address(), bytes,
-              stream_.get());
+  driver.copy_out(pinned_.data(), block_->address(), bytes, stream_.get());
   event_ = stream_.mark();
   block_->last_use = event_;
 }

@@ -1,6 +1,6 @@
-// A trial of what ranks would exchange over: before any tensor goes that way, each rank copies and
-// reduces known numbers out of all ranks' memory, and compares with what the CPU makes of them. A
-// GPU or driver that does not do what is expected of it costs speed then, not results.
+// A trial of CUDA IPC before any tensor is exchanged: each rank copies and reduces known numbers
+// out of all ranks' memory, and compares the results with the CPU's. So a GPU or a driver that is
+// wrong costs speed, not results.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace hvd {
 
 // The known numbers of a rank, of every dtype.
 std::vector<std::byte> trial_numbers(int rank);
-// What a rank has to have at the end: all ranks' numbers, and their reductions.
+// The expected results of a rank: all ranks' numbers, and their reductions.
 std::vector<std::byte> trial_results(int size);
 
 class IpcTrial {

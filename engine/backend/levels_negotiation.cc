@@ -16,11 +16,6 @@ bool has_one_level(const HostMap& hosts) {
   return hosts.host_count() == 1 || static_cast<int>(hosts.rank_count()) == hosts.host_count();
 }
 
-LevelsNegotiation::LevelsNegotiation(const Gpu& gpu, Backend& host, Place place,
-                                     const HostMap& hosts, std::vector<std::string> names,
-                                     double timeout_s)
-    : levels_(hosts, place.rank), connection_(gpu, host, place, std::move(names), timeout_s) {}
-
 void LevelsNegotiation::begin(const DeviceChannels& channels) {
   has_begun_ = true;
   channels_ = &channels;
@@ -29,12 +24,12 @@ void LevelsNegotiation::begin(const DeviceChannels& channels) {
   if (obstacle_ || has_one_level(hosts)) return;
   const auto own_host = static_cast<std::size_t>(hosts.own);
   const auto local_rank = static_cast<std::size_t>(levels_.local().rank);
-  std::vector<NcclSeat> seats;
+  std::vector<NcclMembership> memberships;
   for (std::size_t i = 0; i < channels.size(); ++i) {
-    seats.push_back({.giver = hosts.hosts[own_host].front(), .place = levels_.local()});
-    seats.push_back({.giver = hosts.hosts.front()[local_rank], .place = levels_.cross()});
+    memberships.push_back({.id_giver = hosts.hosts[own_host].front(), .place = levels_.local()});
+    memberships.push_back({.id_giver = hosts.hosts.front()[local_rank], .place = levels_.cross()});
   }
-  connection_.begin(channels.front()->stream.device(), std::move(seats));
+  connection_.begin(channels.front()->stream.device(), std::move(memberships));
   is_connecting_ = true;
 }
 

@@ -1,4 +1,4 @@
-// How the ranks of a process set come to its two levels over NCCL, when these are first wanted.
+// How the ranks of a process set connect for two levels over NCCL, when these are first wanted.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,16 @@
 
 namespace hvd {
 
-// Why a set has no two levels though it is on several hosts; none if it has, or needs none.
+// Why a set on several hosts cannot have two levels; none if it can, or needs none.
 std::optional<std::string> levels_obstacle(const HostMap& hosts);
-// On one host, or with one rank on each, one level is all there is.
+// True on one host, or with one rank on each.
 bool has_one_level(const HostMap& hosts);
 
 class LevelsNegotiation {
  public:
-  // `names`: of the ranks of the set; `timeout_s`: for NCCL to connect.
-  LevelsNegotiation(const Gpu& gpu, Backend& host, Place place, const HostMap& hosts,
-                    std::vector<std::string> names, double timeout_s);
+  // `group` outlives this; `timeout_s`: for NCCL to connect.
+  LevelsNegotiation(const DeviceGroup& group, const HostMap& hosts, double timeout_s)
+      : levels_(hosts, group.place.rank), connection_(group, timeout_s) {}
 
   // Gives each channel its two communicators.
   void begin(const DeviceChannels& channels);
@@ -28,9 +28,9 @@ class LevelsNegotiation {
   bool advance(PeerWait& blocked);
 
   bool has_begun() const { return has_begun_; }
-  // Null where there are none.
+  // Null where the set has one level.
   const NcclLevels* levels() const { return are_connected_ ? &levels_ : nullptr; }
-  // Why there are none, if that is worth a word.
+  // Why there are none, if the user should know.
   const std::optional<std::string>& obstacle() const { return obstacle_; }
 
  private:

@@ -9,8 +9,6 @@ namespace hvd {
 
 namespace {
 
-cuda::Address address_of(const std::byte* data) { return reinterpret_cast<cuda::Address>(data); }
-
 std::byte* pointer_to(cuda::Address address) { return reinterpret_cast<std::byte*>(address); }
 
 std::size_t bytes_of(RowRange share, Dtype dtype) {
@@ -70,14 +68,16 @@ void NcclAdasum::end(const CudaEventPtr& done) {
 }
 
 void NcclAdasum::exchange_shares() {
-  NcclGroup group(*channel_->communicator);
+  const NcclCommunicator& nccl = *channel_->communicator;
+  NcclGroup group(nccl);
   for (const Tensor& tensor : tensors_) {
     const Dtype dtype = tensor.parts.dtype;
     cuda::Address to = tensor.parts.from;
     for (int peer = 0; peer < place_.size; ++peer, to += tensor.parts.stride_bytes) {
       const RowRange theirs = share_of(tensor, peer);
-      send(tensor.call->in + offset_of(theirs, dtype), bytes_of(theirs, dtype), peer);
-      receive(pointer_to(to), bytes_of(tensor.own, dtype), peer);
+      nccl.send(tensor.call->in + offset_of(theirs, dtype), bytes_of(theirs, dtype), peer,
+                stream());
+      nccl.receive(pointer_to(to), bytes_of(tensor.own, dtype), peer, stream());
     }
   }
   group.close();
@@ -92,23 +92,23 @@ void NcclAdasum::add_up_dots() {
   }
   const NcclCommunicator& nccl = *channel_->communicator;
   NcclGroup group(nccl);
-  nccl.call(nccl.functions().all_reduce, pointer_to(grams_), pointer_to(grams_),
-            tensors_.size() * entries, nccl::DataType::kFloat64, nccl::RedOp::kSum, nccl.get(),
-            stream());
+  nccl.start(stream(), nccl.functions().all_reduce, pointer_to(grams_), pointer_to(grams_),
+             tensors_.size() * entries, nccl::DataType::kFloat64, nccl::RedOp::kSum);
   group.close();
 }
 
 void NcclAdasum::share_results() {
   sum_own_shares();
-  NcclGroup group(*channel_->communicator);
+  const NcclCommunicator& nccl = *channel_->communicator;
+  NcclGroup group(nccl);
   for (const Tensor& tensor : tensors_) {
     const Dtype dtype = tensor.parts.dtype;
     std::byte* const out = tensor.call->out;
     for (int peer = 0; peer < place_.size; ++peer) {
       if (peer == place_.rank) continue;
       const RowRange theirs = share_of(tensor, peer);
-      send(out + offset_of(tensor.own, dtype), bytes_of(tensor.own, dtype), peer);
-      receive(out + offset_of(theirs, dtype), bytes_of(theirs, dtype), peer);
+      nccl.send(out + offset_of(tensor.own, dtype), bytes_of(tensor.own, dtype), peer, stream());
+      nccl.receive(out + offset_of(theirs, dtype), bytes_of(theirs, dtype), peer, stream());
     }
   }
   group.close();
@@ -120,24 +120,10 @@ void NcclAdasum::sum_own_shares() {
   for (const Tensor& tensor : tensors_) {
     const Request& request = *tensor.call->work->request;
     const std::byte* const to = tensor.call->out + offset_of(tensor.own, request.dtype);
-    kernels_->sum(tensor.parts, weights, request.prescale * request.postscale, address_of(to),
+    kernels_->sum(tensor.parts, weights, request.prescale * request.postscale, cuda::address_of(to),
                   stream());
     weights += kernels_->weights() * sizeof(double);
   }
-}
-
-void NcclAdasum::send(const std::byte* from, std::size_t size_bytes, int peer) const {
-  if (size_bytes == 0) return;
-  const NcclCommunicator& nccl = *channel_->communicator;
-  nccl.call(nccl.functions().send, from, size_bytes, nccl::DataType::kUint8, peer, nccl.get(),
-            stream());
-}
-
-void NcclAdasum::receive(std::byte* to, std::size_t size_bytes, int peer) const {
-  if (size_bytes == 0) return;
-  const NcclCommunicator& nccl = *channel_->communicator;
-  nccl.call(nccl.functions().receive, to, size_bytes, nccl::DataType::kUint8, peer, nccl.get(),
-            stream());
 }
 
 }  // namespace hvd

@@ -45,8 +45,6 @@ class NcclAdasum {
   void add_up_dots();
   void share_results();
   void sum_own_shares();
-  void send(const std::byte* from, std::size_t size_bytes, int peer) const;
-  void receive(std::byte* to, std::size_t size_bytes, int peer) const;
   cuda::Stream stream() const { return channel_->stream.get(); }
 
   Gpu& gpu_;

@@ -56,16 +56,15 @@ void NcclLaunch::add_call(const Work& work) {
   const std::size_t given = given_bytes(work, place_);
   const std::size_t taken = taken_bytes(work, place_);
   const bool is_near = work.device == channel_->stream.device();
-  if (work.dependency != nullptr)
-    work.dependency->ready(work.device).hold_back(channel_->stream.get());
+  const CudaDriver& driver = gpu_.driver();
+  if (work.dependency != nullptr) work.dependency->ready(work.device).hold_back(stream());
   NcclCall call{.work = &work, .in = work.in, .out = work.out};
   if (work.in == nullptr || (!is_near && given != 0)) {
     std::byte* const in = scratch(given);
     if (work.in != nullptr) {
-      copy(in, work.in, given);
-    } else if (given != 0) {
-      gpu_.driver().call(gpu_.driver().functions().memset, reinterpret_cast<cuda::Address>(in),
-                         static_cast<unsigned char>(0), given, channel_->stream.get());
+      driver.copy(cuda::address_of(in), cuda::address_of(work.in), given, stream());
+    } else {
+      driver.clear(cuda::address_of(in), given, stream());
     }
     call.in = in;
   }
@@ -78,13 +77,7 @@ std::byte* NcclLaunch::scratch(std::size_t size_bytes) {
   return blocks_.back()->data;
 }
 
-void NcclLaunch::copy(std::byte* to, const std::byte* from, std::size_t size_bytes) {
-  if (size_bytes == 0) return;
-  gpu_.driver().call(gpu_.driver().functions().copy_on_device, reinterpret_cast<cuda::Address>(to),
-                     reinterpret_cast<cuda::Address>(from), size_bytes, channel_->stream.get());
-}
-
-// Only what NCCL has taken is in the stream, so what comes behind it waits for that.
+// A call is in the stream only once NCCL has taken it, so each step waits for the one before it.
 bool NcclLaunch::advance() {
   const CurrentDevice current(gpu_.driver(), channel_->stream.device());
   while (!communicator().is_busy()) {
@@ -101,7 +94,8 @@ bool NcclLaunch::advance() {
 void NcclLaunch::end() {
   for (const NcclCall& call : calls_) {
     if (call.work->out == nullptr || call.work->out == call.out) continue;
-    copy(call.work->out, call.out, taken_bytes(*call.work, place_));
+    gpu_.driver().copy(cuda::address_of(call.work->out), cuda::address_of(call.out),
+                       taken_bytes(*call.work, place_), stream());
   }
   done_ = channel_->stream.mark();
   for (const DeviceBlockPtr& block : blocks_) block->last_use = done_;
@@ -110,15 +104,13 @@ void NcclLaunch::end() {
 }
 
 void NcclLaunch::start(const NcclCall& call) {
-  const NcclCommunicator& nccl = *channel_->communicator;
-  const cuda::Stream stream = channel_->stream.get();
-  switch (call.work->request->kind) {
+  const Work& work = *call.work;
+  switch (work.request->kind) {
     case Kind::kAllreduce:
       return start_allreduce(call);
     case Kind::kBroadcast:
-      return nccl.call(nccl.functions().broadcast, call.in, call.out,
-                       call.work->request->size_bytes(), nccl::DataType::kUint8, call.work->root,
-                       nccl.get(), stream);
+      return channel_->communicator->broadcast(call.in, call.out, work.request->size_bytes(),
+                                               work.root, stream());
     case Kind::kAllgather:
       return start_allgather(call);
     case Kind::kReducescatter:
@@ -131,73 +123,59 @@ void NcclLaunch::start(const NcclCall& call) {
 void NcclLaunch::start_allreduce(const NcclCall& call) {
   NcclCommunicator& nccl = *channel_->communicator;
   const Request& request = *call.work->request;
-  nccl.call(nccl.functions().all_reduce, call.in, call.out, request.element_count(),
-            nccl_type_of(request.dtype), op_of(request, nccl, factor_of(request, place_.size)),
-            nccl.get(), channel_->stream.get());
+  nccl.start(stream(), nccl.functions().all_reduce, call.in, call.out, request.element_count(),
+             nccl_type_of(request.dtype), op_of(request, nccl, factor_of(request, place_.size)));
 }
 
-// Ranks that give as much are one call; else everybody is the root of a broadcast.
+// One call where all ranks give as much; else every rank is the root of a broadcast.
 void NcclLaunch::start_allgather(const NcclCall& call) {
   const NcclCommunicator& nccl = *channel_->communicator;
-  const cuda::Stream stream = channel_->stream.get();
   const std::vector<std::int64_t>& rows = call.work->rows;
   const std::size_t row_bytes = row_bytes_of(*call.work->request);
   if (are_equal(rows)) {
-    nccl.call(nccl.functions().all_gather, call.in, call.out,
-              static_cast<std::size_t>(rows.front()) * row_bytes, nccl::DataType::kUint8,
-              nccl.get(), stream);
-    return;
+    return nccl.allgather(call.in, call.out, static_cast<std::size_t>(rows.front()) * row_bytes,
+                          stream());
   }
   std::byte* out = call.out;
   for (int root = 0; root < place_.size; ++root) {
     const std::size_t bytes =
         static_cast<std::size_t>(rows[static_cast<std::size_t>(root)]) * row_bytes;
-    if (bytes == 0) continue;
-    nccl.call(nccl.functions().broadcast, call.in, out, bytes, nccl::DataType::kUint8, root,
-              nccl.get(), stream);
+    nccl.broadcast(call.in, out, bytes, root, stream());
     out += bytes;
   }
 }
 
-// Equal parts are one call; else everybody is the root of a reduction.
+// One call where the parts are equal; else every rank is the root of a reduction.
 void NcclLaunch::start_reducescatter(const NcclCall& call) {
   NcclCommunicator& nccl = *channel_->communicator;
-  const cuda::Stream stream = channel_->stream.get();
   const Request& request = *call.work->request;
   const nccl::DataType type = nccl_type_of(request.dtype);
   const nccl::RedOp op = op_of(request, nccl, factor_of(request, place_.size));
   const std::size_t row_count = request.row_count();
   if (request.dims[0] % place_.size == 0) {
-    nccl.call(nccl.functions().reduce_scatter, call.in, call.out,
-              static_cast<std::size_t>(request.dims[0] / place_.size) * row_count, type, op,
-              nccl.get(), stream);
-    return;
+    const auto rows = static_cast<std::size_t>(request.dims[0] / place_.size);
+    return nccl.start(stream(), nccl.functions().reduce_scatter, call.in, call.out,
+                      rows * row_count, type, op);
   }
   const std::byte* in = call.in;
   for (int root = 0; root < place_.size; ++root) {
     const RowRange rows = reducescatter_rows(request.dims[0], root, place_.size);
     const std::size_t count = static_cast<std::size_t>(rows.count) * row_count;
     if (count == 0) continue;
-    nccl.call(nccl.functions().reduce, in, call.out, count, type, op, root, nccl.get(), stream);
+    nccl.start(stream(), nccl.functions().reduce, in, call.out, count, type, op, root);
     in += count * size_of(request.dtype);
   }
 }
 
 void NcclLaunch::start_alltoall(const NcclCall& call) {
   const NcclCommunicator& nccl = *channel_->communicator;
-  const cuda::Stream stream = channel_->stream.get();
   const std::byte* in = call.in;
   std::byte* out = call.out;
   for (int peer = 0; peer < place_.size; ++peer) {
     const std::size_t given = split_bytes(*call.work, place_.rank, peer, place_.size);
     const std::size_t taken = split_bytes(*call.work, peer, place_.rank, place_.size);
-    if (given != 0) {
-      nccl.call(nccl.functions().send, in, given, nccl::DataType::kUint8, peer, nccl.get(), stream);
-    }
-    if (taken != 0) {
-      nccl.call(nccl.functions().receive, out, taken, nccl::DataType::kUint8, peer, nccl.get(),
-                stream);
-    }
+    nccl.send(in, given, peer, stream());
+    nccl.receive(out, taken, peer, stream());
     in += given;
     out += taken;
   }

@@ -42,7 +42,7 @@ class NcclLaunch {
   void start_reducescatter(const NcclCall& call);
   void start_alltoall(const NcclCall& call);
   void end();
-  void copy(std::byte* to, const std::byte* from, std::size_t size_bytes);
+  cuda::Stream stream() const { return channel_->stream.get(); }
 
   Gpu& gpu_;
   const Place place_;

@@ -22,13 +22,6 @@ Piece piece_of(const NcclCall& call, int rank) {
           .size_bytes = static_cast<std::size_t>(rows[static_cast<std::size_t>(rank)]) * row_bytes};
 }
 
-void broadcast(const NcclCommunicator& nccl, const std::byte* from, Piece to, int root,
-               cuda::Stream stream) {
-  if (to.size_bytes == 0) return;
-  nccl.call(nccl.functions().broadcast, from, to.data, to.size_bytes, nccl::DataType::kUint8, root,
-            nccl.get(), stream);
-}
-
 }  // namespace
 
 NcclLevels::NcclLevels(HostMap hosts, int rank) : hosts_(std::move(hosts)) {
@@ -66,18 +59,17 @@ void NcclLevels::reduce_on_host(const NcclCall& call, const DeviceChannel& chann
   const auto [count, rest] = shares_of(request);
   const std::size_t share_bytes = count * size_of(request.dtype);
   if (count != 0) {
-    nccl.call(nccl.functions().reduce_scatter, call.in,
-              call.out + share_bytes * static_cast<std::size_t>(local_rank_), count, type, op,
-              nccl.get(), stream);
+    nccl.start(stream, nccl.functions().reduce_scatter, call.in,
+               call.out + share_bytes * static_cast<std::size_t>(local_rank_), count, type, op);
   }
   if (rest != 0) {
     const std::size_t at = share_bytes * static_cast<std::size_t>(local().size);
-    nccl.call(nccl.functions().reduce, call.in + at, call.out + at, rest, type, op,
-              local().size - 1, nccl.get(), stream);
+    nccl.start(stream, nccl.functions().reduce, call.in + at, call.out + at, rest, type, op,
+               local().size - 1);
   }
 }
 
-// What is left over lies behind the last rank's share.
+// The rest lies behind the last rank's share.
 void NcclLevels::reduce_over_hosts(const NcclCall& call, const DeviceChannel& channel) const {
   NcclCommunicator& nccl = *channel.cross;
   const Request& request = *call.work->request;
@@ -86,8 +78,8 @@ void NcclLevels::reduce_over_hosts(const NcclCall& call, const DeviceChannel& ch
   if (own == 0) return;
   std::byte* const share =
       call.out + count * size_of(request.dtype) * static_cast<std::size_t>(local_rank_);
-  nccl.call(nccl.functions().all_reduce, share, share, own, nccl_type_of(request.dtype),
-            op_of(request, nccl, 1.0), nccl.get(), channel.stream.get());
+  nccl.start(channel.stream.get(), nccl.functions().all_reduce, share, share, own,
+             nccl_type_of(request.dtype), op_of(request, nccl, 1.0));
 }
 
 void NcclLevels::share_on_host(const NcclCall& call, const DeviceChannel& channel) const {
@@ -96,22 +88,22 @@ void NcclLevels::share_on_host(const NcclCall& call, const DeviceChannel& channe
   const auto [count, rest] = shares_of(request);
   const std::size_t share_bytes = count * size_of(request.dtype);
   if (count != 0) {
-    nccl.call(nccl.functions().all_gather,
-              call.out + share_bytes * static_cast<std::size_t>(local_rank_), call.out, share_bytes,
-              nccl::DataType::kUint8, nccl.get(), channel.stream.get());
+    nccl.allgather(call.out + share_bytes * static_cast<std::size_t>(local_rank_), call.out,
+                   share_bytes, channel.stream.get());
   }
   std::byte* const behind = call.out + share_bytes * static_cast<std::size_t>(local().size);
-  broadcast(nccl, behind, {.data = behind, .size_bytes = rest * size_of(request.dtype)},
-            local().size - 1, channel.stream.get());
+  nccl.broadcast(behind, behind, rest * size_of(request.dtype), local().size - 1,
+                 channel.stream.get());
 }
 
-// Each rank's rows to where they belong, which one allgather could not do: they are not next to
-// each other there.
+// Sends each rank's rows to their place. One allgather cannot do it: the places are not next to
+// each other.
 void NcclLevels::gather_over_hosts(const NcclCall& call, const DeviceChannel& channel) const {
   for (int host = 0; host < hosts_.host_count(); ++host) {
     const int rank =
         hosts_.hosts[static_cast<std::size_t>(host)][static_cast<std::size_t>(local_rank_)];
-    broadcast(*channel.cross, call.in, piece_of(call, rank), host, channel.stream.get());
+    const Piece piece = piece_of(call, rank);
+    channel.cross->broadcast(call.in, piece.data, piece.size_bytes, host, channel.stream.get());
   }
 }
 
@@ -122,18 +114,18 @@ void NcclLevels::gather_on_host(const NcclCall& call, const DeviceChannel& chann
     if (is_one_piece(host, call.work->rows)) {
       const Piece own = piece_of(call, ranks[static_cast<std::size_t>(local_rank_)]);
       if (own.size_bytes == 0) continue;
-      nccl.call(nccl.functions().all_gather, own.data, piece_of(call, ranks.front()).data,
-                own.size_bytes, nccl::DataType::kUint8, nccl.get(), channel.stream.get());
+      nccl.allgather(own.data, piece_of(call, ranks.front()).data, own.size_bytes,
+                     channel.stream.get());
       continue;
     }
     for (int member = 0; member < local().size; ++member) {
       const Piece piece = piece_of(call, ranks[static_cast<std::size_t>(member)]);
-      broadcast(nccl, piece.data, piece, member, channel.stream.get());
+      nccl.broadcast(piece.data, piece.data, piece.size_bytes, member, channel.stream.get());
     }
   }
 }
 
-// Do the host's ranks give as much each, and follow one another?
+// Whether the host's ranks give as much each, and follow one another.
 bool NcclLevels::is_one_piece(int host, const std::vector<std::int64_t>& rows) const {
   const std::vector<int>& ranks = hosts_.hosts[static_cast<std::size_t>(host)];
   return std::ranges::all_of(ranks, [&](const int& rank) {

@@ -7,21 +7,17 @@
 
 namespace hvd {
 
-NcclNegotiation::NcclNegotiation(const Gpu& gpu, Backend& host, Place place,
-                                 std::vector<std::string> names, double timeout_s)
-    : gpu_(gpu), host_(host), place_(place), names_(std::move(names)), timeout_s_(timeout_s) {}
-
-// Of the ids that a rank gives, those count that it is asked for.
-void NcclNegotiation::begin(int device, std::vector<NcclSeat> seats) {
+// Every rank sends an id for each communicator. Those of its id_giver count.
+void NcclNegotiation::begin(int device, std::vector<NcclMembership> memberships) {
   device_ = device;
-  seats_ = std::move(seats);
-  std::vector<nccl::UniqueId> ids(seats_.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (seats_[i].giver != place_.rank) continue;
-    const auto& function = gpu_.nccl()->functions().get_unique_id;
-    gpu_.nccl()->check(function.call(&ids[i]), function.name, nullptr);
+  memberships_ = std::move(memberships);
+  std::vector<nccl::UniqueId> own(memberships_.size());
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (memberships_[i].id_giver != group_.place.rank) continue;
+    const auto& function = group_.gpu.nccl()->functions().get_unique_id;
+    group_.gpu.nccl()->check(function.call(&own[i]), function.name, nullptr);
   }
-  gather_.begin(host_, std::as_bytes(std::span(ids)), place_.size);
+  ids_.begin(group_.host, std::as_bytes(std::span(own)), group_.place.size);
   step_ = Step::kIds;
 }
 
@@ -34,7 +30,7 @@ bool NcclNegotiation::advance(PeerWait& blocked) {
       }
       continue;
     }
-    if (!host_.advance(blocked)) return false;
+    if (!group_.host.advance(blocked)) return false;
     if (step_ == Step::kIds) {
       connect();
     } else {
@@ -47,12 +43,11 @@ bool NcclNegotiation::advance(PeerWait& blocked) {
 void NcclNegotiation::connect() {
   deadline_ns_ = now_ns() + static_cast<std::int64_t>(timeout_s_ * 1e9);
   try {
-    for (std::size_t i = 0; i < seats_.size(); ++i) {
-      const auto [giver, place] = seats_[i];
-      const auto id =
-          read_as<nccl::UniqueId>(gather_.of(giver).subspan(i * sizeof(nccl::UniqueId)));
+    for (std::size_t i = 0; i < memberships_.size(); ++i) {
+      const auto [giver, place] = memberships_[i];
+      const auto id = read_as<nccl::UniqueId>(ids_.of(giver).subspan(i * sizeof(nccl::UniqueId)));
       communicators_.push_back(std::make_unique<NcclCommunicator>(
-          gpu_.driver(), *gpu_.nccl(), device_, id, place.rank, place.size));
+          group_.gpu.driver(), *group_.gpu.nccl(), device_, id, place.rank, place.size));
     }
     step_ = Step::kConnecting;
   } catch (const Error& error) {
@@ -60,7 +55,7 @@ void NcclNegotiation::connect() {
   }
 }
 
-// Or has failed to, which is the next step as well.
+// True on failure, too: the next step is the same.
 bool NcclNegotiation::is_connected() {
   try {
     const auto is_busy = [](const auto& communicator) { return communicator->is_busy(); };
@@ -77,13 +72,13 @@ bool NcclNegotiation::is_connected() {
 }
 
 void NcclNegotiation::send_status(const std::string& problem) {
-  agreement_.send(host_, problem, place_.size);
+  agreement_.send(group_.host, problem, group_.place.size);
   step_ = Step::kAgreement;
 }
 
 void NcclNegotiation::read_statuses() {
-  obstacle_ = agreement_.obstacle(names_);
-  if (obstacle_) communicators_.clear();  // which aborts what one of them may still be waiting for
+  obstacle_ = agreement_.obstacle(group_.names);
+  if (obstacle_) communicators_.clear();  // aborts calls that are still in progress
   step_ = Step::kDone;
 }
 

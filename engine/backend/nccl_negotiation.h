@@ -1,6 +1,5 @@
-// How ranks of a process set connect over NCCL: their ids go over the backend that moves host
-// tensors, they connect without blocking, and hear whether all did. What fails on one rank is known
-// to all at the end.
+// How ranks of a process set connect over NCCL. They exchange ids, connect without blocking, and
+// agree on whether all have connected. All ranks learn what has failed on one of them.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +10,31 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backend.h"
-#include "backend/host_gather.h"
-#include "backend/plane_collective.h"
 #include "backend/status_agreement.h"
-#include "gpu/gpu.h"
 #include "gpu/nccl_communicator.h"
 
 namespace hvd {
 
-// This rank's place in a communicator, and who of the set gives the id of it.
-struct NcclSeat {
-  int giver = 0;
+// This rank's place in a communicator, and the rank of the set that gives the communicator's id.
+struct NcclMembership {
+  int id_giver = 0;
   Place place;
 };
 
 class NcclNegotiation {
  public:
-  // `names`: of the ranks of the set; `timeout_s`: for NCCL to connect.
-  NcclNegotiation(const Gpu& gpu, Backend& host, Place place, std::vector<std::string> names,
-                  double timeout_s);
+  // `group` outlives this; `timeout_s`: for NCCL to connect.
+  NcclNegotiation(const DeviceGroup& group, double timeout_s)
+      : group_(group), timeout_s_(timeout_s) {}
 
-  // A communicator for each seat, on `device`; as many on all ranks.
-  void begin(int device, std::vector<NcclSeat> seats);
+  // A communicator for each membership, on `device`; as many on all ranks.
+  void begin(int device, std::vector<NcclMembership> memberships);
   // True at the end. `blocked`: of the host backend, or to be polled.
   bool advance(PeerWait& blocked);
 
-  // Why there are none; none if there are.
+  // Why there are no communicators; none if there are.
   const std::optional<std::string>& obstacle() const { return obstacle_; }
-  // One for each seat; none with an obstacle.
+  // One for each membership; none with an obstacle.
   std::vector<std::unique_ptr<NcclCommunicator>> take() { return std::move(communicators_); }
 
  private:
@@ -50,15 +45,12 @@ class NcclNegotiation {
   void send_status(const std::string& problem);
   void read_statuses();
 
-  const Gpu& gpu_;
-  Backend& host_;
-  const Place place_;
-  const std::vector<std::string> names_;
+  const DeviceGroup& group_;
   const double timeout_s_;
   int device_ = 0;
-  std::vector<NcclSeat> seats_;
+  std::vector<NcclMembership> memberships_;
   Step step_ = Step::kDone;
-  HostGather gather_;
+  HostAllgather ids_;
   StatusAgreement agreement_;
   std::optional<std::string> obstacle_;
   std::vector<std::unique_ptr<NcclCommunicator>> communicators_;

@@ -136,18 +136,9 @@ PlaneAdasum::PlaneAdasum(const ViewList& views, Place place, Scratch& scratch)
       scratch_(scratch),
       grams_(views.views().size() * gram_entries(index_of(place.size)), 0.0),
       weights_(views.views().size() * index_of(place.size), 1.0),
-      views_(weighted(views)),
+      views_(with_weights(views, index_of(place.size), weights_.data())),
       windows_(views_.size_bytes(), Scratch::kWindowBytes),
       sum_(views_, place, scratch) {}
-
-ViewList PlaneAdasum::weighted(const ViewList& views) {
-  ViewList result;
-  for (View view : views.views()) {
-    view.spec.weights = weights_.data() + result.views().size() * index_of(place_.size);
-    result.append(view);
-  }
-  return result;
-}
 
 bool PlaneAdasum::next(DataPlane& plane) {
   if (phase_ == Phase::kShares) {
@@ -189,15 +180,7 @@ void PlaneAdasum::begin_sum() {
   point_at(sources, scratch_.receive.data(), bytes, 0);
   reduce({.dtype = Dtype::kFloat64, .op = ReduceOp::kSum}, sources,
          reinterpret_cast<std::byte*>(grams_.data()), nullptr, grams_.size());
-  const std::size_t entries = gram_entries(ranks);
-  const std::span<const double> grams(grams_);
-  const std::span<double> weights(weights_);
-  for (std::size_t i = 0; i < views_.views().size(); ++i) {
-    const std::span<double> own = weights.subspan(i * ranks, ranks);
-    adasum_weights(grams.subspan(i * entries, entries), own);
-    const ReduceSpec& spec = views_.views()[i].spec;
-    for (double& weight : own) weight *= spec.prescale * spec.postscale;
-  }
+  weigh_views(views_, ranks, grams_, weights_);
   phase_ = Phase::kSum;
 }
 

@@ -59,7 +59,6 @@ class PlaneAdasum final : public PlaneCollective {
 
   void add_dots();
   void begin_sum();
-  ViewList weighted(const ViewList& views);
 
   const Place place_;
   Scratch& scratch_;

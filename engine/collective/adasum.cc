@@ -14,17 +14,9 @@ std::uint32_t Adasum::begin(const ViewList& views, BlockNumber first_block) {
   const std::size_t count = views.views().size();
   grams_.assign(count * gram_entries(ranks), 0.0);
   weights_.assign(count * ranks, 1.0);
-  weighted_.clear();
-  for (View view : views.views()) {
-    view.spec.weights = weights_.data() + weighted_.views().size() * ranks;
-    weighted_.append(view);
-  }
-  auto* grams = reinterpret_cast<std::byte*>(grams_.data());
+  weighted_ = with_weights(views, ranks, weights_.data());
   gram_view_.clear();
-  gram_view_.append({.in = grams,
-                     .out = grams,
-                     .size_bytes = grams_.size() * sizeof(double),
-                     .spec = {.dtype = Dtype::kFloat64, .op = ReduceOp::kSum}});
+  gram_view_.append(sum_view(grams_));
   phase_ = Phase::kDots;
   next_block_ = first_block + partial_grams_.begin(weighted_, grams_.data(), first_block);
   const std::size_t cell_bytes = peers_.staging_cell_bytes();
@@ -53,16 +45,7 @@ void Adasum::begin_sum() {
 }
 
 void Adasum::begin_apply() {
-  const std::size_t ranks = static_cast<std::size_t>(peers_.size());
-  const std::size_t entries = gram_entries(ranks);
-  const std::span<const double> grams(grams_);
-  const std::span<double> weights(weights_);
-  for (std::size_t i = 0; i < weighted_.views().size(); ++i) {
-    const std::span<double> own = weights.subspan(i * ranks, ranks);
-    adasum_weights(grams.subspan(i * entries, entries), own);
-    const ReduceSpec& spec = weighted_.views()[i].spec;
-    for (double& weight : own) weight *= spec.prescale * spec.postscale;
-  }
+  weigh_views(weighted_, static_cast<std::size_t>(peers_.size()), grams_, weights_);
   next_block_ += allreduce_.begin(weighted_, next_block_);
   phase_ = Phase::kApply;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/adasum_tree.h"
+#include "kernels/adasum.h"
 
 namespace hvd {
 namespace {
@@ -77,6 +78,34 @@ class Weights {
 
 void adasum_weights(std::span<const double> gram, std::span<double> weights) {
   Weights(gram, weights).combine_all();
+}
+
+void weigh_views(const ViewList& views, std::size_t ranks, std::span<const double> grams,
+                 std::span<double> weights) {
+  const std::size_t entries = gram_entries(ranks);
+  for (std::size_t i = 0; i < views.views().size(); ++i) {
+    const std::span<double> own = weights.subspan(i * ranks, ranks);
+    adasum_weights(grams.subspan(i * entries, entries), own);
+    const ReduceSpec& spec = views.views()[i].spec;
+    for (double& weight : own) weight *= spec.prescale * spec.postscale;
+  }
+}
+
+ViewList with_weights(const ViewList& views, std::size_t ranks, const double* weights) {
+  ViewList result;
+  for (View view : views.views()) {
+    view.spec.weights = weights + result.views().size() * ranks;
+    result.append(view);
+  }
+  return result;
+}
+
+View sum_view(std::span<double> grams) {
+  auto* const bytes = reinterpret_cast<std::byte*>(grams.data());
+  return {.in = bytes,
+          .out = bytes,
+          .size_bytes = grams.size_bytes(),
+          .spec = {.dtype = Dtype::kFloat64, .op = ReduceOp::kSum}};
 }
 
 }  // namespace hvd

@@ -1,7 +1,7 @@
-// A collective in flight: a resumable plan. It never waits; it says what it waits for.
+// A running collective: a resumable plan. It never blocks; it returns what it waits for.
 //
-// Any thread that holds the progress role may call advance(); the role may pass to another thread
-// between two calls. That is how a helping thread can hand a half-done collective back.
+// The thread that holds the progress role calls advance(). The role may pass to another thread
+// between two calls.
 #pragma once
 
 #include "transport/peers.h"

@@ -1,5 +1,5 @@
-// All ranks wait for each other and move nothing: after a bucket in which some rank takes part
-// without a tensor, so that the others do not run ahead of it.
+// All ranks wait for each other and move nothing. It follows a bucket in which some rank takes part
+// without a tensor, so that the other ranks do not run ahead of it.
 #pragma once
 
 #include "collective/algorithm.h"

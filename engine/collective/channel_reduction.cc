@@ -13,6 +13,14 @@ constexpr std::uint32_t kPartsLead = kPartsAhead + 1;
 
 }  // namespace
 
+void SumMemory::begin(const ViewList& views, const ClusterCut& cut) {
+  has_spare_ = std::ranges::any_of(
+      views.views(), [](const View& view) { return view.out == nullptr && view.size_bytes != 0; });
+  if (!has_spare_) return;
+  // A multiple of the chunk, so that no piece of a chunk reaches over the end.
+  spare_.resize(cut.chunk_bytes * std::min(cut.chunks, kChunks));
+}
+
 ChannelReduction::ChannelReduction(const HostMap& map, Links& links, int channel)
     : map_(map), channel_(channel), is_alone_(map.own_members() == 1), addends_(map.hosts.size()) {
   map.for_each_other([&](int host) {
@@ -22,10 +30,10 @@ ChannelReduction::ChannelReduction(const HostMap& map, Links& links, int channel
   });
 }
 
-void ChannelReduction::begin(const ViewList& views, const ClusterCut& cut, Landing& landing) {
+void ChannelReduction::begin(const ViewList& views, const ClusterCut& cut, SumMemory& sums) {
   views_ = &views;
   cut_ = &cut;
-  landing_ = &landing;
+  sums_ = &sums;
   given_ = reduced_ = send_turn_ = result_sends_ = 0;
   slot_bytes_ = 0;
   if (cut.chunks != 0) {
@@ -92,7 +100,7 @@ void ChannelReduction::post_results(std::uint32_t chunk) {
   views_->for_each_piece(
       cut_->part(chunk, channel_, map_.own),
       [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        const std::byte* const result = landing_->place(view, at, stream);
+        const std::byte* const result = sums_->address(view, at, stream);
         for (Source& other : sources_) other.link->send(result, length);
       });
   for (Source& other : sources_) other.sent_ends[chunk % kPlaces] = other.link->sends().end();
@@ -109,7 +117,7 @@ bool ChannelReduction::post_receives(Source& source) {
     views_->for_each_piece(
         part, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
           std::byte* const to =
-              turn.is_second ? landing_->place(view, at, stream) : arriving + (stream - part.begin);
+              turn.is_second ? sums_->address(view, at, stream) : arriving + (stream - part.begin);
           source.link->receive(to, length);
         });
     auto& ends = turn.is_second ? source.result_ends : source.part_ends;
@@ -136,7 +144,7 @@ void ChannelReduction::reduce_next() {
         for (Source& source : sources_) {
           addends_[source.host] = slot(source, reduced_) + (stream - part.begin);
         }
-        reduce(last_level(view.spec), addends_, landing_->place(view, at, stream), nullptr,
+        reduce(last_level(view.spec), addends_, sums_->address(view, at, stream), nullptr,
                length / size_of(view.spec.dtype));
       });
   ++reduced_;
@@ -148,7 +156,7 @@ std::byte* ChannelReduction::slot(Source& source, std::uint32_t chunk) const {
 
 const std::byte* ChannelReduction::partial_sum(const View& view, std::size_t at,
                                                std::size_t stream) {
-  return is_alone_ && is_partial_sum(view) ? view.in + at : landing_->place(view, at, stream);
+  return is_alone_ && is_partial_sum(view) ? view.in + at : sums_->address(view, at, stream);
 }
 
 }  // namespace hvd

@@ -1,26 +1,47 @@
 // Sums one channel's shares over the hosts: direct exchange.
 //
-// Of every chunk the owner of the channel on host h gets part h of all other hosts' partial sums,
-// adds them up in the order of the hosts, and sends the result to all. These are the bytes of a
-// ring, in two steps whatever the number of hosts, and the order of a sum depends on nothing but
-// the hosts. What arrives is kept for two chunks at a time, then the links wait.
+// The owner of the channel on host h gets part h of each chunk's partial sums from all other hosts,
+// adds them up in the order of the hosts, and sends the result to all. The links carry as many
+// bytes as in a ring, in two steps for any number of hosts, and the order of a sum depends on the
+// hosts only. Memory holds the arrivals of two chunks; then the links wait.
 //
 // On each link the order of parts and results is fixed (collective/turns.h), so neither needs a
-// header. A result never arrives before the partial sums in its place have left, so both lie in the
-// same memory.
+// header. A result arrives only after the partial sums in its place have left, so both use the same
+// memory.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "collective/cluster_cut.h"
 #include "collective/host_map.h"
-#include "collective/landing.h"
 #include "collective/links.h"
 #include "collective/views.h"
 
 namespace hvd {
+
+// Where partial sums and results of an allreduce lie on this rank: in its tensors, or, on an absent
+// rank, in spare memory, which a chunk takes over from the one kChunks before it.
+class SumMemory {
+ public:
+  static constexpr std::uint32_t kChunks = kChunksAhead + 1;
+
+  // `views` outlives the run.
+  void begin(const ViewList& views, const ClusterCut& cut);
+
+  bool has_spare() const { return has_spare_; }
+
+  // The address for the byte `at` of `view`, which is at `stream` of the stream.
+  std::byte* address(const View& view, std::size_t at, std::size_t stream) {
+    return view.out != nullptr ? view.out + at : spare_.data() + stream % spare_.size();
+  }
+
+ private:
+  bool has_spare_ = false;
+  std::vector<std::byte> spare_;
+};
 
 class ChannelReduction {
  public:
@@ -29,10 +50,10 @@ class ChannelReduction {
   int channel() const { return channel_; }
 
   // All outlive the run.
-  void begin(const ViewList& views, const ClusterCut& cut, Landing& landing);
-  // This host's partial sums of the next chunk are in place.
+  void begin(const ViewList& views, const ClusterCut& cut, SumMemory& sums);
+  // To be called when this host's partial sums of the next chunk are in place.
   void give_next() { ++given_; }
-  // Posts and adds up what it can; true when there was anything.
+  // Posts and adds up as much as possible; true when there was anything to do.
   bool exchange();
   // Whether the result of the channel's share of a chunk is in place.
   bool has_result(std::uint32_t chunk) const;
@@ -43,7 +64,7 @@ class ChannelReduction {
  private:
   static constexpr std::uint32_t kSlots = 2;   // chunks of which parts may arrive
   static constexpr std::uint32_t kPlaces = 8;  // chunks whose positions are remembered
-  static_assert(kPlaces > kChunksAhead + kSlots && kPlaces > Landing::kChunks);
+  static_assert(kPlaces > kChunksAhead + kSlots && kPlaces > SumMemory::kChunks);
 
   // One other host.
   struct Source {
@@ -77,7 +98,7 @@ class ChannelReduction {
   std::vector<const std::byte*> addends_;  // by host
   const ViewList* views_ = nullptr;
   const ClusterCut* cut_ = nullptr;
-  Landing* landing_ = nullptr;
+  SumMemory* sums_ = nullptr;
   std::size_t slot_bytes_ = 0;
   std::uint32_t given_ = 0;         // chunks whose partial sums are in place
   std::uint32_t reduced_ = 0;       // chunks whose own part has its result

@@ -54,22 +54,13 @@ ClusterAdasum::ClusterAdasum(const HostMap& map, Links& links, OwnPlace own,
 void ClusterAdasum::begin(const ViewList& views, BlockNumber& next_block) {
   next_block_ = &next_block;
   tiled_.clear();
-  weighted_.clear();
   gram_view_.clear();
   const std::size_t count = views.views().size();
   grams_.assign(count * gram_entries(size_), 0.0);
   weights_.assign(count * static_cast<std::size_t>(map_.own_members()), 1.0);
-  for (View view : views.views()) {
-    tiled_.append(view, kTileBytes);
-    view.spec.weights =
-        weights_.data() + weighted_.views().size() * static_cast<std::size_t>(map_.own_members());
-    weighted_.append(view);
-  }
-  auto* const grams = reinterpret_cast<std::byte*>(grams_.data());
-  gram_view_.append({.in = grams,
-                     .out = grams,
-                     .size_bytes = grams_.size() * sizeof(double),
-                     .spec = {.dtype = Dtype::kFloat64, .op = ReduceOp::kSum}});
+  for (const View& view : views.views()) tiled_.append(view, kTileBytes);
+  weighted_ = with_weights(views, static_cast<std::size_t>(map_.own_members()), weights_.data());
+  gram_view_.append(sum_view(grams_));
   phase_ = Phase::kDots;
   piece_begin_ = 0;
   begin_piece();

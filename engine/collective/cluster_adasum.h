@@ -42,7 +42,7 @@ class ClusterAdasum final : public Algorithm {
   void add_dots();
   void begin_sum();
   void begin_apply();
-  // Calls use(view, offset in the view, length, whose turn it is) for the tiles of the piece.
+  // Calls use(view, offset in the view, length, rank whose turn it is) for the tiles of the piece.
   template <typename Use>
   void for_each_tile(Use&& use) const;
 

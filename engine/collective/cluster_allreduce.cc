@@ -20,8 +20,8 @@ std::uint32_t ClusterAllreduce::begin(const ViewList& views, BlockNumber first_b
   views_ = &views;
   cut_ = cut_for_cluster(views.size_bytes(), map_.channels(), map_.host_count(),
                          peers_.staging_cell_bytes(), cut);
-  landing_.begin(views, cut_);
-  for (ChannelReduction& channel : own_channels_) channel.begin(views, cut_, landing_);
+  sums_.begin(views, cut_);
+  for (ChannelReduction& channel : own_channels_) channel.begin(views, cut_, sums_);
   start(first_block, 2 * cut_.chunks);
   return 2 * cut_.chunks;
 }
@@ -33,9 +33,9 @@ bool ClusterAllreduce::make_ready(std::uint32_t block) {
       return channel.has_result(turn.chunk);
     });
   }
-  if (!landing_.has_spare() || turn.chunk < Landing::kChunks) return true;
+  if (!sums_.has_spare() || turn.chunk < SumMemory::kChunks) return true;
   return std::ranges::all_of(own_channels_, [&](const ChannelReduction& channel) {
-    return channel.has_left(turn.chunk - Landing::kChunks);
+    return channel.has_left(turn.chunk - SumMemory::kChunks);
   });
 }
 
@@ -82,7 +82,7 @@ void ClusterAllreduce::sum_shares(std::uint32_t block, std::uint32_t chunk) {
         cut_.share(chunk, channel.channel()),
         [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
           if (is_alone && is_partial_sum(view)) return;
-          std::byte* const place = landing_.place(view, at, stream);
+          std::byte* const place = sums_.address(view, at, stream);
           if (is_alone && view.in == nullptr) {
             std::memset(place, 0, length);
             return;
@@ -105,7 +105,7 @@ void ClusterAllreduce::stage_results(std::uint32_t block, std::uint32_t chunk) {
     views_->for_each_piece(
         cut_.share(chunk, channel.channel()),
         [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-          std::memcpy(cell + (stream - begin), landing_.place(view, at, stream), length);
+          std::memcpy(cell + (stream - begin), sums_.address(view, at, stream), length);
         });
   }
 }

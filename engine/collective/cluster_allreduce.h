@@ -45,7 +45,7 @@ class ClusterAllreduce final : public ClusterStages {
   std::vector<const std::byte*> sources_;
   const ViewList* views_ = nullptr;
   ClusterCut cut_;
-  Landing landing_;
+  SumMemory sums_;
 };
 
 }  // namespace hvd

@@ -1,9 +1,9 @@
-// Which way bytes go from every rank to every rank of several hosts.
+// The routes of bytes from every rank to every rank of several hosts.
 //
-// A rank sends what it has for another host on one link, its own channel. There the channel's
-// owner takes what is for itself straight from the link, and passes the rest on over shared memory.
-// For the rest to come first, all that is for owners comes last, over all of a bucket. Hosts turn
-// to the next host first and members to the next member, so that at any time the takers differ.
+// A rank sends its bytes for another host on one link, its own channel. There the channel's owner
+// takes its own bytes straight from the link, and passes the rest on over shared memory. The bytes
+// for owners come last in a bucket, so that the rest comes first. Each host starts with the next
+// host, and each member with the next member, so that at any time the receivers differ.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace hvd {
 
-// What ranks give each other of one tensor: for each pair a list of pieces, of whose lengths both,
-// and all ranks of both hosts, think the same.
+// The pieces of one tensor that each rank gives to each rank. All ranks of both hosts know the same
+// lengths.
 class PairwiseParts {
  public:
   // A piece as this rank sees it: `in` if it is the giver, `out` if it is the taker, else a length.

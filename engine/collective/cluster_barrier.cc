@@ -18,10 +18,10 @@ std::uint32_t ClusterBarrier::begin(BlockNumber first_block) {
   return 2;
 }
 
-// The links carry nothing else meanwhile, so when they rest, all have been heard.
+// The links carry nothing else meanwhile, so when they are idle, all hosts have been heard.
 bool ClusterBarrier::make_ready(std::uint32_t block) {
-  if (block == kCome || !is_first()) return true;
-  if (!has_used(kCome) || !links_.is_idle()) return false;
+  if (block == kArrive || !is_first()) return true;
+  if (!has_used(kArrive) || !links_.is_idle()) return false;
   check_heard();
   return true;
 }
@@ -30,12 +30,12 @@ void ClusterBarrier::check_heard() const {
   map_.for_each_other([&](int host) {
     const auto found = std::to_integer<int>(heard_[host]);
     if (heard_[host] == kWord) return;
-    throw BadMessage({"meeting", "word", std::to_string(found), "1"}, links_.at(host, 0).peer());
+    throw BadMessage({"barrier", "word", std::to_string(found), "1"}, links_.at(host, 0).peer());
   });
 }
 
 void ClusterBarrier::use(std::uint32_t block) {
-  if (block != kCome || !is_first()) return;
+  if (block != kArrive || !is_first()) return;
   map_.for_each_other([&](int host) {
     Link& link = links_.at(host, 0);
     link.send(&kWord, 1);

@@ -1,10 +1,10 @@
 // Bytes that ranks give to ranks, over several hosts: broadcast, allgather, alltoall.
 //
-// What crosses a link is sent straight from tensors; what arrives is either for this rank, or goes
-// on to the other ranks of the host (and to further hosts), or both. Inside a host every rank has a
-// stream, as in collective/exchange.h, of what it has to give and of what it passes on: a block is
-// staged when its bytes have arrived. What this rank has no use for itself arrives in the staging
-// cell at once; everything else in the tensors.
+// Bytes cross a link straight from tensors. Bytes that arrive are for this rank, or go on to the
+// other ranks of the host (and to further hosts), or both. Inside a host every rank has a stream,
+// as in collective/exchange.h, of its own bytes and of those that it passes on: a block is staged
+// when its bytes have arrived. Bytes that are not for this rank arrive in the staging cell, all
+// others in the tensors.
 //
 // The caller describes one run by calls of send() ... keep() between clear() and begin(), in the
 // order of each stream, which both ends of a link must agree on.
@@ -34,16 +34,16 @@ class ClusterExchange final : public ClusterStages {
   ClusterExchange(Peers& peers, const HostMap& map, Links& links);
 
   void clear();
-  // To the link go bytes that are in memory, or come there. Null: zeros.
+  // Sends bytes that are in memory, or will arrive there. Null: zeros.
   void send(Link& link, const std::byte* from, std::size_t size_bytes, Arrival arrival = {});
-  // From the link come bytes to memory. Null: they are dropped.
+  // Receives bytes to memory. Null: they are dropped.
   Arrival receive(Link& link, std::byte* to, std::size_t size_bytes);
-  // The same, but behind all that comes in cells on that link.
+  // The same, but after all bytes that arrive in cells on that link.
   void receive_last(Link& link, std::byte* to, std::size_t size_bytes);
   // Member `member` of this host gives a view to the others (`in` where it is this rank, `out`
   // where it is for this rank). `arrival` counts on the giver alone.
   void share(int member, const View& view, Arrival arrival = {});
-  // This rank gives itself a view, seen by nobody else.
+  // This rank gives itself a view, which other ranks do not see.
   void keep(const View& view) { kept_.append(view); }
 
   // Returns how many block numbers it takes; hosts may differ.

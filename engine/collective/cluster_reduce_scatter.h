@@ -1,8 +1,8 @@
 // Every rank of every host gets its part of a reduction.
 //
-// The part of a rank is summed on each other host by the member that owns the channel of its
-// number, who sends the partial sums straight to it; it adds them up in the order of the hosts. So
-// each partial sum crosses one link once, and the bits are those of an allreduce over the hosts.
+// On each other host the member that owns the channel with the rank's number sums the rank's part
+// and sends the partial sums to the rank, which adds them up in the order of the hosts. So each
+// partial sum crosses one link once, and the bits are those of an allreduce over the hosts.
 //
 // A block holds a piece of every rank's part. Partial sums for other hosts are kept until they have
 // left, for two blocks at a time; so are those that arrive.

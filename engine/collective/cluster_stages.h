@@ -1,4 +1,4 @@
-// What the collectives between hosts share: stages in the shared memory of each host
+// The base of collectives between hosts: stages in the shared memory of each host
 // (collective/stage_ahead.h), and streams of bytes on the links between them, worked on in turn.
 //
 // A stage may need bytes from a link first (make_ready), and using it may give bytes to a link. All
@@ -20,7 +20,7 @@ class ClusterStages : public StageAhead {
   ClusterStages(Peers& peers, const HostMap& map, Links& links)
       : StageAhead(peers), map_(map), links_(links) {}
 
-  // Posts and computes what has become possible; true when there was anything.
+  // Posts and computes as much as possible; true when there was anything to do.
   virtual bool exchange() = 0;
   // Whether everything is posted.
   virtual bool has_posted_all() const = 0;

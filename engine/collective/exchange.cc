@@ -16,7 +16,7 @@ std::uint32_t Exchange::begin(const std::vector<ViewList>& streams, const ViewLi
   block_bytes_ = pipeline_block_bytes(longest, kBlockBytes);
   const std::uint32_t blocks = peers_.size() == 1 ? 0 : block_count(longest, block_bytes_);
   start(first_block, blocks);
-  // What of `own` reaches beyond the blocks.
+  // The part of `own` beyond the blocks.
   copy_own({std::min(blocks * block_bytes_, own.size_bytes()), own.size_bytes()});
   return blocks;
 }

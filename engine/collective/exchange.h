@@ -1,10 +1,10 @@
-// Every rank gives a stream, of which every rank takes the parts meant for it: allgather, broadcast
+// Every rank gives a stream, and every rank takes its parts of all streams: allgather, broadcast
 // (only the root's stream has bytes) and alltoall (each part is for one rank).
 //
-// Streams are cut into blocks of one staging cell: for up to kCells blocks a giver waits for
-// nobody, and smaller blocks gained nothing (measured). Nobody waits for a block in which nothing
-// is for it. Bytes copied per rank: its own stream once into its cells, what others give it once
-// out of theirs, and what it gives to itself once, directly.
+// Streams are cut into blocks of one staging cell: for up to kCells blocks the sender does not
+// wait, and smaller blocks gained nothing (measured). A rank waits only for blocks with bytes for
+// it. Bytes copied per rank: its own stream once into its cells, what others give it once out of
+// theirs, and what it gives to itself once, directly.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Exchange final : public StageAhead {
 
   // `streams[p]` is what rank p gives to others: this rank's views have `in`, the others' have
   // `out` where the bytes are for this rank. All ranks see the same stream sizes. `own` is what
-  // this rank gives to itself, from `in` to `out`, seen by nobody else; it need not be the same
-  // anywhere. Both outlive the run. Returns how many block numbers it takes.
+  // this rank gives to itself, from `in` to `out`. Other ranks do not see it, and it may differ
+  // between ranks. Both outlive the run. Returns how many block numbers it takes.
   std::uint32_t begin(const std::vector<ViewList>& streams, const ViewList& own,
                       BlockNumber first_block);
 

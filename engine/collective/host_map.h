@@ -1,4 +1,4 @@
-// Where the ranks of a process set live: which hosts there are, and who stands for a channel.
+// The hosts of a process set, and the rank that owns each channel of a host.
 //
 // A set has as many channels as its largest host has members. Channel c of a host belongs to its
 // member c mod (number of members), so that every rank owns at least one, member i owns channel i,
@@ -33,7 +33,8 @@ struct HostMap {
   int owner_index(int channel, int host) const { return channel % members(host); }
   int owner(int channel, int host) const { return hosts[host][owner_index(channel, host)]; }
 
-  // Calls use(host) for every other host, the next one first, so that hosts do not all turn to one.
+  // Calls use(host) for every other host, the next one first, so that not all hosts use the same
+  // one.
   template <typename Use>
   void for_each_other(Use&& use) const {
     for (int step = 1; step < host_count(); ++step) use((own + step) % host_count());

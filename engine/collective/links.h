@@ -22,7 +22,7 @@ class Links {
   bool pump();
   // Whether all that was posted is moved.
   bool is_idle() const;
-  // Set rank at the other end of a link that has not moved all; preferably one that should send.
+  // The set rank at the other end of a link with bytes to move; preferably of one that should send.
   int awaited() const;
   void add_polls(std::vector<pollfd>& polls) const;
   void close_copies();

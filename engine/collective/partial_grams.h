@@ -1,4 +1,4 @@
-// The first pass of Adasum: what every rank's part adds to the dot products of the ranks' tensors.
+// The first pass of Adasum: each rank adds up the dot products of its part of the ranks' tensors.
 //
 // A tensor is cut into tiles, which the ranks take in turn; in the stream tensors begin at
 // multiples of a tile, so no block cuts one. That makes the order of every sum depend on the tensor

@@ -1,5 +1,5 @@
-// What the collectives without result cells share: block b + 1 of this rank is staged before block
-// b of the others is used, so a rank waits only when another is a whole block behind.
+// The base of collectives without result cells: block b + 1 of this rank is staged before block b
+// of the others is used, so a rank waits only when another is a whole block behind.
 //
 // Each block costs one synchronisation. A rank waits for another's block only when it wants
 // something in it; it publishes every block all the same, because cells are reused by number.
@@ -25,7 +25,7 @@ class StageAhead : public Algorithm {
     return peers_.staging_cell(rank, first_block_ + block);
   }
 
-  // Blocks staged and blocks used, together: grows whenever advance() gets anywhere.
+  // Blocks staged plus blocks used: grows whenever advance() makes progress.
   std::uint32_t steps() const { return staged_ + used_; }
   bool has_used(std::uint32_t block) const { return block < used_; }
 

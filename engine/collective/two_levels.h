@@ -1,8 +1,8 @@
 // A reduction in two levels: over the ranks of each host, then over the hosts.
 //
 // Between the levels partial sums have the tensor's dtype. Factors before the reduction belong to
-// the first level, those after it and the division of Average to the last, so integers are cut off
-// just where they would be on one host. With one rank on each host and no factor to apply the first
+// the first level, those after it and the division of Average to the last, so integers are
+// truncated exactly as on one host. With one rank on each host and no factor to apply the first
 // level is left out.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What other hosts say is compared with what this board knows before it changes anything: a
-// decision may only be about what all ranks here and below have submitted, as they have.
+// Messages of other hosts are checked against this table before they change it: a decision may only
+// be about names that all ranks here and below have submitted, with the same requests.
 #include <algorithm>
 #include <string>
 
@@ -18,7 +18,7 @@ namespace {
 
 }  // namespace
 
-// Only what is the same in every round is told by its id.
+// Only requests that are the same in every round are named by their id.
 void NegotiationTable::check_repeatable(std::uint32_t index, const char* message) const {
   const Slot& slot = slots_[index];
   const Kind kind = slot.rounds[slot.round & 1].request.kind;
@@ -59,14 +59,15 @@ void NegotiationTable::check_decision(const Decision& decision) const {
   check_own_rows(*found, parity, decision);
 }
 
-// By signature, and by what decides how many slots and rows there are, should signatures collide.
+// By signature. Should signatures collide, the numbers of slots and rows must be right all the
+// same.
 bool NegotiationTable::is_alike(const Slot& slot, std::uint32_t parity, std::uint64_t signature,
                                 std::span<const Request> requests) const {
   return slot.signature[parity] == signature && slot.tensors[parity] == requests.size() &&
          slot.rounds[parity].request.kind == requests.front().kind;
 }
 
-// Those of ranks here and below are known: their tensors have so many.
+// The rows of ranks here and below are known from their tensors.
 void NegotiationTable::check_own_rows(std::uint32_t index, std::uint32_t parity,
                                       const Decision& decision) const {
   if (decision.rows.empty()) return;

@@ -112,7 +112,7 @@ void NegotiationTable::count_arrival(Slot& slot, int rank) {
   ++slot.arrived_count;
 }
 
-// What is complete here is ready, or for the board above to hear of.
+// A complete item is ready at the root, and goes up elsewhere.
 bool NegotiationTable::collect(std::uint32_t index) {
   if (!is_complete(slots_[index])) return false;
   config_.is_root ? make_ready(index) : push_outgoing(index);
@@ -245,7 +245,7 @@ void NegotiationTable::mark_absent(std::uint32_t index, std::uint32_t parity) {
   }
 }
 
-// The rank counts as arrived from now on; what waited for it only is complete.
+// The rank counts as arrived from now on. Items that waited only for it are complete.
 bool NegotiationTable::join(int rank) {
   joined_[rank] = 1;
   ++header_->joined_count;
@@ -259,11 +259,11 @@ bool NegotiationTable::join(int rank) {
   return became_ready;
 }
 
-// After the last rank's arrival the join is ready too, and nobody is joined any more.
+// After the last rank's arrival the join is ready too, and no rank is joined any more.
 bool NegotiationTable::end_join(std::uint32_t index, int last) {
   Slot& slot = slots_[index];
   if (!config_.is_root) {
-    push_outgoing(index);  // the boards above count its ranks as arrived from now on, too
+    push_outgoing(index);  // the tables above count its ranks as arrived from now on, too
     return true;
   }
   if (slot.arrived_count < static_cast<std::uint32_t>(config_.size)) return false;
@@ -315,7 +315,7 @@ void NegotiationTable::add_bucket(std::uint32_t begin, std::uint32_t count,
   const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
   buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0, .tuning = tuning};
   header_->bucket_tail.store(index + 1, std::memory_order_seq_cst);
-  // After the tail: whoever sees an item gone from the ready ones sees the bucket it went to.
+  // After the tail: a thread that sees the item gone from the ready ones sees its bucket.
   header_->bucketed.store(begin + count, std::memory_order_release);
 }
 
@@ -334,8 +334,7 @@ void NegotiationTable::finish_bucket(std::uint32_t index) {
   }
 }
 
-// What a thread looks at after it has said that it is going to sleep must not be read before that:
-// sequentially consistent, as the saying is.
+// A thread announces its sleep, then reads this. Sequential consistency keeps that order.
 bool NegotiationTable::has_ready() const {
   return header_->ready_tail.load(std::memory_order_seq_cst) !=
          header_->bucketed.load(std::memory_order_seq_cst);

@@ -1,19 +1,18 @@
 // Negotiation: which tensors every rank of a process set has submitted, and in which order they
 // run.
 //
-// The board lies in shared memory. A tensor name owns a slot; a rank that submits the name arrives
+// The table lies in shared memory. A tensor name owns a slot; a rank that submits the name arrives
 // at the slot. The last rank to arrive makes it ready and appends it to the list of ready items.
-// Whoever is free first cuts the next bucket off that list, and every rank runs the buckets in that
-// order. There are no messages and no rounds: a submission is one short critical section, whoever
-// makes it.
+// The first free rank cuts the next bucket off that list, and every rank runs the buckets in that
+// order. There are no messages and no rounds: a submission is one short critical section.
 //
 // A group of tensors is one item: it arrives, fails and runs as a whole. A rank that has joined
-// counts as arrived everywhere until all have joined; what its absence completes is marked, so that
-// it takes part with zeros or nothing. Ranks here are set ranks, but in texts.
+// counts as arrived everywhere until all have joined. An item that its absence completes is marked,
+// so that it takes part with zeros or with nothing. Ranks here are set ranks, except in texts.
 //
-// Where a set spans hosts, each has a board and the boards form a tree. A board collects the ranks
-// of its host and of the hosts below. What is complete there goes up, as an Arrivals, by way of the
-// outbox; the root's board alone decides, and its buckets come down as Decisions (see relay.h).
+// Where a set spans hosts, each has a table and the tables form a tree. A table collects the ranks
+// of its host and of the hosts below. A complete item goes up through the outbox, as an Arrivals.
+// Only the root's table decides. Its buckets come down as Decisions (see relay.h).
 #pragma once
 
 #include <cstddef>
@@ -50,25 +49,25 @@ struct NegotiationConfig {
   std::vector<int> members;    // world rank by set rank; empty: the same
   std::vector<int> local;      // set ranks of this host, rising; empty: all
   std::vector<int> collected;  // of this host and the hosts below, rising; empty: all
-  bool is_root = true;         // no board is above this one
+  bool is_root = true;         // no table is above this one
   std::uint32_t cache_capacity = 1024;
-  Tuning tuning;            // until somebody tunes; that of the rank which cuts counts
+  Tuning tuning;            // until tune() is called; that of the rank that cuts counts
   bool fuse_groups = true;  // with other tensors
-  HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the board
+  HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the table
 };
 
-// That ranks have submitted a name, as one board tells the next.
+// A message to the table above: ranks have submitted a name.
 struct Arrivals {
   NameKey key;
   std::vector<Request> requests;  // of the first of them
   std::uint64_t signature = 0;
   std::vector<int> ranks;
   std::vector<std::int64_t>
-      rows;           // allgather: of each tensor, by `ranks`; alltoall: each one's splits
-  std::string error;  // they disagree already
+      rows;  // RowCounts::kPerRank: of each tensor, by `ranks`; kPerPair: each rank's splits
+  std::string error;  // why they disagree; empty if they do not
 };
 
-// That a name is to run, as the root's board tells the others.
+// A message from the root's table: a name is to run.
 struct Decision {
   NameKey key;
   std::uint32_t wire_id = 0;
@@ -83,10 +82,10 @@ class NegotiationTable {
  public:
   static std::size_t region_bytes(int size);
 
-  // `base` is the start of the board's part of a region that outlives this object.
+  // `base` is the start of the table's part of a region that outlives this object.
   NegotiationTable(std::byte* base, NegotiationConfig config);
 
-  // Holds the board; the methods below that say so need one. Throws what `check_holder` throws.
+  // Holds the table; the methods below that say so need one. Throws what `check_holder` throws.
   [[nodiscard]] SharedLock lock() const;
 
   // Under lock: this rank submits one tensor, or a group. `splits`: of an alltoall, rows for each
@@ -97,7 +96,7 @@ class NegotiationTable {
               const std::string& objection = {});
   // Under lock: cuts the next bucket off the ready items. False when there are none.
   bool form_bucket();
-  // Under lock, on the root's board: holds for buckets that are cut from now on.
+  // Under lock, on the root's table: holds for buckets that are cut from now on.
   void tune(const Tuning& tuning);
   // Under lock: this rank has run bucket `index`.
   void finish_bucket(std::uint32_t index);
@@ -105,7 +104,7 @@ class NegotiationTable {
   // Without lock.
   bool has_ready() const;
   std::size_t ready_bytes() const;
-  bool has_bucket(std::uint32_t index) const;  // has bucket number `index` been cut?
+  bool has_bucket(std::uint32_t index) const;  // whether bucket number `index` has been cut
   void bucket_items(std::uint32_t index, std::vector<BucketItem>& items) const;
   BucketTuning tuning_of(std::uint32_t index) const;  // of a bucket
 
@@ -123,7 +122,7 @@ class NegotiationTable {
   // Of a join: the rank that came last.
   int last_of(const BucketItem& item) const;
 
-  // Between boards; under lock, for the leader of this host.
+  // Between tables; under lock, for the leader of this host.
   //
   // The next slot in the outbox; none when it is empty.
   std::optional<std::uint32_t> next_outgoing();
@@ -133,22 +132,22 @@ class NegotiationTable {
   void set_wire_id(std::uint32_t slot, std::uint32_t id) { slots_[slot].wire_id = id; }
   // None when nothing has arrived there since the last decision.
   std::optional<Arrivals> arrival_of(std::uint32_t slot) const;
-  // Whether some ranks have arrived there of which the board above cannot know. What has gone up
+  // Whether some ranks have arrived there of which the table above cannot know. What has gone up
   // already may be decided there: sent again, it would count for the next round.
   bool is_partial(std::uint32_t slot) const;
   // What comes from other hosts has been read with its values checked; the methods from here on
-  // throw BadMessage where it is not what this board knows.
+  // throw BadMessage where it is not what this table knows.
   //
-  // Ranks below have arrived. True when something became ready, here or for the board above.
+  // Ranks below have arrived. True when something became ready, here or for the table above.
   bool merge(const Arrivals& arrival);
   // The same for all of `ranks` and the last round once more. False when the slot has another name
   // by now, or none: then it must be spelled.
   bool merge_repeated(std::uint32_t slot, std::uint32_t wire_id, std::span<const int> ranks);
-  // The root's: buckets that the boards below have not heard of yet.
+  // The root's: buckets that the tables below have not heard of yet.
   bool has_unannounced() const;
   std::uint32_t next_unannounced() const;
   void announced();
-  // Whether a decision can be told by its id alone: all boards below have the round, and know it.
+  // Whether a decision can be told by its id alone: all tables below have the round, and know it.
   bool is_repeated(const BucketItem& item) const;
   Decision decision_of(const BucketItem& item) const;
   // Below the root: what has been decided. append() for each item, then close_bucket().

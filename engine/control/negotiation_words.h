@@ -1,4 +1,4 @@
-// What the board keeps in shared memory beside the slots; for the board's own files.
+// The table's shared memory beside the slots; for the table's own files.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ struct NegotiationTable::Header {
   SharedWord bucketed;
   SharedWord bucket_tail;
   std::atomic<std::uint64_t> ready_bytes;
-  alignas(64) SharedWord outbox_tail;  // slots for the board above
+  alignas(64) SharedWord outbox_tail;  // slots for the table above
   SharedWord outbox_head;
-  SharedWord announced;  // buckets that the boards below know
+  SharedWord announced;  // buckets that the tables below know
 };
 
 struct NegotiationTable::Bucket {

@@ -12,7 +12,7 @@ namespace hvd {
 
 namespace {
 
-// An answer may cross a slow or lossy network before its silence says anything.
+// Less than this is no silence: an answer may cross a slow or lossy network.
 constexpr auto kAnswerTime = std::chrono::milliseconds(500);
 
 [[noreturn]] void refuse(const char* message, const char* field, std::string found,
@@ -24,7 +24,7 @@ constexpr auto kAnswerTime = std::chrono::milliseconds(500);
   refuse(name_of(kind), "kind", std::to_string(static_cast<int>(kind)), expected);
 }
 
-// Whatever it finds wrong, it says who has sent it.
+// A BadMessage gets the rank that sent the message.
 template <typename Use>
 bool receive(MessageLink& link, Use&& use) {
   return link.receive([&](std::span<const std::byte> message) {
@@ -155,7 +155,7 @@ void Relay::pass_down(std::span<const std::byte> message) {
   for (Child& child : children_) child.link.post(message);
 }
 
-// No more of them than names can wait here.
+// No more answers than names that can wait here.
 void Relay::keep_answer(Lacking lacking) {
   if (inquiries_.size() >= kMaxSlots && !inquiries_.contains(lacking.key)) return;
   Inquiry& inquiry = inquiries_[lacking.key];
@@ -163,7 +163,7 @@ void Relay::keep_answer(Lacking lacking) {
   inquiry.ranks = std::move(lacking.ranks);
 }
 
-// The board above has forgotten these names, or never knew them.
+// The table above has forgotten these names, or never knew them.
 void Relay::spell(std::span<const std::uint32_t> ids) {
   for (const std::uint32_t id : ids) {
     std::optional<Arrivals> arrival;
@@ -201,7 +201,7 @@ void Relay::append_run(const IdRun& run) {
   }
 }
 
-// An id has one name: another one that it had before is forgotten here.
+// An id has one name. The name that it had before is forgotten here.
 void Relay::append_decision(const Decision& decision) {
   const auto known = slot_of(decision.wire_id);
   if (known && known != negotiation_.find(decision.key)) {
@@ -263,7 +263,7 @@ std::optional<std::uint32_t> Relay::slot_of(std::uint32_t id) const {
   return found->second;
 }
 
-// Under the board's lock. Slots go to other names; their old ids are swept out now and then.
+// Under the table's lock. Slots go to other names; their old ids are removed now and then.
 void Relay::name_slot(std::uint32_t id, std::uint32_t slot) {
   slots_[id] = slot;
   if (slots_.size() < prune_at_) return;
@@ -296,7 +296,7 @@ std::vector<int> Relay::lacking(const NameKey& key) const {
   return found == inquiries_.end() ? std::vector<int>{} : found->second.ranks;
 }
 
-// Only for names for which no rank of this host speaks; otherwise its own warning says it.
+// Only for names that no rank of this host has submitted; else this host warns itself.
 void Relay::answer_who_lacks(Child& child, const NameKey& key) {
   Lacking answer{.key = key, .ranks = {}};
   {

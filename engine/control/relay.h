@@ -1,12 +1,12 @@
-// The leader of a host passes on, between the boards of a process set, what is complete below and
-// what is decided above.
+// The leader of a host relays messages between the tables of a process set: complete items go up,
+// decisions come down.
 //
 // Runs in the progress role of the leader, the lowest member of the set on its host. Cost of a step
 // in the steady state: one message up and one down each link, whose sizes do not depend on how many
 // tensors there are where their ids follow one another, and log2(hosts) links in a row.
 //
 // The first time, a name is spelled: its key, requests and rows. The root gives it a wire id, and
-// from then on the id alone travels. A board that has forgotten an id asks for it to be spelled.
+// from then on the id alone travels. A table that has forgotten an id asks for it to be spelled.
 // When a name waits for long, its leader asks up the tree which ranks lack it.
 #pragma once
 
@@ -36,27 +36,28 @@ class Relay {
   Relay(NegotiationTable& negotiation, std::optional<MessageLink> parent,
         std::vector<Child> children);
 
-  // Reads, merges, forwards, announces. True when anything moved. Throws LinkLost where a record
-  // was altered on its way; other losses matter once the link is needed. Throws BadMessage, with
-  // the set rank that sent it, where a message is not what it must be: the world is over then.
+  // Reads, merges, forwards and announces messages. True when anything moved. Throws LinkLost where
+  // a record was altered on its way; other losses matter once the link is needed. Throws
+  // BadMessage, with the set rank that sent it, where a message is not what it must be: the world
+  // is over then.
   bool pump();
-  // Tells the boards below of buckets that were cut here, before this rank runs them.
+  // Tells the tables below of buckets that were cut here, before this rank runs them.
   void announce();
-  // Is there something of this host to pass on?
+  // Whether this host has something to pass on.
   bool has_work() const;
-  // Any thread: are there messages that a link has not taken yet?
+  // Any thread: whether there are messages that a link has not taken yet.
   bool has_unsent() const { return has_unsent_.load(); }
-  // A link that broke: set rank at its other end, and why. It matters once it is needed.
+  // A broken link: the set rank at its other end, and why. It matters once the link is needed.
   std::optional<std::pair<int, std::string>> loss() const;
   void add_polls(std::vector<pollfd>& polls) const;
   // Ends all links, for good.
   void close();
   void close_copies();  // in a forked child
 
-  // A slot waits for long: tells the board above who has arrived, and asks it who has not. The
-  // answer is in `lacking`, some time later.
+  // A slot waits for long: tells the table above which ranks have arrived, and asks which have not.
+  // The answer is in `lacking`, some time later.
   void report_waiting(std::uint32_t slot, const NameKey& key);
-  // Ranks elsewhere that, as far as is known, have not submitted the name.
+  // The ranks of other hosts that are known not to have submitted the name.
   std::vector<int> lacking(const NameKey& key) const;
 
   std::uint64_t messages_sent() const;
@@ -95,7 +96,7 @@ class Relay {
   std::optional<MessageLink> parent_;
   std::vector<Child> children_;
   std::unordered_map<std::uint32_t, std::uint32_t> slots_;  // by wire id
-  std::uint32_t last_id_ = 0;                               // of the root's board
+  std::uint32_t last_id_ = 0;                               // of the root's table
   std::size_t prune_at_ = 4096;
   std::unordered_map<NameKey, Inquiry, KeyHash> inquiries_;
   std::atomic<bool> has_unsent_{false};

@@ -1,5 +1,5 @@
-// Slots: the board's memory of names. A name owns a slot; a group of tensors, or an alltoall, owns
-// a chain of them. All lies in shared memory, zeroed at the start, and is changed under the board's
+// Slots: the table's memory of names. A name owns a slot; a group of tensors, or an alltoall, owns
+// a chain of them. All lies in shared memory, zeroed at the start, and is changed under the table's
 // lock.
 //
 // A slot stays after use (the response cache): a name that comes again finds it by number. At most
@@ -27,7 +27,7 @@ struct NameKey {
 };
 NameKey key_of(std::string_view name);
 
-// What a round needs beside the slot's first line; not written while a name repeats itself.
+// A round's data beside the slot's first line; not written while a name repeats itself.
 struct Round {
   Request request;  // of the first rank to arrive that sent this signature
   char error[512];
@@ -52,7 +52,7 @@ struct alignas(64) Slot {
   std::uint32_t next;           // in the hash chain or the free list
   std::uint32_t next_in_chain;  // the next tensor of the group
   std::uint64_t size_bytes[2];  // moved by the round
-  std::uint32_t wire_id;        // what the hosts call it among themselves; 0: not named yet
+  std::uint32_t wire_id;        // its id in messages between hosts; 0: none yet
   bool is_spelled[2];           // some host needs the round in full, not as a bit
   bool is_outgoing;             // the round being collected is in the outbox, or has gone up
   Round rounds[2];
@@ -65,7 +65,7 @@ class SlotTable {
   SlotTable(std::byte* base, int size, std::uint32_t cache_capacity);
 
   Slot& operator[](std::uint32_t index) const;
-  // By rank: rows that it brings (alltoall: that the chain's k-th rank sends it) in the round.
+  // By rank: rows that it gives in the round (splits: that the chain's k-th rank sends to it).
   std::int64_t* rows(Slot& slot, std::uint32_t parity) const;
   // By rank: the round at which it arrived last.
   std::uint32_t* arrived_rounds(Slot& slot) const;

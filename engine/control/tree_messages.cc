@@ -1,5 +1,6 @@
 #include "control/tree_messages.h"
 
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -72,23 +73,11 @@ void put_bits(Writer& writer, std::span<const std::uint32_t> ids) {
 }  // namespace
 
 const char* name_of(MessageKind kind) {
-  switch (kind) {
-    case MessageKind::kArrived:
-      return "arrived ids";
-    case MessageKind::kSpelled:
-      return "arrival";
-    case MessageKind::kAskFor:
-      return "ids to spell";
-    case MessageKind::kBucket:
-      return "bucket";
-    case MessageKind::kWhoLacks:
-      return "who lacks";
-    case MessageKind::kLacking:
-      return "lacking ranks";
-    case MessageKind::kTuning:
-      return "tuning";
-  }
-  return "of a tree";
+  static constexpr const char* kNames[] = {"of a tree",     "arrived ids", "arrival",
+                                           "ids to spell",  "bucket",      "who lacks",
+                                           "lacking ranks", "tuning"};
+  const auto number = static_cast<std::size_t>(kind);
+  return kNames[number < std::size(kNames) ? number : 0];
 }
 
 void add_id(std::vector<BucketEntry>& entries, std::uint32_t id) {

@@ -1,8 +1,8 @@
-// What leaders of hosts send each other about submissions, as bytes. All hosts run the same build
-// (the handshake sees to it), so integers travel as they lie in memory.
+// The messages about submissions between leaders of hosts, as bytes. All hosts run the same build
+// (the handshake checks it), so integers travel as they lie in memory.
 //
-// The readers are pure. They check every value against what the set is and throw BadMessage; what
-// only the board can know, such as who has arrived, the board checks (see negotiation_checks.cc).
+// The readers are pure. They check every value against the set and throw BadMessage. The table
+// checks what only it can know, such as which ranks have arrived (see negotiation_checks.cc).
 //
 // In the steady state a message names tensors by their wire ids: runs of ids, or a bit for each in
 // the range where that is shorter. So its length does not grow with names, shapes or requests.
@@ -26,7 +26,7 @@ enum class MessageKind : std::uint8_t {
   kAskFor = 3,    // down: ids that must be spelled
   kBucket = 4,    // down: what runs next
   kWhoLacks = 5,  // up: a name that waits for long
-  kLacking = 6,   // down: who has not submitted it
+  kLacking = 6,   // down: the ranks that have not submitted it
   kTuning = 7,    // down: how the buckets from here on are run
 };
 
@@ -49,7 +49,7 @@ struct Lacking {
   std::vector<int> ranks;  // that have not submitted it
 };
 
-// What a message is checked against: the process set, and who sent it.
+// What a message is checked against: the process set and the sender.
 struct TreeScope {
   int size = 1;
   std::span<const int> members;   // world rank by set rank, rising; empty: the same

@@ -1,5 +1,5 @@
-// Reads what leaders of hosts send each other. Pure: every value is checked against the process set
-// before it is returned; otherwise BadMessage, which names it.
+// Reads the messages between leaders of hosts. Pure: every value is checked against the process set
+// before it is returned. A BadMessage names a wrong value.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -40,7 +40,7 @@ void check_member(const WireReader& reader, const TreeScope& scope, const char* 
                 "a member of the set, which has " + std::to_string(scope.size) + " ranks");
 }
 
-// Of a join that is decided the root is the rank that came last, by its set rank.
+// The root of a decided join is the set rank that came last.
 void check_root(const WireReader& reader, const TreeScope& scope, const Request& request) {
   if (collective_of(request.kind).has_root) check_member(reader, scope, "root", request.root);
   if (request.kind != Kind::kJoin || (request.root >= 0 && request.root < scope.size)) return;
@@ -100,7 +100,7 @@ std::vector<Request> get_requests(WireReader& reader, const TreeScope& scope,
   return requests;
 }
 
-// A join's says last who came last, which its signature does not cover.
+// A join's request names the rank that came last, which its signature does not cover.
 std::uint64_t get_signature(WireReader& reader, std::span<const Request> requests) {
   const auto signature = reader.get<std::uint64_t>("signature");
   if (requests.front().kind != Kind::kJoin && signature != signature_of(requests)) {
@@ -121,7 +121,7 @@ std::size_t rows_count(std::span<const Request> requests, std::size_t ranks, int
   return 0;
 }
 
-// What the rows of one tensor add up to must have an address.
+// The sum of the rows of one tensor must fit into memory.
 void check_rows(const WireReader& reader, const Request& request,
                 std::span<const std::int64_t> rows) {
   const std::int64_t most = collective_of(request.kind).has_splits() ? kMostSplit : kMaxTensorBytes;
@@ -161,7 +161,7 @@ std::string ranks_text(std::span<const int> ranks) {
   return text + (ranks.size() > kMost ? ", ..." : "");
 }
 
-// Of those that the sender speaks for, each once.
+// Each is a rank that the sender speaks for, and appears once.
 std::vector<int> get_speakers(WireReader& reader, const TreeScope& scope) {
   std::vector<int> ranks = reader.get_list<std::int32_t>("ranks", scope.speakers.size());
   if (ranks.empty()) reader.refuse("ranks", "no rank", "at least one");

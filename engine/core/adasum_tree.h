@@ -1,4 +1,4 @@
-// Who combines with whom in an Adasum of n vectors. Pure.
+// The order in which the vectors of n ranks combine in an Adasum. Pure.
 //
 // A fixed binary tree. With p the largest power of two among n ranks, first rank p + r folds into
 // rank r, for r < n - p; then neighbours (0,1), (2,3) ..., then pairs of pairs, up to all.

@@ -24,25 +24,14 @@ enum class Dtype : std::uint8_t {
 
 inline constexpr int kDtypeCount = 11;
 
+// Plain arrays: kernels are compiled with flags of their own and must emit no shared functions.
+inline constexpr std::size_t kDtypeBytes[kDtypeCount] = {1, 1, 2, 4, 8, 2, 4, 8, 1, 2, 2};
+inline constexpr const char* kDtypeNames[kDtypeCount] = {"uint8", "int8",     "int16",   "int32",
+                                                         "int64", "float16",  "float32", "float64",
+                                                         "bool",  "bfloat16", "uint16"};
+
 constexpr std::size_t size_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kUint8:
-    case Dtype::kInt8:
-    case Dtype::kBool:
-      return 1;
-    case Dtype::kInt16:
-    case Dtype::kUint16:
-    case Dtype::kFloat16:
-    case Dtype::kBfloat16:
-      return 2;
-    case Dtype::kInt32:
-    case Dtype::kFloat32:
-      return 4;
-    case Dtype::kInt64:
-    case Dtype::kFloat64:
-      return 8;
-  }
-  return 0;
+  return static_cast<int>(dtype) < kDtypeCount ? kDtypeBytes[static_cast<int>(dtype)] : 0;
 }
 
 constexpr bool is_float(Dtype dtype) {
@@ -51,31 +40,8 @@ constexpr bool is_float(Dtype dtype) {
 }
 
 constexpr const char* name_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kUint8:
-      return "uint8";
-    case Dtype::kInt8:
-      return "int8";
-    case Dtype::kInt16:
-      return "int16";
-    case Dtype::kInt32:
-      return "int32";
-    case Dtype::kInt64:
-      return "int64";
-    case Dtype::kFloat16:
-      return "float16";
-    case Dtype::kFloat32:
-      return "float32";
-    case Dtype::kFloat64:
-      return "float64";
-    case Dtype::kBool:
-      return "bool";
-    case Dtype::kBfloat16:
-      return "bfloat16";
-    case Dtype::kUint16:
-      return "uint16";
-  }
-  return "unknown dtype";
+  return static_cast<int>(dtype) < kDtypeCount ? kDtypeNames[static_cast<int>(dtype)]
+                                               : "unknown dtype";
 }
 
 }  // namespace hvd

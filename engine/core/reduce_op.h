@@ -15,22 +15,12 @@ enum class ReduceOp : std::uint8_t {
 };
 inline constexpr int kReduceOpCount = 6;
 
+inline constexpr const char* kReduceOpNames[kReduceOpCount] = {"Average", "Sum", "Adasum",
+                                                               "Min",     "Max", "Product"};
+
 constexpr const char* name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kAverage:
-      return "Average";
-    case ReduceOp::kSum:
-      return "Sum";
-    case ReduceOp::kAdasum:
-      return "Adasum";
-    case ReduceOp::kMin:
-      return "Min";
-    case ReduceOp::kMax:
-      return "Max";
-    case ReduceOp::kProduct:
-      return "Product";
-  }
-  return "unknown reduce op";
+  return static_cast<int>(op) < kReduceOpCount ? kReduceOpNames[static_cast<int>(op)]
+                                               : "unknown reduce op";
 }
 
 }  // namespace hvd

@@ -36,29 +36,16 @@ std::string load_wide(Dtype dtype, const std::string& to) {
 }
 
 // For each pair of vectors, the second from the first one on.
-constexpr const char* kDots = R"(.visible .entry $name(
-.param .u64 to,
-.param .u64 count,
-.param .u32 vectors,
-.param .u64 from,
-.param .u64 stride
-)
-{
-$registers
-.reg .b32 %first, %second, %vectors;
+constexpr const char* kDotsRegisters = R"(.reg .b32 %first, %second, %vectors;
 .reg .b64 %begin, %count, %left, %right, %stride, %row;
 .reg .f64 %sum, %x, %y;
 .reg .$type %v, %acc;
-$thread
-mov.u64 %begin, %i;
-ld.param.u64 %to, [to];
+)";
+
+constexpr const char* kDots = R"(mov.u64 %begin, %i;
 mul.lo.u64 %at, %begin, 8;
 add.u64 %to, %to, %at;
 mul.lo.u64 %row, %step, 8;
-ld.param.u64 %count, [count];
-ld.param.u32 %vectors, [vectors];
-ld.param.u64 %left, [from];
-ld.param.u64 %stride, [stride];
 mov.u32 %first, 0;
 LEFT:
 setp.ge.u32 %p, %first, %vectors;
@@ -92,27 +79,13 @@ NEXT:
 add.u64 %left, %left, %stride;
 add.u32 %first, %first, 1;
 bra LEFT;
-END:
-ret;
-}
 )";
 
-constexpr const char* kAddUp = R"(.visible .entry $name(
-.param .u64 to,
-.param .u64 from,
-.param .u64 values,
-.param .u64 sums
-)
-{
-$registers
-.reg .b64 %from, %values, %sums, %number, %out;
+constexpr const char* kAddUpRegisters = R"(.reg .b64 %from, %values, %sums, %number, %out;
 .reg .f64 %sum, %x;
-$thread
-ld.param.u64 %out, [to];
-ld.param.u64 %from, [from];
-ld.param.u64 %values, [values];
-ld.param.u64 %sums, [sums];
-EACH:
+)";
+
+constexpr const char* kAddUp = R"(EACH:
 setp.ge.u64 %p, %i, %sums;
 @%p bra END;
 mul.lo.u64 %at, %i, %values;
@@ -134,9 +107,6 @@ add.u64 %to, %out, %at;
 st.global.f64 [%to], %sum;
 add.u64 %i, %i, %step;
 bra EACH;
-END:
-ret;
-}
 )";
 
 // The dot product of two combinations of vectors, those of the places [$a, $b) and [$c, $d), as
@@ -232,28 +202,14 @@ std::string scale(const std::string& label, const std::string& a, const std::str
 }
 
 // A thread for each tensor.
-constexpr const char* kWeights = R"(.visible .entry $name(
-.param .u64 to,
-.param .u64 grams,
-.param .u32 vectors,
-.param .u64 tensors,
-.param .u32 joins,
-.param .align 8 .b8 join[$join_bytes],
-.param .align 8 .b8 order[$order_bytes]
-)
-{
-$registers
-.reg .b32 %vectors, %joins, %number, %begin, %middle, %last, %entries;
+constexpr const char* kWeightsRegisters =
+    R"(.reg .b32 %vectors, %joins, %number, %begin, %middle, %last, %entries;
 .reg .b32 %row, %column, %left, %right, %less, %more, %index, %half_square;
 .reg .b64 %tensors, %grams, %gram, %weights, %out, %plan, %order, %gram_bytes, %weight_bytes;
 .reg .f64 %value, %size, %dot, %x, %y, %z;
-$thread
-ld.param.u64 %out, [to];
-ld.param.u64 %grams, [grams];
-ld.param.u32 %vectors, [vectors];
-ld.param.u64 %tensors, [tensors];
-ld.param.u32 %joins, [joins];
-mov.u64 %order, order;
+)";
+
+constexpr const char* kWeights = R"(mov.u64 %order, order;
 mul.wide.u32 %weight_bytes, %vectors, 8;
 add.u32 %entries, %vectors, 1;
 mul.lo.u32 %entries, %entries, %vectors;
@@ -297,9 +253,6 @@ bra JOIN;
 JOINED:
 add.u64 %i, %i, %step;
 bra EACH;
-END:
-ret;
-}
 )";
 
 // An element of the vector at %vector, times its weight; both move on.
@@ -313,30 +266,13 @@ add.u64 %weight, %weight, 8;
 add.u64 %vector, %vector, %stride;
 )";
 
-constexpr const char* kWeightedSum = R"(.visible .entry $name(
-.param .u64 to,
-.param .u64 count,
-.param .u32 vectors,
-.param .u64 from,
-.param .u64 stride,
-.param .u64 weights,
-.param .f64 factor
-)
-{
-$registers
-.reg .b32 %number, %vectors;
+constexpr const char* kWeightedSumRegisters = R"(.reg .b32 %number, %vectors;
 .reg .b64 %count, %out, %from, %vector, %stride, %weights, %weight;
 .reg .f64 %x, %factor;
 .reg .$type %acc, %v, %scale;
-$thread
-ld.param.u64 %out, [to];
-ld.param.u64 %count, [count];
-ld.param.u32 %vectors, [vectors];
-ld.param.u64 %from, [from];
-ld.param.u64 %stride, [stride];
-ld.param.u64 %weights, [weights];
-ld.param.f64 %factor, [factor];
-EACH:
+)";
+
+constexpr const char* kWeightedSum = R"(EACH:
 setp.ge.u64 %p, %i, %count;
 @%p bra END;
 mul.lo.u64 %at, %i, $bytes;
@@ -357,35 +293,45 @@ add.u64 %to, %out, %at;
 $put
 add.u64 %i, %i, %step;
 bra EACH;
-END:
-ret;
-}
 )";
 
 std::string dots_kernel(Dtype dtype) {
-  return filled(kDots, {{"name", dots_kernel_name(dtype)},
-                        {"registers", kPtxRegisters},
-                        {"thread", kPtxThread},
-                        {"type", type_of(dtype)},
-                        {"bytes", std::to_string(size_of(dtype))},
-                        {"load_x", load_wide(dtype, "%x")},
-                        {"load_y", load_wide(dtype, "%y")}});
+  const std::string type = type_of(dtype);
+  return ptx_kernel(dots_kernel_name(dtype),
+                    {{"u64", "to", "%to"},
+                     {"u64", "count", "%count"},
+                     {"u32", "vectors", "%vectors"},
+                     {"u64", "from", "%left"},
+                     {"u64", "stride", "%stride"}},
+                    filled(kDotsRegisters, {{"type", type}}),
+                    filled(kDots, {{"bytes", std::to_string(size_of(dtype))},
+                                   {"load_x", load_wide(dtype, "%x")},
+                                   {"load_y", load_wide(dtype, "%y")}}));
 }
 
 std::string add_up_kernel() {
-  return filled(kAddUp,
-                {{"name", kAddUpKernel}, {"registers", kPtxRegisters}, {"thread", kPtxThread}});
+  return ptx_kernel(kAddUpKernel,
+                    {{"u64", "to", "%out"},
+                     {"u64", "from", "%from"},
+                     {"u64", "values", "%values"},
+                     {"u64", "sums", "%sums"}},
+                    kAddUpRegisters, kAddUp);
 }
 
 std::string weights_kernel() {
-  return filled(kWeights, {{"name", kWeightsKernel},
-                           {"registers", kPtxRegisters},
-                           {"thread", kPtxThread},
-                           {"join_bytes", std::to_string(kMostAdasumVectors * 12)},
-                           {"order_bytes", std::to_string(kMostAdasumVectors * 4)},
-                           {"dot", dot_of("DOT", "%begin", "%middle", "%middle", "%last")},
-                           {"scale_left", scale("LEFT", "%begin", "%middle")},
-                           {"scale_right", scale("RIGHT", "%middle", "%last")}});
+  return ptx_kernel(
+      kWeightsKernel,
+      {{"u64", "to", "%out"},
+       {"u64", "grams", "%grams"},
+       {"u32", "vectors", "%vectors"},
+       {"u64", "tensors", "%tensors"},
+       {"u32", "joins", "%joins"},
+       {"align 8 .b8", "join[" + std::to_string(kMostAdasumVectors * 12) + "]"},
+       {"align 8 .b8", "order[" + std::to_string(kMostAdasumVectors * 4) + "]"}},
+      kWeightsRegisters,
+      filled(kWeights, {{"dot", dot_of("DOT", "%begin", "%middle", "%middle", "%last")},
+                        {"scale_left", scale("LEFT", "%begin", "%middle")},
+                        {"scale_right", scale("RIGHT", "%middle", "%last")}}));
 }
 
 std::string weighted_sum_kernel(Dtype dtype) {
@@ -394,13 +340,19 @@ std::string weighted_sum_kernel(Dtype dtype) {
       filled(kLoadWeighed, {{"narrow", type == "f64" ? "mov.f64" : "cvt.rn.f32.f64"},
                             {"load", arithmetic_of(dtype).load},
                             {"type", type}});
-  return filled(kWeightedSum, {{"name", weighted_sum_kernel_name(dtype)},
-                               {"registers", kPtxRegisters},
-                               {"thread", kPtxThread},
-                               {"type", type},
-                               {"bytes", std::to_string(size_of(dtype))},
-                               {"weighed", weighed},
-                               {"put", arithmetic_of(dtype).store}});
+  return ptx_kernel(weighted_sum_kernel_name(dtype),
+                    {{"u64", "to", "%out"},
+                     {"u64", "count", "%count"},
+                     {"u32", "vectors", "%vectors"},
+                     {"u64", "from", "%from"},
+                     {"u64", "stride", "%stride"},
+                     {"u64", "weights", "%weights"},
+                     {"f64", "factor", "%factor"}},
+                    filled(kWeightedSumRegisters, {{"type", type}}),
+                    filled(kWeightedSum, {{"type", type},
+                                          {"bytes", std::to_string(size_of(dtype))},
+                                          {"weighed", weighed},
+                                          {"put", arithmetic_of(dtype).store}}));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // CUDA's driver interface: the functions that the engine uses, found in libcuda at run time.
 //
-// Types and numbers are those of cuda.h, whose ABI does not change. Any thread; what needs a
-// current context says so, and CurrentDevice provides it.
+// Types and numbers are those of cuda.h, whose ABI does not change. Any thread. CurrentDevice gives
+// a thread the current context that most functions need.
 #pragma once
 
 #include <array>
@@ -27,6 +27,7 @@ using Context = struct ContextRecord*;
 using Stream = struct StreamRecord*;  // null: the default stream
 using Event = struct EventRecord*;
 using Address = std::uint64_t;  // CUdeviceptr
+inline Address address_of(const void* data) { return reinterpret_cast<Address>(data); }
 using Module = struct ModuleRecord*;
 using Function = struct FunctionRecord*;
 struct Uuid {
@@ -105,7 +106,7 @@ class CudaDriver {
   int version() const { return version_; }  // such as 12040
   int device_count() const { return device_count_; }
   cuda::Uuid uuid_of(int device) const;
-  // Which device has the memory.
+  // The device that has the memory.
   int device_of(cuda::Address address) const;
   // The context that a process' libraries share.
   cuda::Context context_of(int device) const;
@@ -116,6 +117,25 @@ class CudaDriver {
     check(function.call(arguments...), function.name);
   }
   void check(cuda::Result result, const char* function) const;
+  // Puts a copy into `stream`: on the device, from the host to it, and from it to the host. The
+  // stream's device is current.
+  void copy(cuda::Address to, cuda::Address from, std::size_t size_bytes,
+            cuda::Stream stream) const {
+    if (size_bytes != 0) call(functions_.copy_on_device, to, from, size_bytes, stream);
+  }
+  void copy_in(cuda::Address to, const std::byte* from, std::size_t size_bytes,
+               cuda::Stream stream) const {
+    call(functions_.copy_to_device, to, static_cast<const void*>(from), size_bytes, stream);
+  }
+  void copy_out(std::byte* to, cuda::Address from, std::size_t size_bytes,
+                cuda::Stream stream) const {
+    call(functions_.copy_to_host, static_cast<void*>(to), from, size_bytes, stream);
+  }
+  // Puts a fill with zeros into `stream`, in the same way.
+  void clear(cuda::Address at, std::size_t size_bytes, cuda::Stream stream) const {
+    if (size_bytes == 0) return;
+    call(functions_.memset, at, static_cast<unsigned char>(0), size_bytes, stream);
+  }
   // "cuEventRecord: CUDA_ERROR_INVALID_HANDLE, invalid resource handle".
   std::string text_of(cuda::Result result, const char* function) const;
 
@@ -131,7 +151,7 @@ class CudaDriver {
   mutable std::map<int, cuda::Context> contexts_;  // retained until the process ends
 };
 
-// While it lives, calls of this thread do not spoil a graph that another one is capturing.
+// While it lives, calls of this thread do not spoil a graph that another thread is capturing.
 class BesideCaptures {
  public:
   explicit BesideCaptures(const CudaDriver& driver) : driver_(driver) { exchange(); }
@@ -146,7 +166,7 @@ class BesideCaptures {
   int mode_ = cuda::kRelaxedCapture;
 };
 
-// While it lives, calls of this thread are about `device`.
+// While it lives, `device` is current in this thread.
 class CurrentDevice {
  public:
   CurrentDevice(const CudaDriver& driver, int device);

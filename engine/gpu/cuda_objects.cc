@@ -2,14 +2,12 @@
 
 namespace hvd {
 
-CudaEvent::CudaEvent(const CudaDriver& driver, int device) : driver_(driver), device_(device) {
+CudaEvent::CudaEvent(const CudaDriver& driver, int device) : DeviceObject(driver, device) {
   const CurrentDevice current(driver_, device_);
   driver_.call(driver_.functions().event_create, &event_, cuda::kWithoutTiming);
 }
 
-CudaEvent::~CudaEvent() {
-  free_on(driver_, device_, [this] { driver_.functions().event_destroy.call(event_); });
-}
+CudaEvent::~CudaEvent() { free_with(driver_.functions().event_destroy, event_); }
 
 void CudaEvent::record(cuda::Stream stream) {
   const CurrentDevice current(driver_, device_);  // the default stream has no device of its own
@@ -28,14 +26,12 @@ bool CudaEvent::is_reached() const {
   return true;
 }
 
-CudaStream::CudaStream(const CudaDriver& driver, int device) : driver_(driver), device_(device) {
+CudaStream::CudaStream(const CudaDriver& driver, int device) : DeviceObject(driver, device) {
   const CurrentDevice current(driver_, device_);
   driver_.call(driver_.functions().stream_create, &stream_, cuda::kNonBlocking);
 }
 
-CudaStream::~CudaStream() {
-  free_on(driver_, device_, [this] { driver_.functions().stream_destroy.call(stream_); });
-}
+CudaStream::~CudaStream() { free_with(driver_.functions().stream_destroy, stream_); }
 
 CudaEventPtr CudaStream::mark() const {
   auto event = std::make_shared<CudaEvent>(driver_, device_);
@@ -44,15 +40,13 @@ CudaEventPtr CudaStream::mark() const {
 }
 
 PinnedMemory::PinnedMemory(const CudaDriver& driver, int device, std::size_t size_bytes)
-    : driver_(driver), device_(device), size_bytes_(size_bytes) {
+    : DeviceObject(driver, device), size_bytes_(size_bytes) {
   const CurrentDevice current(driver_, device_);
   void* data = nullptr;
   driver_.call(driver_.functions().mem_host_alloc, &data, size_bytes_, cuda::kPortable);
   data_ = static_cast<std::byte*>(data);
 }
 
-PinnedMemory::~PinnedMemory() {
-  free_on(driver_, device_, [this] { driver_.functions().mem_free_host.call(data_); });
-}
+PinnedMemory::~PinnedMemory() { free_with(driver_.functions().mem_free_host, data_); }
 
 }  // namespace hvd

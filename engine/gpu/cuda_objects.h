@@ -9,8 +9,8 @@
 
 namespace hvd {
 
-// For destructors: what frees is called with `device` current; where that fails, the process or the
-// device is at its end, and nothing is left to free.
+// For destructors: calls `free` with `device` current. Where that fails, the process or the device
+// is at its end, and there is nothing left to free.
 template <typename Free>
 void free_on(const CudaDriver& driver, int device, Free&& free) noexcept {
   try {
@@ -20,62 +20,69 @@ void free_on(const CudaDriver& driver, int device, Free&& free) noexcept {
   }
 }
 
+// What a class below owns on one device.
+class DeviceObject {
+ public:
+  DeviceObject(const DeviceObject&) = delete;
+  DeviceObject& operator=(const DeviceObject&) = delete;
+
+  int device() const { return device_; }
+  const CudaDriver& driver() const { return driver_; }
+
+ protected:
+  DeviceObject(const CudaDriver& driver, int device) : driver_(driver), device_(device) {}
+  ~DeviceObject() = default;
+
+  template <typename... Parameters, typename... Arguments>
+  void free_with(const CudaFunction<Parameters...>& function, Arguments... arguments) noexcept {
+    free_on(driver_, device_, [&] { function.call(arguments...); });
+  }
+
+  const CudaDriver& driver_;
+  const int device_;
+};
+
 // A point in a stream. Recorded again, it means the new point.
-class CudaEvent {
+class CudaEvent final : public DeviceObject {
  public:
   CudaEvent(const CudaDriver& driver, int device);
   ~CudaEvent();
-  CudaEvent(const CudaEvent&) = delete;
-  CudaEvent& operator=(const CudaEvent&) = delete;
 
   // `stream`: of the same device.
   void record(cuda::Stream stream);
-  // What is put into `stream` from now on, of the current device, comes after the point. Does not
-  // wait.
+  // Later work in `stream`, of the current device, starts after the point. Does not wait.
   void hold_back(cuda::Stream stream) const;
-  // Has the device come to the point? Yes before it is recorded.
+  // Whether the device has come to the point; true before it is recorded.
   bool is_reached() const;
 
  private:
-  const CudaDriver& driver_;
-  const int device_;
   cuda::Event event_ = nullptr;
 };
 using CudaEventPtr = std::shared_ptr<CudaEvent>;
 
 // Runs beside the default stream.
-class CudaStream {
+class CudaStream final : public DeviceObject {
  public:
   CudaStream(const CudaDriver& driver, int device);
   ~CudaStream();
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
 
   cuda::Stream get() const { return stream_; }
-  int device() const { return device_; }
-  const CudaDriver& driver() const { return driver_; }
   CudaEventPtr mark() const;  // a new event, recorded here
 
  private:
-  const CudaDriver& driver_;
-  const int device_;
   cuda::Stream stream_ = nullptr;
 };
 
 // Host memory that GPUs copy from and to without the CPU.
-class PinnedMemory {
+class PinnedMemory final : public DeviceObject {
  public:
   PinnedMemory(const CudaDriver& driver, int device, std::size_t size_bytes);
   ~PinnedMemory();
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
 
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
 
  private:
-  const CudaDriver& driver_;
-  const int device_;
   const std::size_t size_bytes_;
   std::byte* data_ = nullptr;
 };

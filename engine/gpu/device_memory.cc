@@ -17,7 +17,7 @@ std::size_t rounded(std::size_t size_bytes) { return (size_bytes / kGrain + 1) *
 void DeviceBlock::copy_to(cuda::Address to, std::size_t size_bytes, cuda::Stream stream) {
   if (size_bytes == 0) return;
   const CurrentDevice current(*driver, device);
-  driver->call(driver->functions().copy_on_device, to, address(), size_bytes, stream);
+  driver->copy(to, address(), size_bytes, stream);
   auto event = std::make_shared<CudaEvent>(*driver, device);
   event->record(stream);
   last_use = std::move(event);
@@ -41,7 +41,7 @@ DeviceBlockPtr DeviceMemory::allocate(int device, std::size_t size_bytes) {
           }};
 }
 
-// One that is free by now, and not much too large.
+// A block that is free by now, and not much too large.
 DeviceBlock DeviceMemory::take_spare(int device, std::size_t size_bytes) {
   const std::lock_guard guard(mutex_);
   const auto fits = [&](const DeviceBlock& block) {
@@ -82,7 +82,7 @@ void DeviceMemory::give_back(DeviceBlock block) {
   }
 }
 
-// Waits for whatever still uses it.
+// CUDA waits for work that still uses the block.
 void DeviceMemory::free(const DeviceBlock& block) const {
   free_on(*driver_, block.device, [&] { driver_->functions().mem_free.call(block.address()); });
 }

@@ -1,9 +1,9 @@
-// Memory of GPUs for what the engine needs itself: results of a shape of their own, zeros of absent
-// ranks.
+// Memory of GPUs for the engine's own use: results whose shape the engine finds out, zeros of
+// absent ranks.
 //
 // CUDA's own allocation waits for the device, so blocks that are given back are kept for others, up
-// to a limit. A block counts as used until the event that was left with it is reached; only then is
-// it given out again, so nobody has to wait for it.
+// to a limit. A block is in use until its event is reached. Only then is it given out again, so
+// that nothing waits for it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace hvd {
 
 class DeviceMemory;
 
-// `data` is an address on the device: the CPU cannot follow it.
+// `data` is an address on the device: the CPU cannot read it.
 struct DeviceBlock {
   std::byte* data = nullptr;
   std::size_t capacity_bytes = 0;
@@ -26,14 +26,15 @@ struct DeviceBlock {
   const CudaDriver* driver = nullptr;
 
   cuda::Address address() const { return reinterpret_cast<cuda::Address>(data); }
-  // Copies its beginning to memory of the same GPU, in a stream of it, which becomes its last use.
+  // Copies its beginning to memory of the same GPU, in a stream of that GPU. The copy is its last
+  // use.
   void copy_to(cuda::Address to, std::size_t size_bytes, cuda::Stream stream);
 };
 using DeviceBlockPtr = std::shared_ptr<DeviceBlock>;
 
 class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
  public:
-  // All that is kept for others, on all devices.
+  // How much is kept, on all devices.
   static constexpr std::size_t kMostSpare = 512UL << 20;
 
   explicit DeviceMemory(std::shared_ptr<const CudaDriver> driver) : driver_(std::move(driver)) {}

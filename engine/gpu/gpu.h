@@ -1,5 +1,5 @@
-// What reaches GPU memory from this process: CUDA's driver, NCCL where it is there, and memory for
-// the engine's own use. One for all worlds of a process.
+// This process' access to GPUs: CUDA's driver, NCCL where it is installed, and memory for the
+// engine's own use. One for all worlds of a process.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ class Gpu {
   Gpu(const std::string& cuda_path, const std::string& nccl_path);
 
   const CudaDriver& driver() const { return *driver_; }
-  // Null where there is none; then why.
+  // Null where there is none; nccl_problem() says why.
   const NcclLibrary* nccl() const { return nccl_.get(); }
   const std::string& nccl_problem() const { return nccl_problem_; }
   DeviceMemory& memory() { return *memory_; }
@@ -35,8 +35,8 @@ class Gpu {
   const std::shared_ptr<IpcMemories> ipc_memories_;
 };
 
-// The way to a Gpu, opened by the first tensor that is on one: a program may choose its GPU, or
-// fork, as long as it has not used any. Any thread.
+// Opens a Gpu for the first tensor on a GPU: before that a program may choose its GPU, or fork. Any
+// thread.
 class GpuAccess {
  public:
   GpuAccess(std::string cuda_path, std::string nccl_path)

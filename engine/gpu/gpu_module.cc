@@ -5,14 +5,12 @@
 namespace hvd {
 
 GpuModule::GpuModule(const CudaDriver& driver, int device, const std::string& text)
-    : driver_(driver), device_(device) {
+    : DeviceObject(driver, device) {
   const CurrentDevice current(driver_, device_);
   driver_.call(driver_.functions().module_load, &module_, static_cast<const void*>(text.c_str()));
 }
 
-GpuModule::~GpuModule() {
-  free_on(driver_, device_, [this] { driver_.functions().module_unload.call(module_); });
-}
+GpuModule::~GpuModule() { free_with(driver_.functions().module_unload, module_); }
 
 void GpuModule::launch(const std::string& kernel, std::size_t threads, void** arguments,
                        cuda::Stream stream) {

@@ -10,15 +10,13 @@
 namespace hvd {
 
 // One thread at a time.
-class GpuModule {
+class GpuModule final : public DeviceObject {
  public:
   static constexpr unsigned kThreads = 256;  // of a block, at most
 
   // Throws Error(kSystem) where the driver does not translate the text.
   GpuModule(const CudaDriver& driver, int device, const std::string& text);
   ~GpuModule();
-  GpuModule(const GpuModule&) = delete;
-  GpuModule& operator=(const GpuModule&) = delete;
 
   // Puts a kernel into a stream of the device, which is current: in blocks of kThreads, or in one
   // of fewer threads. `arguments`: their addresses.
@@ -28,8 +26,6 @@ class GpuModule {
  private:
   cuda::Function function_of(const std::string& kernel);
 
-  const CudaDriver& driver_;
-  const int device_;
   cuda::Module module_ = nullptr;
   std::map<std::string, cuda::Function> functions_;
 };

@@ -6,7 +6,7 @@
 namespace hvd {
 
 IpcMemory::IpcMemory(const CudaDriver& driver, int device, std::size_t size_bytes)
-    : driver_(driver), device_(device), size_bytes_(size_bytes) {
+    : DeviceObject(driver, device), size_bytes_(size_bytes) {
   const CurrentDevice current(driver_, device_);
   driver_.call(driver_.functions().mem_alloc, &address_, size_bytes_);
   const auto& get_handle = driver_.functions().ipc_get_handle;
@@ -16,19 +16,15 @@ IpcMemory::IpcMemory(const CudaDriver& driver, int device, std::size_t size_byte
   driver_.check(result, get_handle.name);
 }
 
-IpcMemory::~IpcMemory() {
-  free_on(driver_, device_, [this] { driver_.functions().mem_free.call(address_); });
-}
+IpcMemory::~IpcMemory() { free_with(driver_.functions().mem_free, address_); }
 
 PeerMemory::PeerMemory(const CudaDriver& driver, int device, const cuda::IpcHandle& handle)
-    : driver_(driver), device_(device) {
+    : DeviceObject(driver, device) {
   const CurrentDevice current(driver_, device_);
   driver_.call(driver_.functions().ipc_open_handle, &address_, handle, cuda::kLazyPeerAccess);
 }
 
-PeerMemory::~PeerMemory() {
-  free_on(driver_, device_, [this] { driver_.functions().ipc_close_handle.call(address_); });
-}
+PeerMemory::~PeerMemory() { free_with(driver_.functions().ipc_close_handle, address_); }
 
 std::shared_ptr<IpcMemory> IpcMemories::take(int device, std::size_t size_bytes) {
   std::unique_ptr<IpcMemory> memory;

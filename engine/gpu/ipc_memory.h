@@ -1,5 +1,5 @@
-// Memory of a GPU that processes of one host see together (CUDA IPC): each exports its own, which
-// it alone writes, and opens that of others.
+// Memory of a GPU that processes of one host share (CUDA IPC): each exports its own, which it alone
+// writes, and opens that of the others.
 //
 // Only memory that the engine allocates for this is exported. A framework's may come from an
 // allocator whose memory CUDA cannot export, and would stay in use by others after it is freed.
@@ -14,47 +14,38 @@
 
 namespace hvd {
 
-class IpcMemory {
+class IpcMemory final : public DeviceObject {
  public:
   // Throws Error(kSystem) where there is no such memory, or no IPC.
   IpcMemory(const CudaDriver& driver, int device, std::size_t size_bytes);
   ~IpcMemory();
-  IpcMemory(const IpcMemory&) = delete;
-  IpcMemory& operator=(const IpcMemory&) = delete;
 
   cuda::Address address() const { return address_; }
   const cuda::IpcHandle& handle() const { return handle_; }
-  int device() const { return device_; }
   std::size_t size_bytes() const { return size_bytes_; }
 
  private:
-  const CudaDriver& driver_;
-  const int device_;
   const std::size_t size_bytes_;
   cuda::Address address_ = 0;
   cuda::IpcHandle handle_{};
 };
 
 // Of another process, open in this one.
-class PeerMemory {
+class PeerMemory final : public DeviceObject {
  public:
   // `device`: which works with it. Throws Error(kSystem) where that cannot be.
   PeerMemory(const CudaDriver& driver, int device, const cuda::IpcHandle& handle);
   // Nothing on the GPU may be using it.
   ~PeerMemory();
-  PeerMemory(const PeerMemory&) = delete;
-  PeerMemory& operator=(const PeerMemory&) = delete;
 
   cuda::Address address() const { return address_; }
 
  private:
-  const CudaDriver& driver_;
-  const int device_;
   cuda::Address address_ = 0;
 };
 
 // Own exported memory, for worlds and process sets to use one after the other. It is kept until the
-// process ends: a peer that hears late of the end of a world may still have it open.
+// process ends: a slow peer may still have it open when a world has ended.
 class IpcMemories : public std::enable_shared_from_this<IpcMemories> {
  public:
   explicit IpcMemories(std::shared_ptr<const CudaDriver> driver) : driver_(std::move(driver)) {}

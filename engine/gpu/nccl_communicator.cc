@@ -13,7 +13,7 @@ namespace hvd {
 
 namespace {
 
-// How often a thread that leaves asks whether the others have come.
+// How often a thread that leaves asks whether the other ranks are leaving.
 constexpr auto kLook = std::chrono::microseconds(100);
 
 using Scalar = std::array<std::byte, 8>;
@@ -66,7 +66,7 @@ NcclCommunicator::~NcclCommunicator() { abort(); }
 bool NcclCommunicator::is_busy() const {
   nccl::Result state = nccl::Result::kSuccess;
   call(functions().comm_get_async_error, comm_, &state);
-  // What failed is said by ncclGetLastError; the function is one that was started before.
+  // An earlier call has failed: ncclGetLastError says which.
   library_.check(state, "NCCL", comm_);
   return state == nccl::Result::kInProgress;
 }
@@ -112,24 +112,11 @@ void NcclCommunicator::forget_ops() {
 bool is_in_nccl(Dtype dtype) { return dtype != Dtype::kInt16 && dtype != Dtype::kUint16; }
 
 nccl::DataType nccl_type_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kInt8:
-      return nccl::DataType::kInt8;
-    case Dtype::kInt32:
-      return nccl::DataType::kInt32;
-    case Dtype::kInt64:
-      return nccl::DataType::kInt64;
-    case Dtype::kFloat16:
-      return nccl::DataType::kFloat16;
-    case Dtype::kFloat32:
-      return nccl::DataType::kFloat32;
-    case Dtype::kFloat64:
-      return nccl::DataType::kFloat64;
-    case Dtype::kBfloat16:
-      return nccl::DataType::kBfloat16;
-    default:
-      return nccl::DataType::kUint8;
-  }
+  using Type = nccl::DataType;
+  static constexpr Type kTypes[kDtypeCount] = {
+      Type::kUint8,   Type::kInt8,    Type::kUint8, Type::kInt32,    Type::kInt64, Type::kFloat16,
+      Type::kFloat32, Type::kFloat64, Type::kUint8, Type::kBfloat16, Type::kUint8};
+  return kTypes[static_cast<int>(dtype)];
 }
 
 bool is_factor_of(Dtype dtype, double factor) {

@@ -1,8 +1,8 @@
-// One rank's end of an NCCL communicator that does not block: what is started may still be in
-// progress when a call returns, so ask until it is not.
+// One rank's end of an NCCL communicator that does not block: a call may still be in progress when
+// it returns, until is_busy() says that it is not.
 //
-// One thread at a time, on whose device it was made; abort() ends what is under way, on the GPU
-// too.
+// One thread at a time, with the communicator's device current. abort() ends what is under way, on
+// the GPU too.
 #pragma once
 
 #include <cstdint>
@@ -18,30 +18,53 @@ namespace hvd {
 
 class NcclCommunicator {
  public:
-  // Starts to meet the others, who give the same `id`.
+  // Starts to connect to the other ranks, which give the same `id`.
   NcclCommunicator(const CudaDriver& driver, const NcclLibrary& library, int device,
                    const nccl::UniqueId& id, int rank, int size);
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // Not aborted, and not left.
+  // Neither aborted nor left.
   bool is_open() const { return comm_ != nullptr; }
   // True while a call is in progress. Throws Error(kSystem) when something has failed, here or in
   // another rank's network.
   bool is_busy() const;
-  // Ends all at once. Calls on the GPU return, their results are worthless.
+  // Ends at once. Calls on the GPU return without valid results.
   void abort() noexcept;
-  // Leaves together with the others, who are given `limit` for it; otherwise aborts.
+  // Leaves together with the other ranks; aborts when they take longer than `limit`.
   void leave(Nanoseconds limit) noexcept;
 
   template <typename... Parameters, typename... Arguments>
   void call(const NcclFunction<Parameters...>& function, Arguments... arguments) const {
     library_.check(function.call(arguments...), function.name, comm_);
   }
+  // Puts a function that ends with communicator and stream into `stream`.
+  template <typename... Parameters, typename... Arguments>
+  void start(cuda::Stream stream, const NcclFunction<Parameters...>& function,
+             Arguments... arguments) const {
+    call(function, arguments..., comm_, stream);
+  }
+  // The same for bytes; nothing where there are none.
+  void broadcast(const std::byte* from, std::byte* to, std::size_t size_bytes, int root,
+                 cuda::Stream stream) const {
+    if (size_bytes == 0) return;
+    start(stream, functions().broadcast, from, to, size_bytes, nccl::DataType::kUint8, root);
+  }
+  void allgather(const std::byte* from, std::byte* to, std::size_t bytes_each,
+                 cuda::Stream stream) const {
+    start(stream, functions().all_gather, from, to, bytes_each, nccl::DataType::kUint8);
+  }
+  void send(const std::byte* from, std::size_t size_bytes, int peer, cuda::Stream stream) const {
+    if (size_bytes == 0) return;
+    start(stream, functions().send, from, size_bytes, nccl::DataType::kUint8, peer);
+  }
+  void receive(std::byte* to, std::size_t size_bytes, int peer, cuda::Stream stream) const {
+    if (size_bytes == 0) return;
+    start(stream, functions().receive, to, size_bytes, nccl::DataType::kUint8, peer);
+  }
   const NcclFunctions& functions() const { return library_.functions(); }
-  nccl::Comm get() const { return comm_; }
-  // A sum of what is multiplied by `factor` before, for floats; kept for the next time.
+  // A sum of numbers that are multiplied by `factor` first, for floats; kept for the next time.
   nccl::RedOp scaled_sum(Dtype dtype, double factor);
 
  private:
@@ -59,7 +82,7 @@ class NcclCommunicator {
 // What NCCL calls an element type. REQUIRES: is_in_nccl(dtype).
 nccl::DataType nccl_type_of(Dtype dtype);
 bool is_in_nccl(Dtype dtype);
-// Can `factor` be said in the dtype's own numbers, without being lost?
+// Whether the dtype can hold `factor` as a normal number.
 bool is_factor_of(Dtype dtype, double factor);
 
 }  // namespace hvd

@@ -51,6 +51,33 @@ Arithmetic arithmetic_of(Dtype dtype) {
   }
 }
 
+std::string ptx_kernel(const std::string& name, const std::vector<PtxParameter>& parameters,
+                       const std::string& registers, const std::string& body) {
+  std::string declarations;
+  std::string loads;
+  for (const auto& [type, parameter, loaded_to] : parameters) {
+    declarations += (declarations.empty() ? ".param ." : ",\n.param .") + type + " " + parameter;
+    if (!loaded_to.empty())
+      loads += "ld.param." + type + " " + loaded_to + ", [" + parameter + "];\n";
+  }
+  return ".visible .entry " + name + "(\n" + declarations +
+         "\n)\n{\n"
+         ".reg .pred %p, %q;\n"
+         ".reg .b16 %half;\n"
+         ".reg .b32 %bits, %upper, %odd, %block, %threads, %thread;\n"
+         ".reg .b64 %i, %step, %at, %in, %to, %wide;\n" +
+         registers +
+         "mov.u32 %block, %ctaid.x;\n"
+         "mov.u32 %threads, %ntid.x;\n"
+         "mov.u32 %thread, %tid.x;\n"
+         "mul.wide.u32 %i, %block, %threads;\n"
+         "cvt.u64.u32 %wide, %thread;\n"
+         "add.u64 %i, %i, %wide;\n"
+         "mov.u32 %block, %nctaid.x;\n"
+         "mul.wide.u32 %step, %block, %threads;\n" +
+         loads + body + "END:\nret;\n}\n";
+}
+
 bool is_ptx_float(const std::string& type) { return type[0] == 'f'; }
 
 std::string ptx_multiply(const std::string& type, const std::string& to, const std::string& a,

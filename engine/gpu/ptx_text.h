@@ -1,17 +1,18 @@
-// What kernels written as PTX share: how dtypes are loaded, computed with and stored.
+// The common text of kernels written as PTX: how dtypes are loaded, computed with and stored.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/dtype.h"
 
 namespace hvd {
 
-// What every GPU of the last ten years understands.
+// Every GPU of the last ten years understands it.
 inline constexpr const char* kPtxHeader = ".version 6.0\n.target sm_50\n.address_size 64\n";
 
 // How a dtype is computed with: the type of its registers, and the ways from and to memory, which
-// use %v, %acc, %in and %to, and the registers of kPtxRegisters.
+// use %v, %acc, %in and %to, and registers that every kernel has.
 struct Arithmetic {
   const char* type;
   const char* load;
@@ -19,23 +20,16 @@ struct Arithmetic {
 };
 Arithmetic arithmetic_of(Dtype dtype);
 
-// For kPtxThread and the ways from and to memory.
-inline constexpr const char* kPtxRegisters =
-    ".reg .pred %p, %q;\n"
-    ".reg .b16 %half;\n"
-    ".reg .b32 %bits, %upper, %odd, %block, %threads, %thread;\n"
-    ".reg .b64 %i, %step, %at, %in, %to, %wide;\n";
-
-// Threads take every %step-th element, from %i on.
-inline constexpr const char* kPtxThread =
-    "mov.u32 %block, %ctaid.x;\n"
-    "mov.u32 %threads, %ntid.x;\n"
-    "mov.u32 %thread, %tid.x;\n"
-    "mul.wide.u32 %i, %block, %threads;\n"
-    "cvt.u64.u32 %wide, %thread;\n"
-    "add.u64 %i, %i, %wide;\n"
-    "mov.u32 %block, %nctaid.x;\n"
-    "mul.wide.u32 %step, %block, %threads;\n";
+struct PtxParameter {
+  std::string type;
+  std::string name;
+  std::string loaded_to = {};  // a register; empty: the body reads it, as it does arrays
+};
+// A kernel. Threads take every %step-th element, from %i on. `registers`: beside %i, %step, %at,
+// %in, %to, %p, %q and those that loads and stores use. `body` ends at the label END, which the
+// kernel has behind it.
+std::string ptx_kernel(const std::string& name, const std::vector<PtxParameter>& parameters,
+                       const std::string& registers, const std::string& body);
 
 // Of a register's type.
 bool is_ptx_float(const std::string& type);

@@ -50,63 +50,52 @@ std::string load_next(Dtype dtype) {
 }
 
 std::string registers(const std::string& type) {
-  return std::string(kPtxRegisters) +
-         ".reg .b32 %number, %sources;\n"
+  return ".reg .b32 %number, %sources;\n"
          ".reg .b64 %count, %out, %first, %source;\n"
          ".reg .f64 %factor;\n"
          ".reg ." +
          type + " %acc, %v, %pre, %post;\n";
 }
 
-std::string prologue(const std::string& type) {
-  std::string text = std::string(kPtxThread) +
-                     "ld.param.u64 %out, [to];\n"
-                     "ld.param.u64 %count, [count];\n"
-                     "ld.param.u32 %sources, [sources];\n"
-                     "mov.u64 %first, from;\n";
-  if (!is_ptx_float(type)) return text;
+std::string load_factors(const std::string& type) {
+  if (!is_ptx_float(type)) return "";
   const std::string convert = type == "f64" ? "mov.f64 " : "cvt.rn.f32.f64 ";
-  text += "ld.param.f64 %factor, [prescale];\n" + convert + "%pre, %factor;\n";
-  return text + "ld.param.f64 %factor, [postscale];\n" + convert + "%post, %factor;\n";
+  return "ld.param.f64 %factor, [prescale];\n" + convert + "%pre, %factor;\n" +
+         "ld.param.f64 %factor, [postscale];\n" + convert + "%post, %factor;\n";
 }
 
 std::string kernel(Dtype dtype, ReduceOp op) {
   const Arithmetic arithmetic = arithmetic_of(dtype);
   const std::string type = arithmetic.type;
-  std::string text = ".visible .entry " + reduction_kernel_name(dtype, op) +
-                     "(\n"
-                     ".param .u64 to,\n"
-                     ".param .u64 count,\n"
-                     ".param .u32 sources,\n"
-                     ".param .f64 prescale,\n"
-                     ".param .f64 postscale,\n"
-                     ".param .align 8 .b8 from[" +
-                     std::to_string(kMostSources * 8) + "]\n)\n{\n";
-  text += registers(type) + prologue(type);
-  text +=
-      "EACH:\n"
-      "setp.ge.u64 %p, %i, %count;\n"
-      "@%p bra END;\n"
-      "mul.lo.u64 %at, %i, " +
-      std::to_string(size_of(dtype)) + ";\n" +
-      "mov.u64 %source, %first;\n"
-      "mov.u32 %number, 1;\n" +
-      load_next(dtype) + "mov." + type + " %acc, %v;\n" +
-      "NEXT:\n"
-      "setp.ge.u32 %p, %number, %sources;\n"
-      "@%p bra STORE;\n"
-      "add.u64 %source, %source, 8;\n" +
-      load_next(dtype) + reduce_next(dtype, op) +
-      "add.u32 %number, %number, 1;\n"
-      "bra NEXT;\n"
-      "STORE:\n";
-  if (is_ptx_float(type)) text += ptx_multiply(type, "%acc", "%acc", "%post");
-  return text + "add.u64 %to, %out, %at;\n" + arithmetic.store +
-         "add.u64 %i, %i, %step;\n"
-         "bra EACH;\n"
-         "END:\n"
-         "ret;\n"
-         "}\n";
+  std::string body = "mov.u64 %first, from;\n" + load_factors(type) +
+                     "EACH:\n"
+                     "setp.ge.u64 %p, %i, %count;\n"
+                     "@%p bra END;\n"
+                     "mul.lo.u64 %at, %i, " +
+                     std::to_string(size_of(dtype)) + ";\n" +
+                     "mov.u64 %source, %first;\n"
+                     "mov.u32 %number, 1;\n" +
+                     load_next(dtype) + "mov." + type + " %acc, %v;\n" +
+                     "NEXT:\n"
+                     "setp.ge.u32 %p, %number, %sources;\n"
+                     "@%p bra STORE;\n"
+                     "add.u64 %source, %source, 8;\n" +
+                     load_next(dtype) + reduce_next(dtype, op) +
+                     "add.u32 %number, %number, 1;\n"
+                     "bra NEXT;\n"
+                     "STORE:\n";
+  if (is_ptx_float(type)) body += ptx_multiply(type, "%acc", "%acc", "%post");
+  body += std::string("add.u64 %to, %out, %at;\n") + arithmetic.store +
+          "add.u64 %i, %i, %step;\n"
+          "bra EACH;\n";
+  return ptx_kernel(reduction_kernel_name(dtype, op),
+                    {{"u64", "to", "%out"},
+                     {"u64", "count", "%count"},
+                     {"u32", "sources", "%sources"},
+                     {"f64", "prescale"},
+                     {"f64", "postscale"},
+                     {"align 8 .b8", "from[" + std::to_string(kMostSources * 8) + "]"}},
+                    registers(type), body);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// What a submission of GPU tensors waits for, and what waits for it.
+// What a submission of GPU tensors waits for, and what waits for the submission.
 //
-// Made by the caller when it submits: its streams are marked there, and the collective starts when
-// the GPU has come to the marks. Whoever runs the collective leaves events behind it, and when the
-// operation is taken the caller's stream is held back until those. No thread waits for the GPU.
+// The caller makes it when it submits. It marks the caller's streams, and the collective starts
+// when the GPU has come to the marks. The thread that runs the collective adds events behind it,
+// and the caller's streams wait for those once the operation is done. No thread waits for the GPU.
 #pragma once
 
 #include <functional>
@@ -25,14 +25,13 @@ class StreamDependency {
   // Error(kInvalidArgument) while the stream is being captured into a graph.
   void depart_from(int device);
 
-  // For who runs the operation, one thread at a time.
+  // For the thread that runs the operation.
   const CudaEvent& ready(int device) const { return *origins_.at(device).ready; }
   void add_done(CudaEventPtr event);
 
-  // When the operation is done for the engine: what the caller puts into its streams from now on
-  // comes after it.
+  // When the operation is done for the engine: later work in the caller's streams comes after it.
   void arrive() const;
-  // Has the GPU finished it?
+  // Whether the GPU has finished it.
   bool is_finished() const;
 
  private:

@@ -19,7 +19,7 @@ void accumulate_gram_with(const KernelTable& table, Dtype dtype,
   const std::size_t fitting = kScratchDoubles / sources.size() / kGramLanes * kGramLanes;
   const std::size_t chunk = std::max(fitting, kGramLanes);
   std::array<double, kScratchDoubles> scratch;
-  std::vector<double> large_scratch;  // for more sources than anybody has
+  std::vector<double> large_scratch;  // for very many sources
   if (fitting == 0) large_scratch.resize(sources.size() * chunk);
   table.grams[static_cast<int>(dtype)](
       {.sources = sources.data(),

@@ -133,24 +133,25 @@ std::vector<Bytes> trace_seeds() {
 
 void run_devices(std::span<const std::byte> bytes) {
   try_to([&] {
-    const DeviceCapabilities card = read_capabilities(bytes);
-    const std::array cards{card, card};
+    const DeviceCapabilities capabilities = read_capabilities(bytes);
+    const std::array ranks{capabilities, capabilities};
     const std::array<std::string, 2> names{"rank 0", "rank 1"};
-    nccl_obstacle(cards, names);
-    require(common_route(cards, Kind::kAllreduce) <= DeviceRoute::kHost);
-    require(common_streams(cards) >= 1);
-    require(write_capabilities(card).size() == bytes.size());
+    nccl_obstacle(ranks, names);
+    require(common_route(ranks, Kind::kAllreduce) <= DeviceRoute::kHost);
+    require(common_streams(ranks) >= 1);
+    require(write_capabilities(capabilities).size() == bytes.size());
   });
   try_to([&] { StatusAgreement::read_problem(bytes); });
 }
 
 std::vector<Bytes> device_seeds() {
-  DeviceCapabilities card{.nccl_version = 23203, .streams = 2, .uuid = {}, .problem = "none"};
-  card.routes[1] = DeviceRoute::kHost;
-  card.is_hierarchical[2] = true;
-  Bytes verdict(256);
-  verdict[0] = std::byte{'x'};
-  return {write_capabilities(card), verdict};
+  DeviceCapabilities capabilities{
+      .nccl_version = 23203, .streams = 2, .uuid = {}, .problem = "none"};
+  capabilities.routes[1] = DeviceRoute::kHost;
+  capabilities.is_hierarchical[2] = true;
+  Bytes status(256);
+  status[0] = std::byte{'x'};
+  return {write_capabilities(capabilities), status};
 }
 
 // Any stream of bytes at a connection for messages, whose keys are always the same: what is heard

@@ -10,42 +10,43 @@ namespace {
 
 const std::vector<std::string> kNames{"rank 0", "rank 1", "rank 2"};
 
-DeviceCapabilities card(unsigned char gpu, int version = 23203) {
-  DeviceCapabilities card{.nccl_version = version};
-  card.uuid.bytes[0] = gpu;
-  return card;
+DeviceCapabilities capabilities(unsigned char gpu, int version = 23203) {
+  DeviceCapabilities own{.nccl_version = version};
+  own.uuid.bytes[0] = gpu;
+  return own;
 }
 
 TEST_CASE("ranks with a GPU each and the same NCCL can use it") {
-  const std::vector<DeviceCapabilities> cards{card(1), card(2), card(3, 23201)};
-  CHECK(nccl_obstacle(cards, kNames) == std::nullopt);
-  CHECK(shared_gpus(cards, kNames).empty());
+  const std::vector<DeviceCapabilities> ranks{capabilities(1), capabilities(2),
+                                              capabilities(3, 23201)};
+  CHECK(nccl_obstacle(ranks, kNames) == std::nullopt);
+  CHECK(shared_gpus(ranks, kNames).empty());
 }
 
 TEST_CASE("an obstacle names the ranks") {
-  std::vector<DeviceCapabilities> cards{card(1), card(2), card(1)};
-  CHECK(nccl_obstacle(cards, kNames) == "rank 0 and rank 2 share one GPU, which NCCL refuses");
-  cards[1] = card(1);
-  CHECK(shared_gpus(cards, kNames) ==
+  std::vector<DeviceCapabilities> ranks{capabilities(1), capabilities(2), capabilities(1)};
+  CHECK(nccl_obstacle(ranks, kNames) == "rank 0 and rank 2 share one GPU, which NCCL refuses");
+  ranks[1] = capabilities(1);
+  CHECK(shared_gpus(ranks, kNames) ==
         std::vector<std::string>{"rank 0, rank 1 and rank 2 share one GPU"});
-  cards = {card(1), card(2, 22000), card(3)};
-  CHECK(nccl_obstacle(cards, kNames) == "rank 1 has NCCL 22000, rank 0 has 23203");
-  cards[2].nccl_version = 0;
-  cards[2].problem = "NCCL is not installed";
-  CHECK(nccl_obstacle(cards, kNames) == "rank 2: NCCL is not installed");
+  ranks = {capabilities(1), capabilities(2, 22000), capabilities(3)};
+  CHECK(nccl_obstacle(ranks, kNames) == "rank 1 has NCCL 22000, rank 0 has 23203");
+  ranks[2].nccl_version = 0;
+  ranks[2].problem = "NCCL is not installed";
+  CHECK(nccl_obstacle(ranks, kNames) == "rank 2: NCCL is not installed");
 }
 
 TEST_CASE("what one rank wants holds for all") {
-  std::vector<DeviceCapabilities> cards{card(1), card(2)};
-  CHECK(common_route(cards, Kind::kAllreduce) == DeviceRoute::kAny);
-  cards[1].routes[static_cast<std::size_t>(Kind::kAllreduce)] = DeviceRoute::kNccl;
-  CHECK(common_route(cards, Kind::kAllreduce) == DeviceRoute::kNccl);
-  cards[0].routes[static_cast<std::size_t>(Kind::kAllreduce)] = DeviceRoute::kHost;
-  CHECK(common_route(cards, Kind::kAllreduce) == DeviceRoute::kHost);
-  CHECK(common_route(cards, Kind::kBroadcast) == DeviceRoute::kAny);
-  cards[0].streams = 4;
-  cards[1].streams = 2;
-  CHECK(common_streams(cards) == 2);
+  std::vector<DeviceCapabilities> ranks{capabilities(1), capabilities(2)};
+  CHECK(common_route(ranks, Kind::kAllreduce) == DeviceRoute::kAny);
+  ranks[1].routes[static_cast<std::size_t>(Kind::kAllreduce)] = DeviceRoute::kNccl;
+  CHECK(common_route(ranks, Kind::kAllreduce) == DeviceRoute::kNccl);
+  ranks[0].routes[static_cast<std::size_t>(Kind::kAllreduce)] = DeviceRoute::kHost;
+  CHECK(common_route(ranks, Kind::kAllreduce) == DeviceRoute::kHost);
+  CHECK(common_route(ranks, Kind::kBroadcast) == DeviceRoute::kAny);
+  ranks[0].streams = 4;
+  ranks[1].streams = 2;
+  CHECK(common_streams(ranks) == 2);
 }
 
 Request reduction(Dtype dtype, ReduceOp op, double prescale = 1.0, double postscale = 1.0) {

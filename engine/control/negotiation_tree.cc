@@ -1,4 +1,4 @@
-// What boards of different hosts tell each other: arrivals go up, decisions come down.
+// The messages between tables of different hosts: arrivals go up, decisions come down.
 #include <algorithm>
 
 #include "control/negotiation_table.h"
@@ -69,7 +69,7 @@ std::optional<Arrivals> NegotiationTable::arrival_of(std::uint32_t index) const 
   for (const int rank : config_.collected) {
     if (has_arrived(slot, rank, slot.round + 1)) arrival.ranks.push_back(rank);
   }
-  // Who reads it takes the first for the one whose requests these are.
+  // The first rank is the one that sent these requests.
   const auto first = std::ranges::find(arrival.ranks, slot.first_rank[parity]);
   if (first != arrival.ranks.end()) std::iter_swap(first, arrival.ranks.begin());
   read_rows(index, parity, arrival.ranks, arrival.rows);

@@ -1,4 +1,4 @@
-// What the items of a bucket say: errors, absent ranks, tensors, rows and splits.
+// Reads the items of a bucket: errors, absent ranks, tensors, rows and splits.
 #include "control/negotiation_table.h"
 
 namespace hvd {
