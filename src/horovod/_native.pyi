@@ -263,7 +263,7 @@ class Engine:
         space_fd: int = ...,
         pidfds: Sequence[int] = ...,
         pids: Sequence[int] = ...,
-        carrier: object | None = ...,
+        data_plane: object | None = ...,
         hosts: Sequence[Sequence[int]] = ...,
         doorbells: Sequence[int] = ...,
         control: Sequence[tuple[int, int, LinkSeals]] = ...,
@@ -345,7 +345,7 @@ class Engine:
         self,
         process_set: int,
         ranks: Sequence[int],
-        carrier: object | None = ...,
+        data_plane: object | None = ...,
         control: Sequence[tuple[int, int, LinkSeals]] = ...,
         data: Sequence[tuple[int, int, int, LinkSeals | None]] = ...,
     ) -> None: ...
