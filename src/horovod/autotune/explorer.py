@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from horovod.autotune.knobs import Knob, Values
 
-__all__ = ["Explorer"]
-
 Array = npt.NDArray[np.float64]
 _Point = tuple[int, ...]  # the index of a level of each knob
 _LENGTH = 0.5  # the length scale of the covariance, in sides of the cube

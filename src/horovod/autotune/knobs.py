@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from horovod.settings import Settings
 
-__all__ = ["INITIAL_POINTS", "Knob", "Surroundings", "Values", "knobs_for", "narrowed", "values_of"]
-
 # Values by names of settings.
 Values = Mapping[str, float]
 

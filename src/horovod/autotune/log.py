@@ -17,8 +17,6 @@ from horovod.core.base.setting import Flag, Setting
 from horovod.metrics.sampling import note_sample
 from horovod.settings import SETTINGS
 
-__all__ = ["Sample", "SampleLog", "describe", "pinned"]
-
 _log = logging.getLogger("horovod")
 _COLUMNS = (
     *("hierarchical_allreduce", "hierarchical_allgather", "torus_allreduce", "cache_enabled"),

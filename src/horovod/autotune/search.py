@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from horovod.autotune.explorer import Explorer
 from horovod.autotune.knobs import INITIAL_POINTS, Knob, Values
 
-__all__ = ["PAIRS", "Proposal", "Result", "Search"]
-
 PAIRS = 7  # pairs of samples in the comparison at the end
 _LEAST_GAIN = 1.02  # the median of the pairs
 _MOST_LOST = 1  # pairs that the winner may lose

@@ -11,8 +11,6 @@ from typing import Protocol
 
 from horovod.metrics.counters import MOVING
 
-__all__ = ["StepCounts", "StepMeter"]
-
 # The step in which the values change runs with both, and the step after it is disturbed.
 _SETTLING = 2
 # The engine keeps the times of somewhat more steps than these.

@@ -22,8 +22,6 @@ from horovod.settings import Settings, names_given
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["Autotuning"]
-
 _log = logging.getLogger("horovod")
 
 

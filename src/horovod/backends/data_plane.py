@@ -15,8 +15,6 @@ from horovod.rendezvous.store.client import Store
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["NATIVE", "DataPlane", "Neighbourhood", "find_backend"]
-
 # The name of the C++ engine, which needs no backend.
 NATIVE = "native"
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from horovod.backends.protocol import Backend, Request
 
-__all__ = ["EngineAdapter"]
-
 # As in engine/core/dtype.h; None: NumPy has no such dtype.
 _DTYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"),

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from horovod.backends.protocol import Backend, Bytes, Group, GroupStore, Request
 from horovod.errors import InitError
 
-__all__ = ["GlooBackend"]
-
 
 class _Request:
     """Several works, which Gloo runs in order on copies of the tensors.

@@ -17,8 +17,6 @@ from horovod.backends.protocol import Backend, Bytes, Group, Request
 from horovod.core.base import mpi_library
 from horovod.errors import InitError
 
-__all__ = ["MpiBackend"]
-
 # Held around each call if MPI supports one thread at a time only.
 _one_at_a_time = threading.Lock()
 # Unfinished requests of failed worlds. MPI cannot cancel a collective: its next call would use the

@@ -16,8 +16,6 @@ from horovod.errors import AlteredObjectError, HorovodInternalError, InitError, 
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["Agreement", "groups_in"]
-
 
 class Agreement:
     """All ranks of one world. ``key`` is the world's, for the codes of messages."""

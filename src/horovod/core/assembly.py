@@ -31,8 +31,6 @@ from horovod.trace.stacks import release_stacks
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["MPI", "World", "assemble", "tuning_of", "usable_cores", "worlds_begun"]
-
 # The name of MPI as a data plane.
 MPI = "mpi"
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from horovod.core import process_sets, tracing, world
 
-__all__ = ["HorovodBasics"]
-
 
 class HorovodBasics:
     """Every life-cycle function as a method; all objects stand for the one world of this process.

@@ -5,16 +5,6 @@ from __future__ import annotations
 from horovod.core import gpus
 from horovod.core.base import mpi_library
 
-__all__ = [
-    "ccl_built",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "mpi_built",
-    "nccl_built",
-    "rocm_built",
-]
-
 
 def mpi_built() -> bool:
     """Whether MPI can be used: mpi4py is installed and finds an MPI library."""

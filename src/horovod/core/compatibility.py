@@ -23,27 +23,6 @@ from horovod.core import gpus, world
 from horovod.core.base import mpi_library
 from horovod.core.operations import Average, Sum, resolve_op
 
-__all__ = [
-    "cached",
-    "ccl_built",
-    "check_extension",
-    "check_installed_version",
-    "ddl_built",
-    "extension_available",
-    "extension_suffix",
-    "gloo_built",
-    "gpu_available",
-    "in_thread",
-    "is_power_of_2",
-    "is_version_at_least",
-    "mpi_built",
-    "nccl_built",
-    "op_resolver",
-    "rank_and_size",
-    "split_list",
-    "temporary_environment",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

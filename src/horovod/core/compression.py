@@ -10,15 +10,6 @@ import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = [
-    "CastCompressor",
-    "Compressor",
-    "NoneCompressor",
-    "check_compressor",
-    "compress_all",
-    "decompress_all",
-]
-
 
 class Compressor:
     """Base of all compressors; derive from it and give both static methods.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from horovod.core import world
 
-__all__ = ["metrics"]
-
 
 def metrics() -> dict[str, float]:
     """What Horovod has counted in this process since it started; nothing is communicated.

@@ -14,8 +14,6 @@ from typing import Any
 from horovod import _native
 from horovod.errors import MismatchError
 
-__all__ = ["WatchedEngine"]
-
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MOST_FRAMES = 8
 

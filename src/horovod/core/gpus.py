@@ -20,17 +20,6 @@ from horovod.settings import Settings
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = [
-    "cuda_problem",
-    "device_plane",
-    "has_cuda",
-    "hierarchical_kinds",
-    "nccl_candidates",
-    "nccl_problem",
-    "nccl_version",
-    "routes_of",
-]
-
 CUDA = "libcuda.so.1"
 NCCL = "libnccl.so.2"
 

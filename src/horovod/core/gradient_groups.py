@@ -11,8 +11,6 @@ from typing import Any
 
 from horovod.core.compatibility import split_list
 
-__all__ = ["BATCH_BYTES", "Groups", "batches_of", "check_groups", "split_into_groups"]
-
 # As much as the engine starts at once while a core is spare. Large enough that a batch costs far
 # more to move than to submit, small enough that the first one leaves early in backward.
 BATCH_BYTES = 1 << 20

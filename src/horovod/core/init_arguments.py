@@ -9,8 +9,6 @@ from typing import Any
 from horovod.core.base.mpi_library import is_communicator
 from horovod.core.process_sets import ProcessSet
 
-__all__ = ["check_comm", "static_sets_of"]
-
 
 def static_sets_of(process_sets: Sequence[ProcessSet] | str | None) -> Sequence[ProcessSet]:
     """The sets to register; for "dynamic" none, and it sets the variable that allows later ones.

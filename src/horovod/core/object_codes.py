@@ -26,8 +26,6 @@ from horovod.rendezvous.base.authentication import (
     prove,
 )
 
-__all__ = ["PICKLING_FAILED", "ROW_BYTES", "ObjectCodes"]
-
 PICKLING_FAILED = -1
 
 _Bytes = TypeVar("_Bytes", bytes, memoryview)

@@ -8,15 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = [
-    "forget_failure",
-    "keep_failure",
-    "port",
-    "port_address",
-    "rethrow_interrupt",
-    "take_failure",
-]
-
 _kept_failure: Exception | None = None
 
 

@@ -25,20 +25,6 @@ from horovod.rendezvous.bootstrap import SetLinks
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = [
-    "ConnectSet",
-    "ProcessSet",
-    "add_process_set",
-    "check_process_set",
-    "close_registry",
-    "global_process_set",
-    "has_others",
-    "ids_and_ranks",
-    "number_of",
-    "open_registry",
-    "remove_process_set",
-]
-
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 # Connections of a set, given its number and ranks; see ``Mesh.connect_set``.
 ConnectSet = Callable[[int, Sequence[int]], SetLinks]

@@ -7,8 +7,6 @@ import os
 from horovod.core import world
 from horovod.errors import HorovodInternalError
 
-__all__ = ["dump_recorder", "start_timeline", "stop_timeline"]
-
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
     """Begin a timeline, or go on in another file; rank 0 writes, and shows all ranks.

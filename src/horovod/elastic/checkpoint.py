@@ -25,8 +25,6 @@ import numpy as np
 
 from horovod.core.base.own_files import follow, keep_mode, open_own, open_regular
 
-__all__ = ["Leaf", "read_checkpoint", "write_checkpoint"]
-
 _ABOUT, _VALUES = "horovod-state.json", "values.pickle"
 _FORMAT = 1
 _MOST_INLINE_BYTES = 4096

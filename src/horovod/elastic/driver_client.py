@@ -17,8 +17,6 @@ from horovod.rendezvous.bootstrap import ElasticClient, launcher_store, new_laun
 from horovod.rendezvous.identity.elastic_messages import StateVersion
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["DriverClient"]
-
 _CONNECT_S = 5.0  # to find a driver again
 
 

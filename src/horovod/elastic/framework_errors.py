@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from horovod.core import world
 from horovod.errors import HorovodInternalError
 
-__all__ = ["engine_errors"]
-
 
 @contextmanager
 def engine_errors(*kinds: type[Exception]) -> Iterator[None]:

@@ -19,8 +19,6 @@ from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
 from horovod.rendezvous.bootstrap import this_client
 
-__all__ = ["run_fn"]
-
 _log = logging.getLogger("horovod.elastic")
 
 R = TypeVar("R")

@@ -12,8 +12,6 @@ from horovod.elastic.checkpoint import Leaf, read_checkpoint, write_checkpoint
 from horovod.elastic.notification import HostUpdate, notification_manager
 from horovod.errors import HostsUpdatedInterrupt
 
-__all__ = ["ObjectState", "State", "check_arrays", "check_names"]
-
 
 class State:
     """Base of all states; derive from it and give ``save``, ``restore`` and ``sync``.

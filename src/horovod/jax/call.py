@@ -10,8 +10,6 @@ from horovod.core.calls import Call
 from horovod.core.operations import Result
 from horovod.core.process_sets import ProcessSet
 
-__all__ = ["ProgramCall", "call_on", "result_rows"]
-
 
 @dataclass(frozen=True)
 class ProgramCall(Call):

@@ -14,8 +14,6 @@ from horovod.jax.call import ProgramCall
 from horovod.numpy.adapter import NumpyAdapter
 from horovod.numpy.calls import ArrayCalls
 
-__all__ = ["run", "run_alltoall", "run_on_host"]
-
 Array = NDArray[Any]
 
 _ALIGNMENT = 64  # what JAX wants of memory that it is to use without a copy

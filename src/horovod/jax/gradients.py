@@ -14,8 +14,6 @@ from horovod.core.operations import Average, Kind, Sum
 from horovod.core.world import rank
 from horovod.jax.call import ProgramCall
 
-__all__ = ["derivative_of", "transpose_of"]
-
 
 def derivative_of(call: ProgramCall, positions: Sequence[int]) -> ProgramCall:
     """The collective that tangents of the arrays at these positions go through.

@@ -17,9 +17,6 @@ from jax.interpreters import mlir
 from horovod.jax.call import ProgramCall
 from horovod.jax.plugin import TARGET
 
-__all__ = ["lower_to_plugin"]
-
-
 # XLA runs programs whose buffers all have up to 512 bytes, and those of up to 8 steps, one step
 # after the other. There a collective would wait for the one before it, and ranks whose programs
 # have another order would wait for each other. So each call gets a larger constant.

@@ -22,8 +22,6 @@ from horovod.core.base.plugins import works
 from horovod.core.world import cuda_built, port_address
 from horovod.settings import Settings
 
-__all__ = ["TARGET", "is_native", "platforms_for"]
-
 TARGET = "horovod_jax_collective"
 
 _LIBRARY = Path(__file__).parent.parent / "libhorovod_jax.so"

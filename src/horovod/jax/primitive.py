@@ -29,8 +29,6 @@ from horovod.jax.gradients import derivative_of, transpose_of
 from horovod.jax.lowering import lower_to_plugin
 from horovod.jax.plugin import is_native
 
-__all__ = ["bind"]
-
 _serials = count()
 
 

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = ["KINDS", "MOVING", "CounterTotals", "Counting"]
-
 MOVING = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 KINDS = (*MOVING, "barrier", "join")
 _NS = "_ns"

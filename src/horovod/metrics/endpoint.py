@@ -33,8 +33,6 @@ from horovod.rendezvous.base.admission import (
     most_unauthenticated,
 )
 
-__all__ = ["Endpoint", "JobCollector"]
-
 _REQUEST_S = 5.0
 _MOST_AT_A_TIME = 64
 _PAUSE_S = 0.1  # before it accepts again without free descriptors

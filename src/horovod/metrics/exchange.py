@@ -16,8 +16,6 @@ from horovod.core.base.checked import BadMessageError, Fields
 from horovod.errors import InitError
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["PERIOD_S", "REPORT_TIME", "Numbers", "Reporter", "reported"]
-
 PERIOD_S = 5.0
 # When a rank has written its metrics, in seconds since 1970.
 REPORT_TIME = "report_time_seconds"

@@ -31,8 +31,6 @@ from horovod.trace.report.process_record import ProcessRecord, World
 from horovod.trace.report.summary import Summarizer
 from horovod.trace.world_facts import system_name
 
-__all__ = ["REPORT", "Sampler", "note_sample", "open_sampler"]
-
 REPORT = "_HOROVOD_REPORT"  # set by a launcher that writes one
 PERIOD_S = 1.0
 _MOST_EVENTS = 16384  # in a second: more would slow down the training

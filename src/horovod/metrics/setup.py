@@ -16,8 +16,6 @@ from horovod.metrics.exchange import REPORT_TIME, Numbers, Reporter, reported
 from horovod.rendezvous.bootstrap import ProcessInfo, job_store
 from horovod.settings import Settings
 
-__all__ = ["Export", "check_export", "open_export", "token_of"]
-
 _TOKEN = "HOROVOD_METRICS_TOKEN"
 _STORE_S = 30.0
 

@@ -21,8 +21,6 @@ from horovod.core.world import at_end, engine, shutdown
 from horovod.mxnet.arriving import Arrival
 from horovod.mxnet.plugin import PluginCall, push
 
-__all__ = ["make_call", "start", "start_in_place", "start_sized"]
-
 # NDArrays say their dtype as a class, those of mx.np as a dtype.
 _DTYPES = {
     form: number

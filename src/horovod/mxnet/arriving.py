@@ -13,8 +13,6 @@ import mxnet as mx
 
 from horovod.mxnet.plugin import Results
 
-__all__ = ["Arrival"]
-
 _handle = mx.nd.NDArray.handle  # where an NDArray keeps its handle; ours keep an Arrival before
 
 

@@ -14,8 +14,6 @@ from horovod.core.process_sets import ProcessSet, check_process_set, has_others
 from horovod.mxnet.collectives import allreduce_, grouped_allreduce_
 from horovod.mxnet.compression import Compression
 
-__all__ = ["GradientReduction"]
-
 
 class GradientReduction:
     """How gradients are reduced; the same on all ranks of the process set."""

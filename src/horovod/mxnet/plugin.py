@@ -16,8 +16,6 @@ import mxnet as mx
 
 from horovod.core.world import port_address
 
-__all__ = ["PluginCall", "Results", "push"]
-
 _LIBRARY = Path(__file__).parent.parent / "libhorovod_mxnet.so"
 _TRIED = (1, 9)  # the plugin knows layouts inside of MXNet that other versions may not have
 

@@ -26,8 +26,6 @@ from horovod.errors import AlteredObjectError
 from horovod.numpy.adapter import allgather, broadcast_
 from horovod.rendezvous.base.authentication import CODE_BYTES
 
-__all__ = ["allgather_object", "broadcast_object"]
-
 _Bytes = NDArray[np.uint8]
 
 

@@ -27,8 +27,6 @@ from horovod.rendezvous.base.membership import failure_from_bytes, failure_to_by
 from horovod.rendezvous.store.client import Store
 from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
 
-__all__ = ["StoreAllgather", "decode_all"]
-
 _ROLE = b"horovod allgather"
 _GRACE_S = 5.0  # after the first rank's own deadline: only a stopped rank is that late
 _SLICE_S = 0.25  # within which the first rank sees a failure of another one

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from horovod.core.base.checked import MOST_PID, MOST_RANKS, Fields, printable
 from horovod.rendezvous.identity.host_id import HostId
 
-__all__ = ["RankCapabilities", "hosts_of", "split_names"]
-
 
 @dataclass(frozen=True)
 class RankCapabilities:

@@ -14,8 +14,6 @@ from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.variables import key_of
 from horovod.tensorflow.wrapped_optimizer import WrappedOptimizer
 
-__all__ = ["AdasumOptimizer"]
-
 
 class AdasumOptimizer(WrappedOptimizer):
     """A TF1 optimizer whose ``apply_gradients`` combines its effect with the other ranks'.

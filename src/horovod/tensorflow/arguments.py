@@ -17,8 +17,6 @@ from horovod.core.operations import Kind, Result, resolve_op
 from horovod.core.process_sets import ProcessSet, number_of
 from horovod.errors import HorovodInternalError
 
-__all__ = ["check_rows", "dense_tensors", "exchange", "int32_splits", "reduction", "variable_list"]
-
 
 def reduction(
     kind: Kind, op: int, prescale: float, postscale: float, process_set: ProcessSet

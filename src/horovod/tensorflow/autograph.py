@@ -11,8 +11,6 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-__all__ = ["not_converted"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

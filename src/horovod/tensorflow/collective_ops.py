@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from horovod.core.calls import Call
 
-__all__ = ["CollectiveOps"]
-
 
 class CollectiveOps(Protocol):
     """The collectives over dense tensors, under names that are final.

@@ -28,8 +28,6 @@ from horovod.tensorflow.sparse import (
 )
 from horovod.tensorflow.variables import key_of, operation_names, unique_scope
 
-__all__ = ["Reducer", "make_reducer"]
-
 Reducer = Callable[..., list[Any]]
 
 

@@ -21,8 +21,6 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
 from horovod.tensorflow.variables import key_of
 
-__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
-
 
 class _DistributedTape:
     """What ``DistributedGradientTape`` adds to a tape class; never made on its own."""

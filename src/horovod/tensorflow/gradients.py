@@ -19,8 +19,6 @@ from horovod.core.operations import Average, Kind, Sum
 from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.names import derived
 
-__all__ = ["of_alltoall", "of_call"]
-
 
 @dataclass(frozen=True)
 class _Present:

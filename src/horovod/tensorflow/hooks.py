@@ -9,8 +9,6 @@ import tensorflow as tf
 from horovod.tensorflow.functions import broadcast_global_variables
 from horovod.tensorflow.run_time import placed_on
 
-__all__ = ["BroadcastGlobalVariablesHook"]
-
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Gives all ranks the root's global variables once a session is there.

@@ -14,9 +14,6 @@ from horovod.tensorflow.collective_ops import CollectiveOps
 from horovod.tensorflow.python_ops import PythonOps
 from horovod.tensorflow.xla_context import is_traced_for_xla
 
-__all__ = ["implementation"]
-
-
 _choice_lock = threading.Lock()  # a cached function may run once in each of several threads
 
 

@@ -15,17 +15,6 @@ import tensorflow as tf
 
 from horovod.core.operations import Kind
 
-__all__ = [
-    "derived",
-    "group_name",
-    "member_names",
-    "name_of",
-    "names_of",
-    "node_name",
-    "normalized",
-    "op_type_of",
-]
-
 _NO_WORD = re.compile(r"\W", re.ASCII)
 # What TensorFlow allows in the name of a node; a name begins with a letter, digit or dot.
 _NO_NODE = re.compile(r"[^A-Za-z0-9_./-]")

@@ -23,8 +23,6 @@ from horovod.tensorflow import gradients
 from horovod.tensorflow.names import node_name, op_type_of
 from horovod.tensorflow.plugin import load_plugin
 
-__all__ = ["WORLD_NUMBERS", "NativeOps"]
-
 # Numbered as in bindings/engine_port.h.
 WORLD_NUMBERS = {"size": 0, "rank": 1, "local_size": 2, "local_rank": 3, "included": 4}
 

@@ -17,8 +17,6 @@ import tensorflow as tf
 from horovod.core.base.plugins import works
 from horovod.core.world import port_address
 
-__all__ = ["LIBRARY", "TRIED", "load_plugin"]
-
 LIBRARY = Path(__file__).parent.parent / "libhorovod_tensorflow.so"
 TRIED = ((2, 15), (2, 21))  # the oldest and the newest version in our tests
 _TEST_VALUE = 7

@@ -30,8 +30,6 @@ from horovod.tensorflow import gradients
 from horovod.tensorflow.names import node_name, op_type_of
 from horovod.tensorflow.util import engine_errors_as_tf_errors
 
-__all__ = ["PythonOps"]
-
 Arrays = list[NDArray[Any]]
 
 _calls = ArrayCalls(NumpyAdapter())

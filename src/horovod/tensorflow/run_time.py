@@ -16,8 +16,6 @@ from horovod.core.process_sets import ProcessSet, number_of
 from horovod.elastic import is_elastic_job
 from horovod.tensorflow import collectives
 
-__all__ = ["has_others", "placed_on", "set_size"]
-
 
 def has_others(process_set: ProcessSet) -> Any:
     """Whether this process has others to reduce with: a bool, or a scalar bool tensor in a graph.

@@ -12,8 +12,6 @@ from horovod.core.process_sets import ProcessSet
 from horovod.tensorflow import collectives
 from horovod.tensorflow.run_time import set_size
 
-__all__ = ["allreduce_sparse", "check_sparse", "grouped_allreduce_sparse", "is_sparse"]
-
 
 def is_sparse(tensor: object) -> bool:
     """Whether a gradient consists of rows."""

@@ -14,8 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["as_tf_variable", "is_variable", "key_of", "operation_names", "unique_scope"]
-
 _RUNNING_NUMBER = re.compile(r"_\d+(?=_|$)", re.ASCII)
 _NO_WORD = re.compile(r"\W", re.ASCII)
 # Graphs of branches and loop bodies: parts of the function around them, with names of their own.

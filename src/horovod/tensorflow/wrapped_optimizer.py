@@ -14,8 +14,6 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import GradientAggregation
 from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
 
-__all__ = ["WrappedOptimizer"]
-
 
 class WrappedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """Base of the optimizers that ``DistributedOptimizer`` makes of TF1 optimizers."""

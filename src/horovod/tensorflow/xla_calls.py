@@ -18,8 +18,6 @@ from horovod.core.calls import Call
 from horovod.core.operations import Dtype
 from horovod.tensorflow.names import node_name, op_type_of
 
-__all__ = ["XlaCall", "run_call", "run_world_number", "static_shape"]
-
 _TOKEN = "_horovod_xla_token"
 
 

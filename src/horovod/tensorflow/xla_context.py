@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-__all__ = ["is_traced_for_xla"]
-
 
 def is_traced_for_xla() -> bool:
     """Whether a node made now becomes part of a function that XLA compiles whole."""

@@ -22,8 +22,6 @@ from horovod.tensorflow.native_ops import WORLD_NUMBERS
 from horovod.tensorflow.xla_calls import XlaCall, run_call, run_world_number, static_shape
 from horovod.tensorflow.xla_plugin import open_for_xla
 
-__all__ = ["XlaOps"]
-
 
 class XlaOps:
     """``CollectiveOps`` as calls of compiled programs.

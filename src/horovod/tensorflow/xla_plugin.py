@@ -14,8 +14,6 @@ import tensorflow as tf
 from horovod.core.base.plugins import works
 from horovod.tensorflow.plugin import LIBRARY, TRIED, load_plugin
 
-__all__ = ["open_for_xla"]
-
 _REASON_SIZE = 1000
 _TEST_SCRIPT = """
 import ctypes, sys, tensorflow as tf

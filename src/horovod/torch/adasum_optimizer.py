@@ -25,8 +25,6 @@ from horovod.torch.gradient_exchange import (
 from horovod.torch.parameter_names import operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer, wrap
 
-__all__ = ["make_adasum_optimizer"]
-
 _TOLD = ("found_inf", "grad_scale")
 
 

@@ -17,15 +17,6 @@ from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
 
-__all__ = [
-    "Compression",
-    "Exchange",
-    "ExchangeCompressor",
-    "Pending",
-    "PlainExchange",
-    "are_contiguous",
-]
-
 
 class Pending(Protocol):
     """A batch under way."""

@@ -9,8 +9,6 @@ from torch import Tensor
 from horovod.core.gradient_groups import batches_of
 from horovod.torch.gradient_exchange import Pending
 
-__all__ = ["GradientGroup", "split_by_bytes"]
-
 
 class GradientGroup:
     """Counts down the gradients of one group in a step.

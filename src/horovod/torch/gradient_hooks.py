@@ -14,8 +14,6 @@ from torch import Tensor
 
 from horovod.torch.gradient_groups import GradientGroup
 
-__all__ = ["Hook", "Progress", "Reducer", "batch_hook_maker", "group_hook_maker"]
-
 Hook = Callable[[Tensor], None]
 
 

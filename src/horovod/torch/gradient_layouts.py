@@ -17,8 +17,6 @@ from horovod.core.process_sets import ProcessSet
 from horovod.core.world import generation
 from horovod.torch import adapter
 
-__all__ = ["GradientLayouts"]
-
 # Codes of a layout; the codes between are numbers of sparse dimensions.
 _UNSEEN = 0
 _DENSE = 255

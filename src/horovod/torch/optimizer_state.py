@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["StateLayout", "TensorEntry", "apply_layout", "describe_state", "find_conflict"]
-
 
 @dataclass(frozen=True)
 class TensorEntry:

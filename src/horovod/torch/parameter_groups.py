@@ -13,8 +13,6 @@ from horovod.core.process_sets import ProcessSet
 from horovod.elastic import is_elastic_job
 from horovod.torch.functions import broadcast_object
 
-__all__ = ["check_groups", "choose_groups", "split_evenly"]
-
 Groups = int | Sequence[Sequence[Tensor]]
 
 

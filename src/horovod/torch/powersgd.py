@@ -28,8 +28,6 @@ from horovod.core.process_sets import ProcessSet
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 
-__all__ = ["PowerSGD"]
-
 
 class PowerSGD(Compressor):
     """Low-rank compression with error feedback, for ``DistributedOptimizer`` only.

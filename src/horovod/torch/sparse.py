@@ -12,8 +12,6 @@ from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 
-__all__ = ["sparse_allreduce_async"]
-
 
 def sparse_allreduce_async(
     tensor: Tensor,

@@ -19,8 +19,6 @@ from horovod.torch.gradient_layouts import GradientLayouts
 from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse import sparse_allreduce_async
 
-__all__ = ["SparseGradients", "empty_sparse"]
-
 
 class _Gathered(NamedTuple):
     """A gradient whose rows are being gathered."""

@@ -12,8 +12,6 @@ from torch import Tensor
 from horovod.core.process_sets import ProcessSet
 from horovod.torch.parameter_names import add_default_names
 
-__all__ = ["WrappedOptimizer", "check_passes", "wrap"]
-
 
 class WrappedOptimizer(torch.optim.Optimizer):
     """Base of the classes that ``wrap`` puts before an optimizer's own class."""

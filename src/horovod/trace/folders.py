@@ -9,16 +9,6 @@ from pathlib import Path
 
 from horovod.core.base.own_files import OwnFolder
 
-__all__ = [
-    "JOB_ID",
-    "default_folder",
-    "folder_of",
-    "is_marked",
-    "job_name",
-    "marker_of",
-    "timeline_of_world",
-]
-
 JOB_ID = "HOROVOD_JOB_ID"
 _NOWHERE = "off"
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from horovod.core.base.own_files import OwnFolder
 
-__all__ = ["Outcome", "read_outcome", "write_outcome"]
-
 _NAME = "outcome"
 _MOST_BYTES = 1 << 20
 _MOST_TEXT = 100_000

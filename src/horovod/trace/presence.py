@@ -22,16 +22,6 @@ from typing import Any
 from horovod.core.base.own_files import OwnFolder
 from horovod.trace.world_facts import checked_world, text_field, whole_number
 
-__all__ = [
-    "REQUEST_NAME",
-    "Presence",
-    "RankState",
-    "find_presences",
-    "own_presence",
-    "request_recordings",
-    "state_of",
-]
-
 SUFFIX = ".running"
 REQUEST_NAME = "wanted"
 _VERSION = 1

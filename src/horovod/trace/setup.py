@@ -19,8 +19,6 @@ from horovod.trace.world_facts import system_name
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["DYNAMIC", "TracedWorld", "configure_trace"]
-
 DYNAMIC = "DYNAMIC"  # the timeline's name if the program starts it
 _MIB = 1024 * 1024
 

@@ -15,8 +15,6 @@ import signal
 from dataclasses import dataclass
 from pathlib import PurePath
 
-__all__ = ["Call", "main_thread", "own_call", "prepare_stacks", "release_stacks"]
-
 _FIRST_OFFSET = 8  # from SIGRTMIN; lower ones are in use more often
 _CALL = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _BEGIN = "most recent call first"

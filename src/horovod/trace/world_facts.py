@@ -9,8 +9,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["checked_world", "system_name", "text_field", "whole_number"]
-
 _MOST = (1 << 63) - 1
 _SHOWN = 60
 _TEXTS = ("job", "world", "threads", "data_plane", "horovod", "python", "system")

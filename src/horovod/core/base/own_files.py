@@ -15,17 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = [
-    "OwnFolder",
-    "follow",
-    "is_own_file",
-    "keep_mode",
-    "open_own",
-    "open_regular",
-    "read_own",
-    "replacing",
-]
-
 _UNBLOCKED = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40  # as in Linux

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from horovod.core.base.checked import MOST_RANKS, Fields, printable
 
-__all__ = ["RankInfo", "cross_numbers", "rank_infos", "read_rank_info"]
-
 
 @dataclass(frozen=True)
 class RankInfo:

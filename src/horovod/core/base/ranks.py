@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-__all__ = ["ranks_text"]
-
 _SHORTEST_RUN = 3
 
 

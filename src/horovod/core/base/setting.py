@@ -7,8 +7,6 @@ from typing import Any
 
 from horovod.errors import SettingError
 
-__all__ = ["Flag", "Setting"]
-
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 

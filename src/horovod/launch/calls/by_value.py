@@ -17,8 +17,6 @@ from typing import Any, BinaryIO
 
 import cloudpickle
 
-__all__ = ["dump", "dumps"]
-
 # The registry of cloudpickle belongs to the process.
 _lock = threading.Lock()
 

@@ -22,26 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-__all__ = [
-    "ANSWER_FD",
-    "CALL_FD",
-    "Call",
-    "CallFiles",
-    "Failure",
-    "WorkerFiles",
-    "failure_of",
-    "is_failure",
-    "is_result",
-    "memory_file",
-    "read_call",
-    "read_failure",
-    "read_result",
-    "seal",
-    "write_call",
-    "write_failure",
-    "write_result",
-]
-
 # The numbers of the descriptors in a worker, whatever they are elsewhere.
 CALL_FD = 3
 ANSWER_FD = 4

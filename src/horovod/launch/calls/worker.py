@@ -16,8 +16,6 @@ from horovod.launch.calls.call import (
     write_result,
 )
 
-__all__ = ["main", "run_call"]
-
 # After a failure the interpreter has this long to shut down, whatever threads are left.
 _EXIT_S = 2.0
 

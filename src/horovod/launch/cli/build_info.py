@@ -8,8 +8,6 @@ from horovod.core import gpus
 from horovod.core.base import mpi_library
 from horovod.rendezvous.base.protection import find_cipher
 
-__all__ = ["build_table", "problems"]
-
 _Rows = tuple[tuple[str, bool], ...]
 
 

@@ -19,8 +19,6 @@ from horovod.core.base.setting import Flag, Setting
 from horovod.errors import SettingError
 from horovod.settings import SETTINGS, file_sections
 
-__all__ = ["FileChoices", "read_config_file"]
-
 _CONTROLLER = "controller"
 _SECTIONS = file_sections()
 _MOST_BYTES = 1 << 20

@@ -11,14 +11,6 @@ from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, check_ho
 from horovod.launch.remote.job_folder import check_job_id
 from horovod.settings import Settings
 
-__all__ = [
-    "ELASTIC_OPTIONS",
-    "add_discovery_option",
-    "add_elastic_options",
-    "elastic_job",
-    "is_elastic",
-]
-
 _LARGEST_COUNT = 100_000
 # Options without an effect on a job that is not elastic.
 ELASTIC_OPTIONS = ("max_np", "reset_limit", "blacklist_cooldown_range")

@@ -23,16 +23,6 @@ from horovod.trace.folders import JOB_ID
 if TYPE_CHECKING:
     from horovod.launch.schedulers.mpirun import MpiJob
 
-__all__ = [
-    "controller_of",
-    "mpi_job",
-    "named_hosts",
-    "other_hosts",
-    "output_directory",
-    "plan_of",
-    "settings_environment",
-]
-
 
 def plan_of(
     given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]

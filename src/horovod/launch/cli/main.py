@@ -24,8 +24,6 @@ from horovod.launch.jobs.fixed import run_job
 from horovod.launch.kubernetes.options import PodForm, pod_form
 from horovod.launch.model.job_plan import JobPlan
 
-__all__ = ["main", "print_build_table"]
-
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
     """Run ``horovodrun`` with ``arguments`` (without its own name) and return its exit status.

@@ -20,15 +20,6 @@ from horovod.launch.kubernetes.options import add_kubernetes_options
 from horovod.launch.model.hosts import interface_names
 from horovod.settings import SETTINGS, file_sections
 
-__all__ = [
-    "add_options",
-    "chosen_settings",
-    "file_form",
-    "named_interfaces",
-    "split_command",
-    "unused_options",
-]
-
 # The width of a configuration file in the help, without its indentation.
 _FILE_WIDTH = 94
 

@@ -7,8 +7,6 @@ from textwrap import indent
 
 from horovod.launch.cli.options import add_options, file_form
 
-__all__ = ["make_parser"]
-
 _USAGE = """\
 horovodrun -np N [options] command [argument ...]
        horovodrun --experiment FILE [--dry-run] [options]

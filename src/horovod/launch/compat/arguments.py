@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["HorovodArgs", "as_arguments", "as_options"]
-
 _OTHER_NAMES = {
     "np": "num_proc",
     "slots": "slots_per_host",

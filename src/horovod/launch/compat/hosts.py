@@ -13,16 +13,6 @@ from horovod.launch.model.hosts import (
 )
 from horovod.launch.model.hosts import parse_hosts as parsed
 
-__all__ = [
-    "INVALID_SLOT_INFO",
-    "HostInfo",
-    "SlotInfo",
-    "get_host_assignments",
-    "parse_host_files",
-    "parse_hosts",
-    "parse_hosts_and_slots",
-]
-
 
 @dataclass(unsafe_hash=True)
 class HostInfo:

@@ -25,15 +25,6 @@ from horovod.launch.run.supervision import read_outcome, supervise
 from horovod.launch.run.supervisor import Assignment
 from horovod.settings import environment_of
 
-__all__ = [
-    "check_build",
-    "choose_controller",
-    "make_check_build_action",
-    "parse_arguments",
-    "run_arguments",
-    "set_env_from_args",
-]
-
 # The arguments of ``horovod.run`` that horovodrun knows by other names.
 _DESTS = {"min_num_proc": "min_np", "max_num_proc": "max_np", "slots": "slots_per_host"}
 _DESTS |= {"cooldown_range": "blacklist_cooldown_range"}

@@ -17,8 +17,6 @@ from horovod.launch.schedulers.lsf import (
 from horovod.launch.workers.addresses import interface_addresses
 from horovod.launch.workers.machine import is_this_machine
 
-__all__ = ["LSFUtils", "filter_local_addresses", "get_local_host_addresses", "is_exportable"]
-
 
 def is_exportable(v: str) -> bool:
     """Whether workers get the launcher's variable ``v``."""

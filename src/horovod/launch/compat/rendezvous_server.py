@@ -26,8 +26,6 @@ from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.proven_values import ProvenValues
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["KVStoreServer", "RendezvousServer", "get_value", "own_secret", "put_value"]
-
 _SECRET = "_HOROVOD_SECRET_KEY"
 _LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 20  # at a port that is free at all addresses

@@ -16,20 +16,6 @@ from horovod.launch.compat.settings import BaseSettings, arguments_of
 from horovod.launch.schedulers.lsf import is_lsf_job
 from horovod.launch.schedulers.mpirun import MpiKind, detect_mpi
 
-__all__ = [
-    "create_run_env_vars",
-    "create_slot_env_vars",
-    "gloo_run",
-    "is_intel_mpi",
-    "is_jsrun_installed",
-    "is_mpich",
-    "is_open_mpi",
-    "is_spectrum_mpi",
-    "js_run",
-    "mpi_available",
-    "mpi_run",
-]
-
 Command = str | list[str]
 # Taken from this process if an environment lacks them.
 _NEEDED = ("PATH", "PYTHONPATH")

@@ -10,8 +10,6 @@ from typing import Any
 from horovod.errors import TimeoutException
 from horovod.launch.compat.arguments import HorovodArgs
 
-__all__ = ["BaseSettings", "ElasticSettings", "Settings", "Timeout", "arguments_of"]
-
 
 class Timeout:
     """``timeout`` seconds from now; ``message`` may name ``{activity}`` and ``{timeout}``."""

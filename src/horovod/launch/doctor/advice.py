@@ -19,8 +19,6 @@ from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind
 from horovod.trace.worlds import RecordedWorld
 
-__all__ = ["find_clock_differences", "find_fusion_advice", "find_setting_advice"]
-
 _MANY = 8  # collectives a step
 _SMALL_BYTES = 256 * 1024
 _WAIT_SHARE = 0.01  # the share of a step that a setting may cost without a finding

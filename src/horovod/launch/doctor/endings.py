@@ -23,8 +23,6 @@ from horovod.trace.analysis.trouble import (
 from horovod.trace.outcome import Outcome
 from horovod.trace.worlds import RecordedWorld
 
-__all__ = ["AFTER_DEATH", "find_endings", "find_exit", "why_it_ended"]
-
 
 def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[Finding]:
     """Why the world failed, if it did; only the first cause if others follow from it.

@@ -23,8 +23,6 @@ from horovod.trace.outcome import Outcome
 from horovod.trace.presence import RankState
 from horovod.trace.worlds import RecordedWorld
 
-__all__ = ["Examination", "RankRow", "examine"]
-
 
 @dataclass(frozen=True)
 class RankRow:

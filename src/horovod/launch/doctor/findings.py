@@ -13,21 +13,6 @@ from horovod.core.operations import Dtype, Kind
 from horovod.trace.recording import Label, Recording
 from horovod.trace.stacks import main_thread, own_call
 
-__all__ = [
-    "Finding",
-    "Severity",
-    "age_text",
-    "bytes_text",
-    "capital",
-    "duration_text",
-    "named_ranks",
-    "printable",
-    "shaped_title",
-    "stack_lines",
-    "title",
-    "where_text",
-]
-
 _MOST_NAMES = 4
 _MOST_CALLS = 8
 # Characters that control a terminal or the direction of text, or are none.

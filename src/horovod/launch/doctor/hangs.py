@@ -26,8 +26,6 @@ from horovod.trace.analysis.trouble import (
 from horovod.trace.presence import RankState
 from horovod.trace.worlds import RecordedWorld
 
-__all__ = ["find_hangs"]
-
 _LEAST_NS = 2e9  # shorter waits are no hang
 _STEPS = 5.0  # nor are waits of fewer steps
 _MOST = 3

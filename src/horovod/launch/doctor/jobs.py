@@ -23,8 +23,6 @@ from horovod.trace.presence import (
 from horovod.trace.recording import Recording, RecordingError, find_recordings, read_recording
 from horovod.trace.worlds import RecordedWorld, collect_worlds
 
-__all__ = ["Evidence", "NothingFoundError", "find_job", "gather"]
-
 _ANSWER_S = 5.0  # ranks may be busy, or look for requests twice a second
 _POLL_S = 0.02
 _MOST_PROBLEMS = 3  # in a message

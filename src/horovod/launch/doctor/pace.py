@@ -18,8 +18,6 @@ from horovod.trace.analysis.slow_ranks import (
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.worlds import RecordedWorld
 
-__all__ = ["find_pace"]
-
 # Smaller values are no findings.
 _SLOW_SHARE = 0.15  # of a step
 _LEAST_NS = 5e5

@@ -21,8 +21,6 @@ from horovod.launch.doctor.examination import Examination, RankRow, examine
 from horovod.launch.doctor.findings import Finding, Severity, duration_text, printable
 from horovod.launch.doctor.jobs import Evidence, NothingFoundError, find_job, gather
 
-__all__ = ["as_json", "as_text", "run_doctor"]
-
 _WIDTH = 100
 _MOST_ROWS = 16
 _MARKS = {

@@ -15,8 +15,6 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import CallFiles, WorkerFiles, is_failure, is_result, memory_file
 from horovod.launch.model.job_plan import JobOutcome
 
-__all__ = ["Answers"]
-
 _MOST_FAILURES = 16
 
 

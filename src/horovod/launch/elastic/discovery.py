@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Discovery", "Finding", "Trouble", "parse_found_hosts"]
-
 _LINE = re.compile(r"(\w[\w.-]*)(?::([0-9]{1,6}))?", re.ASCII)
 
 

@@ -49,8 +49,6 @@ from horovod.rendezvous.identity.elastic_messages import RankAssignment, Ready
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["run_elastic_job"]
-
 _LAST_WORDS_S = 2.0  # from an error that ends the job to the end of the worker that met it
 
 

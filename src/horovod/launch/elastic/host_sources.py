@@ -18,8 +18,6 @@ from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.workers.processes import describe_exit, signal_group
 
-__all__ = ["DiscoveryScript", "EmbeddedAgentHosts", "FixedHosts", "HostSource"]
-
 _PERIOD_S = 1.0
 _LIMIT_S = 10.0
 _READ_BYTES = 65536

@@ -44,8 +44,6 @@ from horovod.launch.remote.job_folder import (
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
-__all__ = ["JobRefusedError", "Memory", "Record", "new_record"]
-
 _STATE = "state"
 _MOST_BYTES = 1 << 30
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

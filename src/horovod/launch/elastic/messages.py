@@ -24,8 +24,6 @@ from horovod.rendezvous.identity.elastic_messages import (
 from horovod.rendezvous.store.client import address_text
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["DriverMessages", "Mailbox", "Message", "open_store"]
-
 # Worker, kind, number and contents; the kinds are those of ``WorkerKeys``.
 Message = tuple[int, str, int, bytes]
 

@@ -9,21 +9,6 @@ from horovod.launch.elastic.policy.capacity import Capacity
 from horovod.launch.elastic.policy.workers import Ending, Entry
 from horovod.rendezvous.identity.elastic_messages import Ready, StateVersion
 
-__all__ = [
-    "all_blacklisted",
-    "duration",
-    "hosts_now",
-    "lost_state",
-    "never_together",
-    "newest_state",
-    "older_state",
-    "over_limit",
-    "reinstated",
-    "too_few",
-    "waiting",
-    "workers",
-]
-
 _ADVICE = (
     "Check that the cluster has enough resources and that the discovery lists hosts that can be "
     "reached; fewer workers are allowed by --min-np, a longer wait by --elastic-timeout."

@@ -33,8 +33,6 @@ from horovod.launch.workers.worker_group import Trouble, WorkerGroup
 from horovod.rendezvous.identity.elastic_messages import RankAssignment
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["WorkerGroups"]
-
 
 @dataclass
 class _Connection:

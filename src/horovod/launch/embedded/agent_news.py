@@ -17,8 +17,6 @@ from typing import BinaryIO, Protocol
 
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 
-__all__ = ["AgentDirectory", "AgentUpdates", "FoundAgent", "FoundAgents"]
-
 
 @dataclass(frozen=True)
 class FoundAgent:

@@ -27,8 +27,6 @@ from horovod.rendezvous.base.admission import (
     most_unauthenticated,
 )
 
-__all__ = ["main"]
-
 _TURNS = 8
 _MOST_GREETING_BYTES = 256
 

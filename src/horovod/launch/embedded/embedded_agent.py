@@ -20,8 +20,6 @@ from typing import IO
 
 from horovod.launch.workers.python_command import python_command
 
-__all__ = ["EmbeddedAgent", "EmbeddedAgentOrders"]
-
 _END_S = 15.0  # two graces of the agent's, and its own end
 
 

@@ -17,8 +17,6 @@ from horovod.launch.model.host_plan import Rendezvous, worker_environment
 from horovod.launch.workers.addresses import store_addresses
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["ExternalWorkerStore", "external_environments", "positions_on"]
-
 _SECRET_BYTES = 32
 
 

@@ -17,8 +17,6 @@ from horovod.launch.kubernetes.command import objects_of
 from horovod.launch.kubernetes.manifest import OUTPUT, ClusterJob
 from horovod.launch.kubernetes.options import PodForm
 
-__all__ = ["cluster_notes", "cluster_objects", "object_name"]
-
 _GPU = "nvidia.com/gpu"
 
 

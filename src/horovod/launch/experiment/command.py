@@ -22,8 +22,6 @@ from horovod.launch.kubernetes.options import pod_form
 from horovod.launch.model.hosts import HostSlots
 from horovod.launch.workers.machine import recognise
 
-__all__ = ["CONFIGURATION", "free_number", "gpu_ids", "print_file", "run_file", "take_number"]
-
 _OUTPUT = "output"
 _MOST_BYTES = 100_000  # are read within a second
 _REFUSED = 2  # the exit status of a wrong command line, too

@@ -14,8 +14,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["Document", "ExperimentError", "Path", "Problem", "listed", "resolved_copy"]
-
 Path = tuple[str | int, ...]  # the keys and indices that lead to a value
 
 _TAG = "tag:yaml.org,2002:"

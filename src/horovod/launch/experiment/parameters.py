@@ -16,8 +16,6 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.launch.experiment.document import Document, Path
 from horovod.launch.model.host_plan import Rendezvous, worker_environment
 
-__all__ = ["MOST_EXPERIMENTS", "Parameter", "grid", "placeholders", "read_parameters", "replaced"]
-
 # A larger grid is a typing error.
 MOST_EXPERIMENTS = 10_000
 

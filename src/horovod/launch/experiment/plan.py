@@ -14,8 +14,6 @@ from horovod.launch.experiment.schema import ExperimentFile
 from horovod.launch.experiment.shares import Share, SiteHost, shares_of, why_none
 from horovod.launch.model.job_plan import JobPlan, OtherHosts
 
-__all__ = ["Experiment", "ExperimentPlan", "JobOptions", "Site", "make_plan"]
-
 
 @dataclass(frozen=True)
 class JobOptions:

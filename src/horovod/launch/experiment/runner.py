@@ -29,8 +29,6 @@ from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.python_command import python_command
 from horovod.launch.workers.wakeups import Wakeups
 
-__all__ = ["Record", "State", "run_plan"]
-
 # A launcher gives its workers two times GRACE_S; one that takes longer has hung.
 _END_S = 3 * GRACE_S
 _SHOWN_LENGTH = 100

@@ -23,8 +23,6 @@ from horovod.launch.experiment.document import Document, Path, listed, path_text
 from horovod.launch.experiment.parameters import Parameter, placeholders, read_parameters
 from horovod.launch.experiment.shares import Demand
 
-__all__ = ["ExperimentFile", "Unused", "Workers", "read_experiment"]
-
 _MOST_PROCESSES = 99_999
 _LONGEST_NAME = 200  # bytes; a file system's limit is 255
 _MOST_UNKNOWN = 20

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 
-__all__ = ["Demand", "Share", "SiteHost", "shares_of", "why_none"]
-
 
 @dataclass(frozen=True)
 class SiteHost:

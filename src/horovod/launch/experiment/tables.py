@@ -15,8 +15,6 @@ from horovod.launch.experiment.plan import ExperimentPlan
 from horovod.launch.experiment.runner import Record
 from horovod.launch.experiment.shares import Share
 
-__all__ = ["show_plan", "show_results"]
-
 # The width where standard output is not a terminal.
 _FILE_WIDTH = 1000
 

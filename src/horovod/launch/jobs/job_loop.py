@@ -30,8 +30,6 @@ from horovod.rendezvous.base.descriptors import Reserve, raised_limit
 if TYPE_CHECKING:
     from horovod.launch.calls.call import WorkerFiles
 
-__all__ = ["JobHandler", "JobLoop", "counted", "open_job_loop"]
-
 _CLOSE_S = 2.0  # for an ssh that has nothing left to do
 # Before the workers are ended: a survivor writes down what a killed rank did last, and its error.
 _LAST_WORDS_S = 0.1

@@ -24,17 +24,6 @@ from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import write_outcome
 
-__all__ = [
-    "REPORT_ENVIRONMENT",
-    "JobReport",
-    "check_report",
-    "new_job_id",
-    "new_report",
-    "outcome_writer",
-    "say_last",
-    "with_job_id",
-]
-
 # Workers with these variables send their numbers to the launcher.
 REPORT_ENVIRONMENT = {"_HOROVOD_REPORT": "1"}
 _MOST_SAID = 200

@@ -24,8 +24,6 @@ from horovod.launch.kubernetes.manifest import (
 )
 from horovod.launch.kubernetes.options import KINDS, PodForm, check_name
 
-__all__ = ["manifest", "objects_of", "pod_options"]
-
 _HOSTFILE = "/etc/mpi/hostfile"
 _SSH_PORT = 22
 # Host keys in an image would be known to everyone who has the image.

@@ -18,18 +18,6 @@ import yaml
 from horovod.launch.kubernetes.options import PodForm, check_name
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 
-__all__ = [
-    "OUTPUT",
-    "ClusterJob",
-    "container",
-    "indexed_job",
-    "labels",
-    "plain_variables",
-    "pod_spec",
-    "render",
-    "verbatim",
-]
-
 # OUTPUT_DIR of experiments.
 OUTPUT = "/output"
 _SECRET_KEY = "secret"

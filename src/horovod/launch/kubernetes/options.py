@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["KINDS", "PodForm", "Volume", "add_kubernetes_options", "check_name", "pod_form"]
-
 KINDS = ("job", "mpijob")
 
 _PREFIX = "kubernetes_"

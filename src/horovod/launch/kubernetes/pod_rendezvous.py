@@ -26,8 +26,6 @@ from horovod.rendezvous.base.authentication import prove
 from horovod.rendezvous.store.client import StoreClient, StoreUnreachableError
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["Pod", "PodRendezvous"]
-
 _FAILURE = "failure"
 _RETRY_S = 0.5
 _GOODBYE_S = 10.0

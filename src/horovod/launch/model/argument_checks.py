@@ -5,8 +5,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-__all__ = ["check_count", "check_integer", "check_seconds"]
-
 
 def check_integer(name: str, value: Any) -> int:
     """``value``. Raises TypeError if it is no integer."""

@@ -18,21 +18,6 @@ from horovod.launch.model.hosts import node_of
 from horovod.launch.model.job_plan import JobPlan
 from horovod.rendezvous.identity.environment import LAUNCHER
 
-__all__ = [
-    "HostPlan",
-    "Rendezvous",
-    "WorkerSpec",
-    "command_argv",
-    "fields_of",
-    "host_plan",
-    "is_passed_on",
-    "plan_of",
-    "remote_environment",
-    "spec_fields",
-    "spec_of",
-    "worker_environment",
-]
-
 # Variables of the ssh session that the launcher itself may run in.
 _OF_A_SESSION = frozenset({"SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK"})
 

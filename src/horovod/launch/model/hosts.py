@@ -11,16 +11,6 @@ from dataclasses import dataclass
 
 from horovod.core.base.rank_info import RankInfo, rank_infos
 
-__all__ = [
-    "HostSlots",
-    "assign_ranks",
-    "check_slots",
-    "interface_names",
-    "node_of",
-    "parse_hostfile",
-    "parse_hosts",
-]
-
 _HOST = re.compile(r"(\w[\w.-]*):([0-9]{1,6})", re.ASCII)
 _HOSTFILE_LINE = re.compile(r"(\w[\w.-]*)\s+slots\s*=\s*([0-9]{1,6})", re.ASCII)
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-__all__ = ["SshOptions", "advice", "agent_command", "remote_words"]
-
 _OPTIONS = (
     "PasswordAuthentication=no",
     "StrictHostKeyChecking=no",

@@ -20,8 +20,6 @@ from horovod.launch.network.measure import measure_links
 from horovod.launch.run.function import run
 from horovod.launch.workers.machine import recognise
 
-__all__ = ["as_json", "as_text", "check_network"]
-
 _WIDTH = 120
 
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Link", "Pair", "Verdict", "judge", "rounds_of"]
-
 Pair = tuple[int, int]
 
 # Up to this number of hosts all pairs are measured, one after the other.

@@ -19,8 +19,6 @@ from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.network.links import Link, Pair
 from horovod.rendezvous.bootstrap import identify, launcher_store
 
-__all__ = ["measure_links"]
-
 # Both ranks of a pair are ready, so they connect at once if they can.
 _CONNECT_S = "10"
 # Settings of the whole job.

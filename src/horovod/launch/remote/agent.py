@@ -38,8 +38,6 @@ from horovod.launch.workers.worker_group import (
 )
 from horovod.rendezvous.store.address_search import find_store
 
-__all__ = ["Agent", "forget_signal_settings", "main"]
-
 _BLOCKED = (
     "TCP connections from there to the machine of horovodrun have to get through: is there a "
     "firewall? --network-interfaces names the interfaces to use"

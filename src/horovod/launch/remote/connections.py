@@ -27,8 +27,6 @@ from horovod.launch.wire.frames import FrameWriter
 from horovod.launch.wire.handshake import LauncherHandshake, ProtocolError, RecordError, Records
 from horovod.launch.workers.processes import Watchdog, describe_exit, signal_group, spawn
 
-__all__ = ["EmbeddedAgentLink", "SshChild"]
-
 _READ_BYTES = 256 * 1024
 _KEPT_BYTES = 8 * 1024
 _KEPT_LINES = 20

@@ -40,8 +40,6 @@ from horovod.launch.remote.job_folder import (
 )
 from horovod.launch.workers.wakeups import Wakeups
 
-__all__ = ["main"]
-
 _LOG = "log"
 _MOST_FIRST_S = 10.0  # for the proxy that has started it
 _MAX_NAME_BYTES = 256

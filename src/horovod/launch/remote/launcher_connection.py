@@ -11,8 +11,6 @@ from horovod.core.base.checked import BadMessageError
 from horovod.launch.wire.frames import Frame, FrameError, FrameReader, FrameWriter
 from horovod.launch.wire.handshake import RecordError, Records
 
-__all__ = ["LauncherConnection"]
-
 _READ_BYTES = 256 * 1024
 
 

@@ -27,8 +27,6 @@ from horovod.launch.remote.job_folder import (
 )
 from horovod.launch.workers.python_command import python_command
 
-__all__ = ["copy", "main"]
-
 _COPY_BYTES = 256 * 1024
 _MOST_WORD_BYTES = 4096
 _TIMEOUT_S = 20.0  # for an agent that ends, or has yet to answer

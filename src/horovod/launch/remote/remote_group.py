@@ -37,8 +37,6 @@ from horovod.launch.workers.worker_group import GRACE_S, StartListener, Trouble,
 if TYPE_CHECKING:
     from horovod.launch.calls.call import WorkerFiles
 
-__all__ = ["Listener", "RemoteWorkerGroup"]
-
 # Login scripts may print so much before the agent begins. The end is shown if no agent does.
 _MOST_PRELUDE_BYTES = 1024 * 1024
 _SHOWN_PRELUDE_BYTES = 2048

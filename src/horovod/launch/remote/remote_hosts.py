@@ -15,8 +15,6 @@ from textwrap import indent
 from horovod.launch.model.ssh import advice
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 
-__all__ = ["RemoteHosts", "ranks_of"]
-
 _SHOWN_COMMAND = 60
 _TCP_ADVICE = "TCP connections from here to its node have to get through: is there a firewall?"
 # So many failures are described in full; many hosts mostly fail alike.

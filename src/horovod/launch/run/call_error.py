@@ -9,8 +9,6 @@ from horovod.launch.calls.call import Failure
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.workers.processes import describe_exit
 
-__all__ = ["elastic_error", "job_error", "unpickling_error"]
-
 _BEGINNING = "Horovod detected that one or more processes exited with an error; "
 # Failures of at most so many other ranks are mentioned, in one line each.
 _MOST_OTHERS = 8

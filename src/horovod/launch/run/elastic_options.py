@@ -11,8 +11,6 @@ from horovod.launch.model.hosts import HostSlots
 from horovod.launch.model.job_plan import ElasticPlan, Limits, check_hosts
 from horovod.settings import Settings
 
-__all__ = ["ELASTIC_PARAMETERS", "elastic_plan", "is_elastic_run"]
-
 # What changes nothing without the parameters that make a job elastic.
 ELASTIC_PARAMETERS = ("max_num_proc", "reset_limit", "cooldown_range")
 

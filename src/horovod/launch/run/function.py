@@ -32,8 +32,6 @@ from horovod.launch.run.supervision import read_outcome, supervise
 from horovod.launch.run.supervisor import Assignment
 from horovod.launch.workers.python_command import python_command
 
-__all__ = ["call_like_here", "run", "run_as_given", "run_call"]
-
 T = TypeVar("T")
 
 

@@ -32,8 +32,6 @@ from horovod.rendezvous.store.client import Store
 from horovod.rendezvous.store.hosted import HostedStore, start_store
 from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
 
-__all__ = ["LENGTH", "STORE_TIMEOUT_S", "call_by_mpirun", "call_values"]
-
 LENGTH = struct.Struct(">I")
 STORE_TIMEOUT_S = 30.0
 

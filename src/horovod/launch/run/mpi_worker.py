@@ -17,8 +17,6 @@ from horovod.rendezvous.store.client import Store, StoreClient
 from horovod.rendezvous.store.hosted import HostedStore
 from horovod.rendezvous.store.proven_values import UnprovenError
 
-__all__ = ["main"]
-
 
 def main() -> NoReturn:
     """Run the call of this job; exits with 0 only if the result is in the store."""

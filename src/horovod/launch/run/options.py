@@ -23,8 +23,6 @@ from horovod.launch.workers.machine import Placement, place
 from horovod.launch.workers.python_command import python_command
 from horovod.settings import Settings, environment_of
 
-__all__ = ["RunOptions", "check_options"]
-
 # Frames between the caller of horovod.run and the warning.
 _STACKLEVEL = 5
 

@@ -19,8 +19,6 @@ from horovod.launch.run.supervisor import ELASTIC, Assignment
 from horovod.launch.workers.processes import describe_exit
 from horovod.launch.workers.python_command import python_command
 
-__all__ = ["end", "read_outcome", "send_assignment", "supervise"]
-
 
 def supervise(
     assignment: Callable[[], Assignment],

@@ -21,8 +21,6 @@ from horovod.launch.embedded.agent_news import AgentUpdates
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.workers.processes import take_stdin
 
-__all__ = ["ELASTIC", "Assignment", "main"]
-
 ELASTIC = "elastic"
 
 

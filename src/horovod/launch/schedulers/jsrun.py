@@ -11,8 +11,6 @@ from horovod.launch.model.host_plan import command_argv
 from horovod.launch.schedulers.lsf import HostParts
 from horovod.launch.schedulers.mpirun import MpiJob
 
-__all__ = ["jsrun_argv", "rank_file"]
-
 
 def rank_file(slots: Sequence[RankInfo], parts: HostParts) -> str:
     """The explicit resource file: each rank's host, an equal part of its CPUs, all GPUs and memory.

@@ -11,8 +11,6 @@ from horovod.launch.model.hosts import HostSlots
 from horovod.launch.model.ssh import SshOptions, remote_words
 from horovod.launch.workers.machine import is_this_machine
 
-__all__ = ["HostParts", "ask_host", "is_lsf_job", "job_hosts", "with_a_process_per_gpu"]
-
 # Prints the number of logical CPUs and of NVIDIA GPUs.
 _QUESTION = "getconf _NPROCESSORS_ONLN; nvidia-smi -L 2>/dev/null | grep -c ^GPU; true"
 _TIMEOUT_S = 30

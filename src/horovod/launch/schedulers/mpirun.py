@@ -18,8 +18,6 @@ from horovod.launch.model.host_plan import command_argv, is_passed_on
 from horovod.launch.model.hosts import HostSlots
 from horovod.launch.model.ssh import SshOptions
 
-__all__ = ["MpiJob", "MpiKind", "detect_mpi", "kind_of", "mpirun_argv", "mpirun_environment"]
-
 # From so many hosts on, Open MPI starts all daemons from one process instead of as a tree.
 _MANY_HOSTS = 64
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)

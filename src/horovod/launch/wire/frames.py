@@ -24,18 +24,6 @@ from typing import Any
 from horovod.core.base.checked import BadMessageError, Fields
 from horovod.launch.workers.output import Console
 
-__all__ = [
-    "CHUNK_BYTES",
-    "MAGIC",
-    "Frame",
-    "FrameError",
-    "FrameReader",
-    "FrameWriter",
-    "Kind",
-    "encode",
-    "encode_json",
-]
-
 MAGIC = b"\0horovod agent 4\n"  # the number is the protocol's version
 CHUNK_BYTES = 64 * 1024
 # A plan contains the launcher's whole environment, which a system limits to less than this.

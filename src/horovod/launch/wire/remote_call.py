@@ -15,8 +15,6 @@ from horovod.launch.wire.frames import CHUNK_BYTES, Kind, encode
 if TYPE_CHECKING:
     from horovod.launch.calls.call import WorkerFiles
 
-__all__ = ["ReceivedCall", "RemoteAnswers", "answer_frames", "call_frames"]
-
 
 def call_frames(call: WorkerFiles | None) -> Iterator[bytes]:
     """The frames of the call, if there is one; they follow the plan."""

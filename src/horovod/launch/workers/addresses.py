@@ -11,8 +11,6 @@ import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 
-__all__ = ["interface_addresses", "is_own_address", "resolve", "resolve_all", "store_addresses"]
-
 _LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9  # a route depends on no port
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from horovod.core.base.own_files import is_own_file, open_own
 
-__all__ = ["MARKER", "LogFile", "Logs"]
-
 # This file marks a folder as one of a rank's output, which may be written to again.
 MARKER = ".horovod-output"
 _STREAMS = ("stdout", "stderr")

@@ -10,8 +10,6 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.workers.addresses import is_own_address, resolve, resolve_all
 
-__all__ = ["Placement", "is_this_machine", "place", "recognise"]
-
 
 @dataclass(frozen=True)
 class Placement:

@@ -21,17 +21,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from horovod.launch.workers.logs import LogFile
 
-__all__ = [
-    "Console",
-    "LinePrefixer",
-    "Lines",
-    "Output",
-    "OutputBuffer",
-    "Sink",
-    "consoles",
-    "timestamped",
-]
-
 _READ_BYTES = 65536
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
 _MAX_LINE_BYTES = 16 * 1024 * 1024

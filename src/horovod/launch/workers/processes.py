@@ -21,20 +21,6 @@ from dataclasses import dataclass
 
 from horovod.rendezvous.base.descriptors import limit_child, limited_to
 
-__all__ = [
-    "Pipes",
-    "Watchdog",
-    "adopt_orphans",
-    "descendants",
-    "describe_exit",
-    "open_standard_files",
-    "reaped",
-    "signal_group",
-    "signal_processes",
-    "spawn",
-    "take_stdin",
-]
-
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _ABOVE_TARGETS = 16
 

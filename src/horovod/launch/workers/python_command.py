@@ -11,8 +11,6 @@ from pathlib import Path
 
 from horovod.launch.model.ssh import SshOptions, agent_command, remote_words
 
-__all__ = ["path_ahead", "python_command", "remote_python_command"]
-
 # The current folder must not replace a module of the interpreter, so it is not on the search path.
 # The package is found where this process has found it, unless the other Python has its own.
 _START = (

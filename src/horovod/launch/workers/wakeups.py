@@ -14,8 +14,6 @@ from collections import deque
 from types import FrameType
 from typing import Any
 
-__all__ = ["Wakeups"]
-
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

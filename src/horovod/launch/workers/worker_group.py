@@ -26,8 +26,6 @@ from horovod.launch.workers.processes import (
     spawn,
 )
 
-__all__ = ["GRACE_S", "LocalWorkerGroup", "StartListener", "Trouble", "Worker", "WorkerGroup"]
-
 # Between SIGTERM and SIGKILL, and again until the launcher gives up on what is left.
 GRACE_S = 5.0
 

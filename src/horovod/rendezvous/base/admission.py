@@ -14,8 +14,6 @@ from typing import Any, Generic, TypeVar
 
 from horovod.rendezvous.base.descriptors import soft_limit
 
-__all__ = ["UnauthenticatedPeers", "accept_some", "most_unauthenticated"]
-
 _MOST_UNAUTHENTICATED = 4096
 _LEAST_UNAUTHENTICATED = 8
 _OWN = 64  # descriptors that no peer gets; an eighth where there are few

@@ -11,18 +11,6 @@ from __future__ import annotations
 import hmac
 import os
 
-__all__ = [
-    "CODE_BYTES",
-    "NONCE_BYTES",
-    "PROOF_BYTES",
-    "SECRET_BYTES",
-    "RecordCodes",
-    "derive_key",
-    "is_proof",
-    "new_nonce",
-    "prove",
-]
-
 SECRET_BYTES = 32
 NONCE_BYTES = 32
 PROOF_BYTES = 32

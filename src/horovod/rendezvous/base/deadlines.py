@@ -8,8 +8,6 @@ import time
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Deadline", "Timers"]
-
 _MOST_STALE = 64
 
 Thing = TypeVar("Thing", bound=Hashable)

@@ -7,15 +7,6 @@ import os
 import resource
 from collections.abc import Iterator
 
-__all__ = [
-    "Reserve",
-    "limit_child",
-    "limited_to",
-    "raise_limit",
-    "raised_limit",
-    "soft_limit",
-]
-
 # Enough for thousands of ranks. A table as large as some systems allow would cost memory.
 _MOST_DESCRIPTORS = 65_536
 _LIMIT = resource.RLIMIT_NOFILE

@@ -28,8 +28,6 @@ from horovod.rendezvous.base.authentication import (
     prove,
 )
 
-__all__ = ["Dialer", "Listener", "Protocol", "ProtocolError", "RefusedError", "Side"]
-
 _DIALER, _LISTENER = b"horovod dialer", b"horovod listener"
 _NOT_PROVEN = "it does not know the job's secret"
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from horovod.errors import InitError
 
-__all__ = ["Address", "Listening", "Route", "local_addresses", "routes_between"]
-
 
 @dataclass(frozen=True)
 class Address:

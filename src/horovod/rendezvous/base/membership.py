@@ -15,16 +15,6 @@ from horovod.errors import InitError
 if TYPE_CHECKING:
     from horovod._native import LinkSeals
 
-__all__ = [
-    "HostMesh",
-    "Mesh",
-    "SetLinks",
-    "as_failure",
-    "close_all",
-    "failure_from_bytes",
-    "failure_to_bytes",
-]
-
 _MOST_TEXT = 16 * 1024
 _MOST_HOST = 255
 

@@ -18,8 +18,6 @@ from horovod.errors import HorovodInternalError
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["LinkKeys", "data_seals", "find_cipher", "leader_seals"]
-
 _NAMES = ("libcrypto.so.3", "libcrypto.so.1.1")
 
 

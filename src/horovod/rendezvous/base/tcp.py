@@ -10,8 +10,6 @@ from typing import Any
 
 from horovod.rendezvous.base.interfaces import Route
 
-__all__ = ["address_text", "dialing_socket", "listening_socket", "shorten_pauses", "tune"]
-
 _BACKLOG = 1024  # a longer one would only make the wait longer
 _TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it
 _LONGEST_PAUSE_MS = 2000

@@ -31,8 +31,6 @@ from horovod.rendezvous.base.handshake import Protocol, ProtocolError, Side
 from horovod.rendezvous.base.membership import failure_from_bytes, failure_to_bytes
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["MAX_MESSAGE_BYTES", "PROTOCOL", "VERSION", "Claims", "HostGroup", "Kind", "Members"]
-
 VERSION = 4
 MAX_MESSAGE_BYTES = 65536
 _MOST_TEXT = 2048  # of a failure, so that it fits into one message

@@ -19,8 +19,6 @@ from horovod.rendezvous.host import handshake
 from horovod.rendezvous.host.handshake import PROTOCOL, HostGroup, Kind, Members
 from horovod.rendezvous.host.peer_socket import credentials, new_socket, receive
 
-__all__ = ["join_mesh"]
-
 # After the root's own deadline: only a stopped root is that late.
 _GRACE_S = 5.0
 

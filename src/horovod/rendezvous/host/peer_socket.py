@@ -9,15 +9,6 @@ import struct
 from horovod.errors import InitError
 from horovod.rendezvous.host.handshake import MAX_MESSAGE_BYTES
 
-__all__ = [
-    "MAX_FDS_PER_MESSAGE",
-    "Credentials",
-    "credentials",
-    "new_socket",
-    "open_pidfd",
-    "receive",
-]
-
 # The kernel takes 253 (SCM_MAX_FD, unix(7)) in one message.
 MAX_FDS_PER_MESSAGE = 250
 _UCRED = struct.Struct("=iII")

@@ -32,8 +32,6 @@ from horovod.rendezvous.host.peer_socket import (
 from horovod.rendezvous.host.shared_memory import make_region
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["host_mesh"]
-
 _MAX_REPORTS = 20
 _HELLO_TIMEOUT_S = 5.0
 _ACCEPTS_AT_ONCE = 64

@@ -11,8 +11,6 @@ import os
 
 from horovod.errors import InitError
 
-__all__ = ["make_region"]
-
 _SHM = "/dev/shm"
 _CLAIMED_BYTES = 192 * 1024 * 1024
 

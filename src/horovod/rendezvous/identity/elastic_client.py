@@ -32,8 +32,6 @@ from horovod.rendezvous.identity.elastic_messages import (
 )
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["ElasticClient", "RemovedError", "StoreRetry", "this_client"]
-
 _ELASTIC = "HOROVOD_ELASTIC"
 _WORKER = "_HOROVOD_WORKER"
 _RECONNECT_TIMEOUT = "_HOROVOD_RECONNECT_TIMEOUT"

@@ -17,18 +17,6 @@ from horovod.core.base.checked import Fields, printable
 from horovod.core.base.rank_info import RankInfo, read_rank_info
 from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of
 
-__all__ = [
-    "HostUpdate",
-    "RankAssignment",
-    "Ready",
-    "StateVersion",
-    "Update",
-    "WorkerKeys",
-    "read_key",
-    "update_key",
-    "world_scope",
-]
-
 
 @dataclass(frozen=True, order=True)
 class StateVersion:

@@ -15,8 +15,6 @@ from typing import Any, Literal
 from horovod.core.base.rank_info import RankInfo, rank_infos
 from horovod.errors import InitError
 
-__all__ = ["LAUNCHER", "Launcher", "ProcessInfo", "hostname_of", "identify", "position_of"]
-
 Launcher = Literal["horovodrun", "torchrun", "mpirun", "srun", "other", "none"]
 # Our launcher sets this variable.
 LAUNCHER = "_HOROVOD_LAUNCHER"

@@ -11,8 +11,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HostId", "this_host_id"]
-
 
 @dataclass(frozen=True)
 class HostId:

@@ -23,8 +23,6 @@ from horovod.rendezvous.identity.environment import ProcessInfo
 if TYPE_CHECKING:
     from horovod.rendezvous.store.hosted import HostedStore
 
-__all__ = ["broadcast", "host_store", "identify_by_mpi", "is_started_by_mpi"]
-
 _MOST_BYTES = 2**20  # of what rank 0 tells the others
 # Open MPI and its relatives; MPICH, Intel MPI and theirs; IBM's jsrun.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")

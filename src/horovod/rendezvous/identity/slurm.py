@@ -25,8 +25,6 @@ from horovod.rendezvous.store.address_search import find_store
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.hosted import HostedStore, start_store
 
-__all__ = ["contact_file", "identify_by_slurm", "meet_in_file", "publish", "wait_for_contact"]
-
 _SIZE = "SLURM_STEP_NUM_TASKS"
 _PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
 _FOLDER = "HOROVOD_RENDEZVOUS_DIR"

@@ -24,8 +24,6 @@ from horovod.rendezvous.identity.environment import ProcessInfo
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["TorchStore", "agree_on_secret", "open_store"]
-
 _SECRET_KEY = "secret"
 _LONGEST_PAUSE_S = 0.05
 

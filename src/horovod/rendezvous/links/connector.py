@@ -19,8 +19,6 @@ from horovod.rendezvous.base.deadlines import Deadline, Timers
 from horovod.rendezvous.base.handshake import ProtocolError
 from horovod.rendezvous.base.interfaces import Route
 
-__all__ = ["Connector", "Stream", "Talk"]
-
 Talk = Generator[int, bytes, None]
 
 

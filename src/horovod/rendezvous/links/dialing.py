@@ -29,8 +29,6 @@ from horovod.rendezvous.links.handshake import (
 from horovod.rendezvous.links.listening import LinkListener
 from horovod.rendezvous.links.plan import Link, Report, Unreached
 
-__all__ = ["LinkAttempt", "PeerDial", "RankDialer"]
-
 _STAGGER_S = 0.25
 _CONTACT_S = 2.0  # after a connection, until the next address is tried
 _TRIES = 3

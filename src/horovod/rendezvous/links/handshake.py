@@ -22,17 +22,6 @@ from horovod.rendezvous.base.handshake import Protocol, ProtocolError, Side
 from horovod.rendezvous.base.protection import LinkKeys
 from horovod.rendezvous.links.plan import Purpose
 
-__all__ = [
-    "PROTOCOL",
-    "TAKE",
-    "Claims",
-    "Connected",
-    "Verdict",
-    "connected",
-    "digest_of",
-    "verdict_in",
-]
-
 TAKE = b"\1"
 # Purpose, channel, dialer, listener, port, address, digest of the context.
 _CLAIMS = struct.Struct("!BIIIH16s32s")

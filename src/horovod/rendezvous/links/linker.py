@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     LeaderLinks = tuple[tuple[int, int, LinkSeals], ...]
 
-__all__ = ["Linker"]
-
 _MAX_ADDRESSES = 32
 
 

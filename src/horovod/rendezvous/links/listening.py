@@ -35,8 +35,6 @@ from horovod.rendezvous.links.handshake import (
 )
 from horovod.rendezvous.links.plan import Link
 
-__all__ = ["LinkListener"]
-
 _HANDSHAKE_TIMEOUT_S = 10.0
 _TURNS = 8  # of the selector, in which a peer can prove itself before it may be dropped
 _MAX_REPORTS = 20

@@ -18,8 +18,6 @@ from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.capabilities import RankCapabilities
 
-__all__ = ["Link", "Purpose", "Report", "Unreached", "failure_of", "hosts_with", "plan_links"]
-
 _MAX_ROWS = 48
 _HEAD = ("from", "to", "address", "result")
 

@@ -35,8 +35,6 @@ from horovod.rendezvous.store.client import Store
 if TYPE_CHECKING:
     from horovod._native import LinkCipher
 
-__all__ = ["LinkRound", "World"]
-
 _POLL_S = 0.05
 _CHECK_S = 0.5  # between two looks for a rank that dials a lost connection again
 

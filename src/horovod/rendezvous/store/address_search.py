@@ -14,8 +14,6 @@ from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.store.client import StoreClient, address_text
 
-__all__ = ["find_store"]
-
 _STAGGER_S = 0.25
 _LEAST_TRY_S = 0.1
 

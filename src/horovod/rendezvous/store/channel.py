@@ -14,8 +14,6 @@ from horovod.rendezvous.base.handshake import Dialer, ProtocolError, RefusedErro
 from horovod.rendezvous.base.tcp import address_text, shorten_pauses
 from horovod.rendezvous.store import wire
 
-__all__ = ["LostError", "SilentError", "StoreChannel", "StoreUnreachableError"]
-
 _MESSAGE_S = 10.0  # for the rest of a message that has begun
 
 

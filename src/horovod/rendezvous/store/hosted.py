@@ -20,8 +20,6 @@ from horovod.rendezvous.base.interfaces import local_addresses
 if TYPE_CHECKING:
     from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["HostedStore", "start_store"]
-
 
 @dataclass(frozen=True)
 class HostedStore:

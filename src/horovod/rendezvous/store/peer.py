@@ -15,8 +15,6 @@ from horovod.rendezvous.base.handshake import Listener, ProtocolError
 from horovod.rendezvous.base.tcp import address_text
 from horovod.rendezvous.store import wire
 
-__all__ = ["StorePeer"]
-
 
 class StorePeer:
     """A connection that was accepted from ``address``. ``instance`` is its server's.

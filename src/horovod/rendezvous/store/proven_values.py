@@ -11,8 +11,6 @@ import struct
 from horovod.rendezvous.base.authentication import PROOF_BYTES, is_proof, prove
 from horovod.rendezvous.store.client import Store
 
-__all__ = ["ProvenValues", "UnprovenError"]
-
 _CHUNK_BYTES = 60_000
 _MOST_CHUNKS = 4096  # of one value, 245 MB
 _HEAD = struct.Struct(f"!{PROOF_BYTES}sI")  # the proof, the number of further chunks

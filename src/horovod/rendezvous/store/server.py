@@ -33,8 +33,6 @@ from horovod.rendezvous.store import wire
 from horovod.rendezvous.store.peer import StorePeer
 from horovod.rendezvous.store.values import FullError, StoredValues
 
-__all__ = ["StoreServer"]
-
 _MAX_REPORTS = 20
 _MOST_CLIENTS = 65_536  # whose last request number is kept
 _TURNS = 8  # of the selector, in which a peer can prove itself before it may be dropped

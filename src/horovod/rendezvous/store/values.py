@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["FullError", "StoredValues"]
-
 _MAX_STORED_BYTES = 256 * 1024 * 1024
 # A scope that was abandoned longer ago is forgotten; no client asks for it any more.
 _MOST_ABANDONED = 256

@@ -19,21 +19,6 @@ from enum import IntEnum
 from horovod.rendezvous.base.authentication import CODE_BYTES, RecordCodes
 from horovod.rendezvous.base.handshake import Protocol, ProtocolError
 
-__all__ = [
-    "CLIENT_BYTES",
-    "LENGTH",
-    "MAX_BODY_BYTES",
-    "PROTOCOL",
-    "Operation",
-    "Request",
-    "Status",
-    "body_in",
-    "check_size",
-    "frame",
-    "frame_bytes",
-    "missing_bytes",
-]
-
 INSTANCE_BYTES = 16
 PROTOCOL = Protocol(b"hvdstor3", answer_bytes=INSTANCE_BYTES)
 

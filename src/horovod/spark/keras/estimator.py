@@ -22,8 +22,6 @@ from horovod.spark.keras.packing import model_bytes, model_of, optimizer_config,
 from horovod.spark.keras.shapes import check_shapes, shaped_inputs
 from horovod.spark.keras.training import KerasPlan, train
 
-__all__ = ["KerasEstimator", "KerasModel"]
-
 _CUSTOM_OBJECTS = Parameter({}, "the user's classes and functions, by name")
 
 

@@ -19,8 +19,6 @@ from horovod.spark.torch.losses import check_losses
 from horovod.spark.torch.shapes import check_shapes, inputs_of, outputs_of
 from horovod.spark.torch.training import TorchPlan, TorchResult, load_state, train
 
-__all__ = ["TorchEstimator", "TorchModel"]
-
 SHAPES_AND_LOSSES = {
     "input_shapes": Parameter(None, "shapes of the features, batch dimension first"),
     "loss_constructors": Parameter(None, "functions that make the losses, in place of loss"),

@@ -16,8 +16,6 @@ from horovod.errors import InitError, TimeoutException
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
-__all__ = ["ComputeClient", "serve"]
-
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
 
 _CONNECT_TIMEOUT_S = 30.0

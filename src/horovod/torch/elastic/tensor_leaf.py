@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["TensorLeaf"]
-
 
 class TensorLeaf:
     """A ``Leaf``; reading runs nothing that the file says."""

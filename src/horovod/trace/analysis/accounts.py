@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind, Recording, WaitPhase
 
-__all__ = ["Account", "UsualStep", "accounts_of", "covered", "intersection", "merged"]
-
 # A set of times: array [n, 2] of begins and ends in ns, in order and without overlaps.
 Intervals = NDArray[np.int64]
 

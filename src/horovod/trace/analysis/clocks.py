@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from horovod.trace.operations import buckets_of
 from horovod.trace.recording import Recording
 
-__all__ = ["HostClock", "align_clocks"]
-
 _DRIFT = 1e-4  # of two clocks, one of which an NTP client may slew
 _ALLREDUCE = 0  # horovod.core.operations.Kind
 _MOST_EVENTS = 16384

@@ -12,8 +12,6 @@ from horovod.trace.analysis.steps import Steps, signature
 from horovod.trace.operations import buckets_of, operations_of
 from horovod.trace.recording import Label, Recording
 
-__all__ = ["Alone", "Fusion", "WhyAlone", "find_fusion"]
-
 _BARRIER, _JOIN = 3, 6  # horovod.core.operations.Kind
 
 

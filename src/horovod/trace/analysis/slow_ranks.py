@@ -17,16 +17,6 @@ from horovod.trace.analysis.accounts import Account
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind, Recording, WaitPhase
 
-__all__ = [
-    "Imbalance",
-    "PeerWait",
-    "RankPace",
-    "SlowPeer",
-    "find_imbalance",
-    "find_slow_peers",
-    "peer_waits",
-]
-
 _FACTOR = 2.0  # a slow peer's wait, in times of the usual one
 
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from horovod.trace.recording import EventKind, Label, Recording
 
-__all__ = ["FEWEST_STEPS", "MOST_STEPS", "Steps", "find_steps", "signature"]
-
 MOST_STEPS = 100  # only the last ones count
 FEWEST_STEPS = 5  # fewer are too few
 _UNNAMED = re.compile(r"\w+\.noname\.\d+")

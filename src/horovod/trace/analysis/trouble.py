@@ -15,22 +15,6 @@ from horovod.errors import ErrorCode
 from horovod.trace.operations import Bucket, Operation, buckets_of, operations_of
 from horovod.trace.recording import EventKind, Label, Recording
 
-__all__ = [
-    "Death",
-    "Mismatch",
-    "Pending",
-    "Stall",
-    "Stuck",
-    "find_deaths",
-    "find_mismatches",
-    "find_stalls",
-    "find_stuck",
-    "first_error",
-    "has_left",
-    "last_operations",
-    "pending_of",
-]
-
 _TAIL = 8192  # the events that are searched for a rank's last operations
 _JOIN = 6  # horovod.core.operations.Kind
 _WORLD_ENDED = (ErrorCode.PEER_LOST, ErrorCode.TIMEOUT, ErrorCode.ABORTED)

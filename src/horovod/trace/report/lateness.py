@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from horovod.trace.report.facts import Lateness
 
-__all__ = ["BucketKey", "culprit", "lateness_of", "named_last"]
-
 BucketKey = tuple[str, int, int]  # world, process set, number
 _NOTABLE_US = 50  # shorter times are no waits
 _ENOUGH = 0.9  # the share of a process set's ranks that determines the last one

@@ -12,8 +12,6 @@ from horovod.trace.report.facts import Event, Job, Lateness, Report, Row, SlowTe
 from horovod.trace.report.lateness import BucketKey, culprit, lateness_of, named_last
 from horovod.trace.report.process_record import COLUMNS, record_from_bytes
 
-__all__ = ["collected", "merged"]
-
 _MOST_COLUMNS = 120
 _MOST_SLOW = 20
 _MOST_EVENTS = 300

@@ -20,8 +20,6 @@ from horovod.trace.report import number_texts
 from horovod.trace.report.facts import Report, Row
 from horovod.trace.report.number_texts import NOTHING, rate_text, seconds_text, share_text
 
-__all__ = ["page"]
-
 _NOTABLE = 0.01  # the share of time from which a rank is named
 _MOST_TIMES = 12
 _IEC_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")

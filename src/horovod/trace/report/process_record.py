@@ -19,8 +19,6 @@ from horovod.errors import ErrorCode
 from horovod.trace.recording import EventKind, Label
 from horovod.trace.report.summary import LONG_NS, SIZE_CLASSES, Span, Summary
 
-__all__ = ["COLUMNS", "VERSION", "History", "ProcessRecord", "World", "record_from_bytes"]
-
 VERSION = 1
 _MOST_BYTES = 4 * 1024 * 1024  # of JSON
 _MOST_NAMES = 24

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from horovod.trace.recording import EVENT_DTYPE, EventKind
 
-__all__ = ["LONG_NS", "SIZE_CLASSES", "Span", "Summarizer", "Summary"]
-
 SIZE_CLASSES = 48  # powers of two
 LONG_NS = 50_000_000  # longer waits are kept one by one
 _MOST_SPANS = 8

@@ -10,8 +10,6 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
-__all__ = ["Abandon", "Action", "Assign", "End", "Finish", "Publish", "Say", "Start"]
-
 
 @dataclass(frozen=True)
 class Start:

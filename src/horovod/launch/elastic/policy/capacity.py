@@ -7,8 +7,6 @@ import random
 from collections.abc import Collection, Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Blacklist", "Capacity", "SlotId"]
-
 Key = TypeVar("Key", bound=Hashable)
 
 

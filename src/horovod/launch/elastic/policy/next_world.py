@@ -24,23 +24,6 @@ from horovod.rendezvous.identity.elastic_messages import (
     StateVersion,
 )
 
-__all__ = [
-    "assignments",
-    "can_be_given_up",
-    "candidates",
-    "change",
-    "is_complete_at_first",
-    "is_continued",
-    "is_fit",
-    "is_state_gone",
-    "never_began",
-    "ordered",
-    "provisional_assignments",
-    "removals",
-    "state_source",
-    "without_last_holders",
-]
-
 
 def candidates(pool: WorkerPool, most: int | None) -> list[Entry]:
     """The members of the next world if no other worker gets ready: survivors first."""

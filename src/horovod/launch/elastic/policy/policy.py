@@ -47,8 +47,6 @@ from horovod.launch.model.job_plan import JobOutcome, Limits
 from horovod.launch.workers.processes import describe_exit
 from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Update
 
-__all__ = ["ElasticPolicy"]
-
 # A worker that others report as lost has this long to ask for a rank.
 _DOUBT_S = 1.0
 # Worlds in a row that may end before they begin although no worker is lost.

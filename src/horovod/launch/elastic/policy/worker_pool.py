@@ -27,8 +27,6 @@ from horovod.launch.elastic.policy.workers import (
 from horovod.launch.model.job_plan import Limits
 from horovod.rendezvous.identity.elastic_messages import RankAssignment
 
-__all__ = ["WorkerPool"]
-
 
 class WorkerPool:
     """``now`` is the time of the last event and ``world`` the current world, 0 before the first.

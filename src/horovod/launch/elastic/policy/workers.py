@@ -17,20 +17,6 @@ from horovod.launch.model.hosts import node_of
 from horovod.launch.model.job_plan import failure_text
 from horovod.rendezvous.identity.elastic_messages import Ready
 
-__all__ = [
-    "Ending",
-    "Entry",
-    "Failure",
-    "Phase",
-    "WorkerRegistry",
-    "best_informed",
-    "by_slot",
-    "costs_host",
-    "in_rank_order",
-    "most_named",
-    "positions",
-]
-
 
 class Phase(Enum):
     """How far a worker is."""
