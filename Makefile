@@ -300,7 +300,7 @@ $(DEMO_STAMP): $(VENV_STAMP) requirements/demo.txt $(CONSTRAINTS)
 	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/demo.txt
 	@touch $@
 
-$(TEST_STAMP): $(VENV_STAMP) requirements/build.txt requirements/test.txt requirements/demo.txt $(CONSTRAINTS)
+$(TEST_STAMP): $(VENV_STAMP) requirements/build.txt requirements/test.txt requirements/demo.txt $(CONSTRAINTS) | $(INSTALL_STAMP)
 	$(PIP) install -q -c $(CONSTRAINTS) -r requirements/build.txt -r requirements/test.txt
 	@touch $@
 
