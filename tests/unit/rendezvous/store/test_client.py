@@ -51,7 +51,7 @@ def test_a_later_value_replaces_the_earlier(client: StoreClient) -> None:
 
 
 def test_an_absent_key_times_out_and_the_connection_lives_on(client: StoreClient) -> None:
-    with pytest.raises(TimeoutError, match=r"'absent' within 0.05 s"):
+    with pytest.raises(TimeoutError, match=r"'absent' was not set within 0.05 s"):
         client.get("absent", 0.05)
     client.set("absent", b"now")
     assert client.get("absent", 30) == b"now"
