@@ -94,7 +94,7 @@ def test_mpirun_starts_jobs_of_other_data_planes(mpi: MpiLauncher, plane: str) -
 @each_mpi
 def test_mpi_with_one_thread_at_a_time(mpi: MpiLauncher) -> None:
     script = (
-        "import numpy as np, horovod.numpy as hvd; hvd.init(); from horovod import world;"
+        "import numpy as np, horovod.numpy as hvd; hvd.init(); from horovod.core import world;"
         "from mpi4py import MPI; assert MPI.Query_thread() == MPI.THREAD_SERIALIZED;"
         "assert not world.mpi_threads_supported(); print(hvd.allreduce(np.ones(1), op=hvd.Sum))"
     )

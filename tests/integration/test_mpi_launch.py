@@ -11,7 +11,7 @@ from mpi_launchers import LAUNCHERS, MpiLauncher
 
 WORKERS = Path(__file__).with_name("workers")
 SCRIPT = (
-    "import os, numpy as np, horovod.numpy as hvd; from horovod import world; hvd.init();"
+    "import os, numpy as np, horovod.numpy as hvd; from horovod.core import world; hvd.init();"
     "total = hvd.allreduce(np.ones(1), op=hvd.Sum);"
     "cycle = os.environ['HOROVOD_CYCLE_TIME'];"
     "print(f'told {hvd.rank()} {total} {world.data_plane_name()} {cycle}')"

@@ -19,7 +19,7 @@ pytestmark = [
 
 NUMBERS = """
 import horovod.numpy as hvd
-from horovod import world
+from horovod.core import world
 hvd.init()
 places = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()
 print("numbers", *places, world.data_plane_name())

@@ -12,6 +12,8 @@ from horovod.core.operations import Adasum, Average
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax.gradient_reduction import GradientReduction, Groups, check_groups
 
+__all__ = ["DistributedOptimizer", "PassesState"]
+
 
 class PassesState(NamedTuple):
     """The state of an optimizer with several backward passes per step.

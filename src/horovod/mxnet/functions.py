@@ -12,6 +12,8 @@ from horovod.core.world import size
 from horovod.mxnet.collectives import broadcast_
 from horovod.numpy import objects
 
+__all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
+
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Give all ranks a copy of the root's object; blocks until it is there.

@@ -9,6 +9,8 @@ import mxnet as mx
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.mxnet.gradient_reduction import GradientReduction
 
+__all__ = ["DistributedOptimizer"]
+
 _OWN = ("_optimizer", "_reduction")
 
 

@@ -12,6 +12,8 @@ from horovod.mxnet.compression import Compression
 from horovod.mxnet.gradient_reduction import GradientReduction
 from horovod.mxnet.optimizer import DistributedOptimizer
 
+__all__ = ["DistributedTrainer"]
+
 
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     """Gluon's ``Trainer`` whose ``step`` and ``allreduce_grads`` average over all ranks.

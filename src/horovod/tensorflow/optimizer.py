@@ -22,6 +22,8 @@ from horovod.tensorflow.gradient_aggregation import check_passes
 from horovod.tensorflow.variables import key_of
 from horovod.tensorflow.wrapped_optimizer import WrappedOptimizer
 
+__all__ = ["DistributedOptimizer"]
+
 
 class _DistributedOptimizer(WrappedOptimizer):
     """A TF1 optimizer whose ``compute_gradients`` returns reduced gradients."""

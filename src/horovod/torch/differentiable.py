@@ -21,6 +21,19 @@ from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "check_op_has_gradient",
+    "gradient_name",
+    "needs_gradient",
+    "reducescatter",
+    "rows_before",
+    "scatter_factor",
+]
+
 
 def allreduce(
     tensor: Tensor,
