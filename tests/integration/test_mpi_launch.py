@@ -25,7 +25,7 @@ each_mpi = pytest.mark.parametrize("mpi", LAUNCHERS, ids=lambda mpi: mpi.name)
 def run(mpi: MpiLauncher, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     if mpi.lack:
         pytest.skip(f"{mpi.name}: {mpi.lack}")
-    path = f"{Path(mpi.words[0]).parent}:{os.environ['PATH']}"
+    path = f"{Path(mpi.prefix[0]).parent}:{os.environ['PATH']}"
     return subprocess.run(
         [mpi.python, *map(str, arguments)],
         env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **more},
