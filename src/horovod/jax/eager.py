@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from horovod.core.operations import Result
 from horovod.jax.call import ProgramCall
 from horovod.numpy.adapter import NumpyAdapter
 from horovod.numpy.calls import ArrayCalls
@@ -37,17 +38,21 @@ def run(*arrays: Any, call: ProgramCall) -> list[jax.Array]:
     """
     results = run_on_host(call, arrays)
     if not call.keeps_shape:
-        return [jnp.asarray(result) for result in results[: len(arrays)]]
+        return [jnp.asarray(result) for result in results]
     return [_place_like(array, result) for array, result in zip(arrays, results, strict=True)]
 
 
-def run_on_host(
-    call: ProgramCall, arrays: Sequence[Any], splits: Sequence[int] = ()
-) -> list[Array]:
-    """A call on anything that NumPy can view; see ``ArrayCalls.run``."""
-    on_host = [np.asarray(array, order="C") for array in arrays]
-    results = _calls.run(call, call.full_names(), on_host, splits)
+def run_on_host(call: ProgramCall, arrays: Sequence[Any]) -> list[Array]:
+    """A call on anything that NumPy can view: a result for each array."""
+    results = _run(call, arrays)
+    if call.row.result is Result.EXCHANGED_ROWS:
+        results = results[::2]  # between them are the row counts
     return [np.zeros_like(result) for result in results] if call.is_zeroed else results
+
+
+def _run(call: ProgramCall, arrays: Sequence[Any], splits: Sequence[int] = ()) -> list[Array]:
+    on_host = [np.asarray(array, order="C") for array in arrays]
+    return _calls.run(call, call.full_names(), on_host, splits)
 
 
 def _place_like(array: Any, result: Array) -> jax.Array:
@@ -58,5 +63,5 @@ def _place_like(array: Any, result: Array) -> jax.Array:
 
 def run_alltoall(call: ProgramCall, array: Any, splits: list[int]) -> tuple[jax.Array, jax.Array]:
     """The rows received, and how many came from each rank of the set."""
-    received, counts = run_on_host(call, [array], splits)
+    received, counts = _run(call, [array], splits)
     return jnp.asarray(received), jnp.asarray(counts)
