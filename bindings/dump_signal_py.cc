@@ -1,6 +1,5 @@
-// SIGUSR1: "write down what you remember". And a real-time signal that nobody uses: "look whether
-// somebody wants something". A handler cannot be handed an object, so here alone is something that
-// belongs to the whole process.
+// SIGUSR1: write the recording. A free real-time signal: look for requests. A handler gets no
+// object, so only here something belongs to the whole process.
 //
 // The handlers are not Python's: what a program sees with signal.getsignal() stays as it was, and
 // one that sets a handler of its own, before or after, has that and nothing else.
@@ -51,8 +50,8 @@ void handle(int signal_number, void (*handler)(int)) {
   sigaction(signal_number, &action, nullptr);
 }
 
-// The signal that makes the scribe look for requests; 0 where none is free. It keeps its handler
-// for good: whoever sends it late ends nothing.
+// The signal that makes the tracer thread look for requests; 0 if none is free. It keeps its
+// handler, so a late signal does not end the process.
 int request_signal() {
   for (int number = SIGRTMAX; number > SIGRTMIN; --number) {
     struct sigaction now{};
@@ -73,7 +72,7 @@ bool is_ours() {
 
 void point_at(RecorderHeader* header) {
   wanted_from.store(header);
-  // In a child after fork there may be one that nobody runs any more.
+  // In a child after fork the count may include a handler that no longer runs.
   const std::int64_t deadline_ns = now_ns() + Nanoseconds(kHandlerPatience).count();
   while (handlers_running.load() != 0 && now_ns() < deadline_ns) std::this_thread::yield();
 }

@@ -28,8 +28,8 @@ class Backend {
   virtual bool advance(PeerWait& blocked) = 0;
   // A rank of this host whose kFinished counter is here has done its part of the bucket.
   virtual BlockNumber end_block() const = 0;
-  // How long to wait before the next look, where the last advance() was blocked on something that
-  // wakes nobody up.
+  // How long to wait before the next look, if the last advance() was blocked on something that
+  // rings no doorbell.
   virtual Nanoseconds pause() const { return {}; }
   // Descriptors that end the wait of the last advance(), beside its `blocked`.
   virtual void add_polls(std::vector<pollfd>& /*polls*/) const {}

@@ -157,7 +157,7 @@ class NegotiationTable {
   // Slot of a name that is known here; none otherwise.
   std::optional<std::uint32_t> find(const NameKey& key) const { return slots_.find(key); }
   // For a slot that no rank of this host has reached: the collected ranks that have not either.
-  // None otherwise; whoever is here will say who lacks.
+  // None otherwise: a rank of this host that has reached it reports the missing ranks.
   std::vector<int> lacking_ranks(std::uint32_t slot) const;
   // Without lock: is there something in the outbox?
   bool has_outgoing() const;

@@ -48,7 +48,7 @@ def test_values_are_read_with_their_type():
         ("HOROVOD_CYCLE_TIME", "nan", "at least 0"),
         ("HOROVOD_CYCLE_TIME", "inf", "at least 0"),
         ("HOROVOD_START_TIMEOUT", "0", "at least 0.001"),
-        ("HOROVOD_STALL_CHECK_DISABLE", "maybe", "expected 1 or 0"),
+        ("HOROVOD_STALL_CHECK_DISABLE", "maybe", "expected 1 or 0, or true or false"),
         ("HOROVOD_LOG_LEVEL", "loud", "expected one of trace, debug"),
         ("HOROVOD_THREAD_AFFINITY", "0,x", "an integer"),
         ("HOROVOD_THREAD_AFFINITY", "-1", "at least 0"),

@@ -94,7 +94,10 @@ def test_values(text: str, expected: dict[str, str], tmp_path: Path) -> None:
             "params.cache_capacity: expected one value, found a list",
         ),
         ("params: {cache_capacity: true}", "params.cache_capacity=true: expected an integer"),
-        ("stall_check: {enabled: maybe}", "stall_check.enabled=maybe: expected true or false"),
+        (
+            "stall_check: {enabled: maybe}",
+            "stall_check.enabled=maybe: expected 1 or 0, or true or false",
+        ),
         ("logging: {level: loud}", "logging.level=loud: expected one of trace, debug"),
         ("controller: smpi", "line 1: controller=smpi: expected gloo or mpi"),
         ("controller: {}", "controller: expected gloo or mpi"),

@@ -100,4 +100,4 @@ def _parse_switch(text: str) -> bool:
         return True
     if text.lower() in _FALSE:
         return False
-    raise SettingError("expected 1 or 0")
+    raise SettingError("expected 1 or 0, or true or false")

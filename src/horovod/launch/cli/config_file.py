@@ -136,8 +136,7 @@ def _value(node: yaml.Node, key: str, setting: Setting) -> Any:
     try:
         value = setting.parse(node.value, flag.factor)
     except SettingError as error:
-        text = str(error).replace("1 or 0", "true or false")
-        raise _error(node, f"{key}={node.value}: {text}") from None
+        raise _error(node, f"{key}={node.value}: {error}") from None
     return not value if flag.is_key_opposite else value
 
 

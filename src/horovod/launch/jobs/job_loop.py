@@ -247,7 +247,7 @@ class JobLoop:
 
     def _take_turn(self, handler: JobHandler) -> None:
         if self._stdout.is_broken or self._stderr.is_broken:
-            text = "horovodrun: nobody reads the output any more\n"
+            text = "horovodrun: the reader of the output has closed it\n"
             self.end(JobOutcome(128 + signal.SIGPIPE, text))
         else:
             handler.turn()
