@@ -16,6 +16,7 @@
 
 #include "bindings/external_backend_py.h"
 #include "bindings/output_py.h"
+#include "bindings/port_py.h"
 #include "bindings/seals_py.h"
 #include "bindings/submission_py.h"
 #include "kernels/reduce.h"
@@ -28,7 +29,6 @@ namespace hvd {
 
 namespace {
 
-constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 constexpr auto kExitPatience = std::chrono::seconds(1);
 
 void wait_done(Engine& engine, HandleId handle) {

@@ -12,8 +12,6 @@ namespace hvd {
 
 namespace {
 
-constexpr auto kSignalInterval = std::chrono::milliseconds(100);
-
 EnginePort::Result refused(const Error& error) { return {.error = error, .outputs = {}}; }
 
 }  // namespace

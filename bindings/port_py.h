@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -10,6 +11,8 @@
 #include "runtime/engine.h"
 
 namespace hvd {
+
+constexpr auto kSignalInterval = std::chrono::milliseconds(100);  // between looks for Ctrl-C
 
 class Port : public EnginePort {
  public:

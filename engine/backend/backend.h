@@ -3,14 +3,23 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
 #include "backend/work.h"
+#include "core/clock.h"
 #include "core/tuning.h"
 #include "transport/peers.h"
 
 namespace hvd {
+
+// How long to wait for other libraries or devices before the next look at them: an eighth of the
+// time since `since_ns`.
+inline Nanoseconds pause_after(std::int64_t since_ns) {
+  return std::clamp<Nanoseconds>(Nanoseconds((now_ns() - since_ns) / 8),
+                                 std::chrono::microseconds(2), std::chrono::microseconds(200));
+}
 
 // Runs the buckets of one process set, one at a time. All methods belong to the holder of the
 // progress role.

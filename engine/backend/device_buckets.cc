@@ -10,12 +10,9 @@ namespace hvd {
 
 namespace {
 
-constexpr Nanoseconds kShortestPause = std::chrono::microseconds(2);
-constexpr Nanoseconds kLongestPause = std::chrono::microseconds(200);
 // How long a rank that leaves waits for its work, and for the other ranks to leave.
 constexpr Nanoseconds kWorkLimit = std::chrono::seconds(5);
 constexpr Nanoseconds kLeaveLimit = std::chrono::seconds(1);
-constexpr auto kLook = std::chrono::microseconds(100);
 // Asking costs about a microsecond.
 constexpr Nanoseconds kWatchInterval = std::chrono::microseconds(100);
 
@@ -248,7 +245,7 @@ void DeviceBuckets::leave_event(std::span<const Work> works, const CudaEventPtr&
 
 Nanoseconds DeviceBuckets::pause() const {
   if (polled_since_ns_ == 0) return group_.host.pause();
-  return std::clamp(Nanoseconds((now_ns() - polled_since_ns_) / 8), kShortestPause, kLongestPause);
+  return pause_after(polled_since_ns_);
 }
 
 bool DeviceBuckets::watch() {
@@ -264,7 +261,7 @@ bool DeviceBuckets::watch() {
 void DeviceBuckets::leave() {
   const std::int64_t deadline_ns = now_ns() + kWorkLimit.count();
   try {
-    while (watch() && now_ns() < deadline_ns) std::this_thread::sleep_for(kLook);
+    while (watch() && now_ns() < deadline_ns) std::this_thread::sleep_for(kLookInterval);
     if (!unfinished_.empty()) return abort();
   } catch (const Error&) {
     return abort();

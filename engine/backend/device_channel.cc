@@ -20,7 +20,6 @@ void for_each_communicator(const DeviceChannels& channels, Use&& use) {
 
 // For work in a stream behind calls that were aborted, such as a kernel on their results.
 constexpr Nanoseconds kDrainLimit = std::chrono::seconds(1);
-constexpr auto kLook = std::chrono::microseconds(100);
 
 void drain(const DeviceChannels& channels) noexcept {
   const std::int64_t deadline_ns = now_ns() + kDrainLimit.count();
@@ -28,7 +27,8 @@ void drain(const DeviceChannels& channels) noexcept {
     for (const auto& channel : channels) {
       const CurrentDevice current(channel->stream.driver(), channel->stream.device());
       const CudaEventPtr end = channel->stream.mark();
-      while (!end->is_reached() && now_ns() < deadline_ns) std::this_thread::sleep_for(kLook);
+      while (!end->is_reached() && now_ns() < deadline_ns)
+        std::this_thread::sleep_for(kLookInterval);
     }
   } catch (const Error&) {  // of the GPU; then nothing more runs there
   }

@@ -10,6 +10,8 @@
 
 namespace hvd {
 
+constexpr auto kLookInterval = std::chrono::microseconds(100);  // while a device ends its work
+
 struct DeviceChannel {
   CudaStream stream;
   std::unique_ptr<NcclCommunicator> communicator;  // of all ranks of the set

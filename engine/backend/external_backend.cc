@@ -10,9 +10,6 @@ namespace hvd {
 
 namespace {
 
-constexpr Nanoseconds kShortestPause = std::chrono::microseconds(2);
-constexpr Nanoseconds kLongestPause = std::chrono::microseconds(200);
-
 class PlaneBarrier final : public PlaneCollective {
  public:
   bool next(DataPlane& plane) override {
@@ -72,9 +69,7 @@ bool ExternalBackend::start_next() {
   return false;
 }
 
-Nanoseconds ExternalBackend::pause() const {
-  return std::clamp(Nanoseconds((now_ns() - called_ns_) / 8), kShortestPause, kLongestPause);
-}
+Nanoseconds ExternalBackend::pause() const { return pause_after(called_ns_); }
 
 // One call for all tensors of a dtype and op that the data plane reduces. Our kernels do the rest.
 void ExternalBackend::begin_allreduce(std::span<const Work> works, const AllreduceCut&) {

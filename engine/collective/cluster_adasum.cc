@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kTileBytes = 4096;
 constexpr std::size_t kPieceBytes = 4 * 1024 * 1024;
-constexpr std::array<std::byte, kTileBytes> kZeros{};
+constexpr std::array<std::byte, kTileBytes> kZeroTile{};
 
 }  // namespace
 
@@ -30,7 +30,7 @@ class ClusterAdasum::Tiles final : public PairwiseParts {
           if (turn != static_cast<std::size_t>(taker)) return;
           View piece;
           piece.size_bytes = length;
-          if (giver == self) piece.in = view.in == nullptr ? kZeros.data() : view.in + at;
+          if (giver == self) piece.in = view.in == nullptr ? kZeroTile.data() : view.in + at;
           if (taker == self) piece.out = out;
           use(piece);
           if (taker == self) out += adasum_.size_ * kTileBytes;

@@ -10,7 +10,7 @@ namespace hvd {
 
 namespace {
 
-constexpr std::size_t kTileBytes = 4096;
+constexpr std::size_t kGramTileBytes = 4096;
 
 }  // namespace
 
@@ -18,10 +18,10 @@ PartialGrams::PartialGrams(Peers& peers) : StageAhead(peers), sources_(peers.siz
 
 std::uint32_t PartialGrams::begin(const ViewList& views, double* grams, BlockNumber first_block) {
   tiled_.clear();
-  for (const View& view : views.views()) tiled_.append(view, kTileBytes);
+  for (const View& view : views.views()) tiled_.append(view, kGramTileBytes);
   grams_ = grams;
   const std::size_t wanted = pipeline_block_bytes(tiled_.size_bytes(), kBlockBytes);
-  block_bytes_ = (wanted + kTileBytes - 1) / kTileBytes * kTileBytes;
+  block_bytes_ = (wanted + kGramTileBytes - 1) / kGramTileBytes * kGramTileBytes;
   const std::uint32_t blocks =
       peers_.size() == 1 ? 0 : block_count(tiled_.size_bytes(), block_bytes_);
   start(first_block, blocks);
@@ -35,9 +35,9 @@ void PartialGrams::for_each_tile(std::uint32_t block, Use&& use) const {
   const auto size = static_cast<std::size_t>(peers_.size());
   tiled_.for_each_piece(
       range, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        for (std::size_t done = 0; done < length; done += kTileBytes) {
-          const std::size_t turn = (at + done) / kTileBytes % size;
-          use(view, at + done, stream + done - range.begin, std::min(kTileBytes, length - done),
+        for (std::size_t done = 0; done < length; done += kGramTileBytes) {
+          const std::size_t turn = (at + done) / kGramTileBytes % size;
+          use(view, at + done, stream + done - range.begin, std::min(kGramTileBytes, length - done),
               static_cast<int>(turn));
         }
       });

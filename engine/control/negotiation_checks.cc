@@ -9,15 +9,6 @@
 
 namespace hvd {
 
-namespace {
-
-[[noreturn]] void refuse(const char* message, const char* field, std::string found,
-                         std::string expected) {
-  throw BadMessage({message, field, std::move(found), std::move(expected)});
-}
-
-}  // namespace
-
 // Only requests that are the same in every round are named by their id.
 void NegotiationTable::check_repeatable(std::uint32_t index, const char* message) const {
   const Slot& slot = slots_[index];

@@ -15,11 +15,6 @@ namespace {
 // Less than this is no silence: an answer may cross a slow or lossy network.
 constexpr auto kAnswerTime = std::chrono::milliseconds(500);
 
-[[noreturn]] void refuse(const char* message, const char* field, std::string found,
-                         std::string expected) {
-  throw BadMessage({message, field, std::move(found), std::move(expected)});
-}
-
 [[noreturn]] void refuse_kind(MessageKind kind, const char* expected) {
   refuse(name_of(kind), "kind", std::to_string(static_cast<int>(kind)), expected);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "core/error.h"
 
@@ -31,5 +32,10 @@ class BadMessage : public Error {
   Fault fault_;
   int rank_;
 };
+
+[[noreturn]] inline void refuse(const char* message, const char* field, std::string found,
+                                std::string expected) {
+  throw BadMessage({message, field, std::move(found), std::move(expected)});
+}
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// One monotonic clock for waits, deadlines and recorded events.
+// One monotonic clock for waits, deadlines and recorded events, and the time of day for files.
 #pragma once
 
 #include <chrono>
@@ -12,5 +12,12 @@ using Nanoseconds = std::chrono::nanoseconds;
 inline std::int64_t now_ns() {
   return std::chrono::duration_cast<Nanoseconds>(Clock::now().time_since_epoch()).count();
 }
+
+inline std::int64_t epoch_ns() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<Nanoseconds>(now).count();
+}
+
+constexpr Nanoseconds kForever = std::chrono::hours(24);  // a wait that a wake ends
 
 }  // namespace hvd

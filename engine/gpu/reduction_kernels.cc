@@ -8,7 +8,7 @@ namespace hvd {
 namespace {
 
 // Enough to keep the largest GPUs busy; threads take several elements where there are more.
-constexpr std::size_t kMostThreads = 2048 * GpuModule::kThreads;
+constexpr std::size_t kMostReducingThreads = 2048 * GpuModule::kThreads;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void ReductionKernels::launch(const KernelCall& call, std::span<const cuda::Addr
   KernelCall values = call;
   std::array<void*, 6> arguments{
       &to, &count_argument, &source_count, &values.prescale, &values.postscale, from.data()};
-  const std::size_t threads = std::min(count, kMostThreads);
+  const std::size_t threads = std::min(count, kMostReducingThreads);
   module_.launch(reduction_kernel_name(call.dtype, call.op), threads, arguments.data(), stream);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/clock.h"
 #include "core/quiet_thread.h"
 
 namespace hvd {
@@ -10,7 +11,6 @@ namespace {
 
 // How long the thread stays alert after a ring that gave it nothing to do.
 constexpr Nanoseconds kAlertness = std::chrono::milliseconds(1);
-constexpr Nanoseconds kForever = std::chrono::hours(24);
 
 }  // namespace
 

@@ -11,9 +11,6 @@ namespace hvd {
 
 namespace {
 
-// Shorter waits for a peer get no event of their own.
-constexpr Nanoseconds kLongWait = std::chrono::microseconds(20);
-
 WaitPhase phase_of(const PeerWait& wait) {
   if (wait.is_polled) return WaitPhase::kDataPlane;
   return wait.rank < 0 ? WaitPhase::kLink : static_cast<WaitPhase>(wait.counter);

@@ -7,8 +7,6 @@ namespace hvd {
 
 namespace {
 
-// Shorter waits for results are in no recording.
-constexpr Nanoseconds kLongWait = std::chrono::microseconds(20);
 // Between two looks of a thread that waits for GPUs to finish.
 constexpr auto kConfirmInterval = std::chrono::microseconds(100);
 

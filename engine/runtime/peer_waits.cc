@@ -11,7 +11,7 @@ constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 // An awake peer may leave the progress role without having seen that it is needed: ask again.
 constexpr Nanoseconds kHandOver = std::chrono::milliseconds(1);
 // A peer in the middle of a call is here by then.
-constexpr Nanoseconds kPatience = std::chrono::microseconds(10);
+constexpr Nanoseconds kShortSpin = std::chrono::microseconds(10);
 // Looking at the clock costs more than looking at a word; do it once in a while.
 constexpr int kLooksPerClock = 64;
 constexpr std::size_t kBriefBytes = 64 * 1024;
@@ -77,7 +77,7 @@ void PeerWaits::wait_for_peer(ProcessSetContext& context, std::int64_t deadline_
   const int rank = context.local[static_cast<std::size_t>(wait.rank)];
   const auto wanted = [&] { return context.peers.reached(wait); };
   // A peer that has just submitted comes by itself; a ring would wake a second thread of it.
-  if (spin_until(std::min(spin_, kPatience), wanted)) return;
+  if (spin_until(std::min(spin_, kShortSpin), wanted)) return;
   if (spin_.count() != 0) {
     presence_.ring(rank);
     if (spin_until(spin_, wanted)) return;
@@ -118,7 +118,7 @@ void PeerWaits::sleep_as_listener(const Doorbells::Waits& waits, bool is_helper,
 // Several process sets are under way: until one of them can go on.
 void PeerWaits::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
   const auto wanted = [&] { return can_progress(is_helper); };
-  if (spin_until(std::min(spin_, kPatience), wanted)) return;
+  if (spin_until(std::min(spin_, kShortSpin), wanted)) return;
   const Doorbells::Waits waits = this->waits(deadline_ns);
   bool was_rung = doorbells_.ring(waits);
   if (spin_.count() != 0) {

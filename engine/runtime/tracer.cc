@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/quiet_thread.h"
 
@@ -14,7 +15,6 @@ namespace hvd {
 
 namespace {
 
-constexpr Nanoseconds kForever = std::chrono::hours(24);
 constexpr Nanoseconds kRequestInterval = std::chrono::milliseconds(500);
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace hvd {
 
 namespace {
 constexpr int kAskIntervalMs = 250;
-constexpr int kForever = -1;
+constexpr int kNoTimeout = -1;
 }  // namespace
 
 Watcher::Watcher(std::vector<WatchedProcess> processes, std::function<void(int rank)> on_death,
@@ -56,7 +56,7 @@ void Watcher::run() {
     for (const int link : links_) {
       polled.push_back({.fd = link, .events = POLLIN, .revents = 0});
     }
-    poll(polled.data(), polled.size(), must_ask ? kAskIntervalMs : kForever);
+    poll(polled.data(), polled.size(), must_ask ? kAskIntervalMs : kNoTimeout);
     if (polled[0].revents != 0) return;
     const auto [processes, links] = std::pair(std::span(polled).subspan(1, processes_.size()),
                                               std::span(polled).subspan(1 + processes_.size()));

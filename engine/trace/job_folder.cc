@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace hvd {
@@ -26,11 +27,6 @@ constexpr std::uint64_t kMaxJobBytes = kMaxBytes / 2;
 constexpr std::int64_t kDayNs = 24LL * 3600 * 1'000'000'000;
 constexpr std::size_t kRequestBytes = 64;
 constexpr std::string_view kGoodOutcome = R"({"status": 0,)";  // as outcome.py begins the file
-
-std::int64_t epoch_ns() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
 
 std::string marker_of(const std::string& job) { return kMarker + job; }
 

@@ -21,6 +21,9 @@
 
 namespace hvd {
 
+// Shorter waits, for results or for a peer, get no event of their own.
+constexpr Nanoseconds kLongWait = std::chrono::microseconds(20);
+
 // The first page of a recorder's memory.
 struct RecorderHeader {
   static constexpr std::size_t kAnswerBytes = 3500;

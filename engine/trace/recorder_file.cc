@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/clock.h"
 #include "trace/json_text.h"
 
 namespace hvd {
@@ -32,11 +33,6 @@ std::vector<StoredLabel> labels_of(const RecorderView& recorder) {
     if (label) labels.push_back({id, *label});
   }
   return labels;
-}
-
-std::int64_t epoch_ns() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<Nanoseconds>(now).count();
 }
 
 std::string head_line(const RecordingHead& head, std::size_t labels,
