@@ -60,8 +60,7 @@ LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*kera
 	tests/test_parallel_keras.py tests/compatibility/test_names.py) \
 	tests/integration/test_compute_service.py::test_ranks_take_turns \
 	tests/test_parallel.py::test_on_one_rank \
-	tests/test_parallel.py::test_tensorflow_with_xla \
-	tests/test_parallel.py::test_tensorflow_without_native_ops -k \
+	tests/test_parallel.py::test_tensorflow_with_xla -k \
 	'not (synthetic or progress or demanded or help_tells or readme or restarted or session_reaches or digits_reaches or advanced or served or word2vec)'
 
 # MXNet's last version needs an older NumPy still, and MXNet's tests are these.

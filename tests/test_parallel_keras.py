@@ -34,7 +34,7 @@ def test_on_two_ranks(backend):
 @pytest.mark.timeout(400)
 @pytest.mark.skipif("jax" not in backends(), reason="JAX or Keras 3 is not installed")
 def test_callbacks_of_jax_on_more_ranks_than_cores():
-    names = ["test_several_steps_per_execution", "test_broadcast_after_the_first_batch"]
+    names = ["test_several_steps_per_execution", "test_broadcast_after_the_first_batch and sgd"]
     run("jax", 4, [str(BODIES / "test_fit.py"), "-k", " or ".join(names)])
 
 

@@ -47,23 +47,15 @@ def train(config: Path, worker_count: int, options: str, mode: str) -> list[list
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize(
-    ("options", "mode"),
-    [
-        ("--dispatcher-side compute", "send"),
-        ("--dispatcher-side training", "service"),
-    ],
-)
-def test_two_ranks_read_each_element_once(tmp_path: Path, options: str, mode: str) -> None:
-    numbers = train(tmp_path / "config.json", 2, options, mode)
+def test_two_ranks_read_each_element_once(tmp_path: Path) -> None:
+    numbers = train(tmp_path / "config.json", 2, "--dispatcher-side compute", "send")
     assert sorted(numbers[0] + numbers[1]) == WHOLE
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize("side", ["compute", "training"])
-def test_a_dispatcher_each_gives_every_rank_the_whole_dataset(tmp_path: Path, side: str) -> None:
-    options = f"--dispatchers 2 --dispatcher-side {side}"
+def test_a_dispatcher_each_gives_every_rank_the_whole_dataset(tmp_path: Path) -> None:
+    options = "--dispatchers 2 --dispatcher-side training"
     numbers = train(tmp_path / "config.json", 2, options, "service")
     assert [sorted(own) for own in numbers] == [WHOLE, WHOLE]
 

@@ -17,6 +17,7 @@ PARALLEL = Path(__file__).parents[1] / "parallel"
 WORKERS = Path(__file__).with_name("workers")
 CONFORMANCE = ("-m", "horovod.backends.conformance")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no")
+FEW_WORLDS = ("-k", "not hundred")
 
 pytestmark = pytest.mark.timeout(240)
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -63,7 +64,7 @@ def test_gloo_says_once_that_it_is_not_protected() -> None:
 
 @needs_torch
 def test_the_numpy_tests_over_gloo() -> None:
-    check_tests(run_over("gloo", 2, *PYTEST, PARALLEL / "numpy"), 2)
+    check_tests(run_over("gloo", 2, *PYTEST, PARALLEL / "numpy", *FEW_WORLDS), 2)
 
 
 @each_mpi
@@ -73,7 +74,7 @@ def test_mpi_conforms(mpi: MpiLauncher) -> None:
 
 @each_mpi
 def test_the_numpy_tests_over_mpi(mpi: MpiLauncher) -> None:
-    check_tests(mpi.run(2, *PYTEST, PARALLEL / "numpy"), 2)
+    check_tests(mpi.run(2, *PYTEST, PARALLEL / "numpy", *FEW_WORLDS), 2)
 
 
 @each_mpi

@@ -150,22 +150,19 @@ def test_a_restarted_job_goes_on_from_rank_0s_checkpoint(tmp_path: Path) -> None
     backend = "tensorflow" if find_spec("jax") is None else "jax"
     options = ("--checkpoints", tmp_path, "--min-accuracy", "0", "--warmup-epochs", "1")
     first = KERAS.output_of(
-        2, "digits_advanced.py", *options, "--epochs", "2", KERAS_BACKEND=backend
+        2, "digits_advanced.py", *options, "--epochs", "1", KERAS_BACKEND=backend
     )
-    assert "from epoch 1 to 2" in first
+    assert "from epoch 1 to 1" in first
     accuracy = printed_number(first, r"test accuracy (\S+)")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "epoch-001.keras",
-        "epoch-002.keras",
-    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-001.keras"]
 
     second = KERAS.output_of(
-        2, "digits_advanced.py", *options, "--epochs", "3", KERAS_BACKEND=backend
+        2, "digits_advanced.py", *options, "--epochs", "2", KERAS_BACKEND=backend
     )
-    assert "from epoch 3 to 3" in second
+    assert "from epoch 2 to 2" in second
     assert printed_number(second, r"test accuracy (\S+)") > accuracy - 0.1
     assert "weights are bitwise equal on all 2 rank(s)" in second
-    assert (tmp_path / "epoch-003.keras").exists()
+    assert (tmp_path / "epoch-002.keras").exists()
 
 
 def test_advanced_training_reaches_its_accuracy(tmp_path: Path) -> None:
