@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -175,8 +176,8 @@ def test_each_line_may_begin_with_the_time(option: str, tmp_path: Path) -> None:
     status, out, err = run(*arguments, "sh", "-c", "echo out; printf tail; echo err >&2")
     assert status == 0
     for line in out.splitlines() + err.splitlines():
-        moment, _, rest = line.partition("[")
-        assert began <= time.mktime(time.strptime(moment)) <= time.time()
+        moment, _, rest = line.partition(" [")
+        assert began <= datetime.fromisoformat(moment).timestamp() <= time.time()
         assert rest in {
             f"{r}]<std{s}" for r in (0, 1) for s in ("out>:out", "out>:tail", "err>:err")
         }

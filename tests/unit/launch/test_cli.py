@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,11 +15,13 @@ from horovod.core import gpus
 from horovod.core.base import mpi_library
 from horovod.launch.cli import build_info
 from horovod.launch.cli import main as cli
+from horovod.launch.cli.parser import make_parser
 from horovod.launch.experiment.schema import read_experiment
 from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.job_plan import JobOutcome, JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.workers.processes import describe_exit
+from horovod.metrics import setup
 
 
 @pytest.fixture
@@ -139,7 +145,7 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
         ("-np 2 --mpi --gloo x", "not allowed with argument"),
         ("-np 2 --jsrun x", "error: --mpi: mpi4py is not installed"),
         ("--experiment x.yml --mpi", "error: --mpi and --experiment: the processes are started"),
-        ("-np 2 --stranger x", "unrecognized arguments: --stranger"),
+        ("-np 2 --stranger x", "--stranger: no such option"),
     ],
 )
 def test_wrong_command_lines_say_what_is_wrong(
@@ -225,6 +231,9 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         "    [ ] TensorFlow\n"
         "    [X] PyTorch\n"
         "    [ ] MXNet\n"
+        "    [ ] JAX\n"
+        "    [ ] Keras\n"
+        "    [X] NumPy\n"
         "\n"
         "Available Controllers:\n"
         "    [ ] MPI\n"
@@ -236,6 +245,7 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         "    [ ] CCL\n"
         "    [ ] MPI\n"
         "    [X] Gloo\n"
+        "    [X] Native\n"
         "\n"
         "Available Connections Between Hosts:\n"
         "    [ ] OpenSSL\n"
@@ -266,7 +276,7 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["-h"])
+        cli.main(["--help-all"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert "horovodrun -np 4 python train.py" in text
@@ -274,6 +284,79 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     for heading in ("start:", "output:", "tuning:", "stall check:", "examples:", "exit status:"):
         assert f"\n{heading}\n" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_the_short_help_fits_a_screen_and_names_what_is_there(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([option])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 32
+    named = set(re.findall(r"(?<![\w-])-{1,2}[a-zA-Z][\w-]*", text)) - {"--epochs"}
+    assert named <= set(make_parser()._option_string_actions)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("--reprot x.html -np 2 python x.py", "--reprot: no such option; did you mean --report?"),
+        ("--np 2 python x.py", "--np: no such option; did you mean -np?"),
+        ("--nproc_per_node=2 x.py", "--nproc_per_node: no such option; did you mean -np, the num"),
+        ("-np 2 --log_level info x", "--log_level: no such option; did you mean --log-level?"),
+        ("-np 2 --zzzzzzzz x", "--zzzzzzzz: no such option\n"),
+        ("-np 2 x-y-z.py --lr 1", "x-y-z.py: no program; did you mean: python x-y-z.py --lr 1?"),
+    ],
+)
+def test_mistakes_get_the_word_that_was_meant(
+    words: str, meant: str, plans: list[JobPlan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.split())
+    assert ended.value.code == 2
+    assert f"horovodrun: error: {meant}" in capsys.readouterr().err
+    assert plans == []
+
+
+def test_a_python_file_is_no_program_unless_it_can_be_run(
+    plans: list[JobPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("#!/usr/bin/env python3\n")
+    with pytest.raises(SystemExit):
+        cli.main(["-np", "2", str(script)])
+    assert f"{script}: a Python file, not a program" in capsys.readouterr().err
+    script.chmod(0o755)
+    assert cli.main(["-np", "2", str(script)]) == 0
+
+
+def test_metrics_without_their_package_are_refused_before_the_start(
+    plans: list[JobPlan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "find_spec", lambda name: None)
+    words = ["-np", "2", "--metrics-port", "9000"]
+    with pytest.raises(SystemExit):
+        cli.main([*words, sys.executable, "x.py"])
+    assert "prometheus-client is not installed" in capsys.readouterr().err
+    assert cli.main([*words, "another-program"]) == 0
+
+
+def test_a_shell_completes_options(tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    found = tmp_path / "found"
+    environ = {
+        **os.environ,
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(found),
+        "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": "horovodrun --stall-check-w",
+        "COMP_POINT": "26",
+    }
+    words = [sys.executable, "-m", "horovod.runner.launch"]
+    subprocess.run(words, env=environ, check=True, timeout=60)
+    assert found.read_text().split() == ["--stall-check-warning-time-seconds"]
 
 
 def test_several_words_run_as_they_are_and_one_with_spaces_by_a_shell() -> None:
@@ -290,7 +373,7 @@ def test_exits_in_words() -> None:
 
 def test_help_shows_a_file_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["--help"])
+        cli.main(["--help-all"])
     page = capsys.readouterr().out
     lines = page[page.index("  project: ") :].splitlines()
     file = read_experiment(

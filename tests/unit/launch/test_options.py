@@ -197,7 +197,7 @@ def test_the_page_about_running_has_every_option_and_no_other(
     general = {"--version", "--verbose", "--config-file"}
     general |= {"--check-network", "--doctor", "--json"}
     clusters = options_in(RUNNING.with_name("clusters.md"))
-    assert shown_options(parser) - {"--help"} - page - clusters == set()
+    assert shown_options(parser) - {"--help", "--help-all"} - page - clusters == set()
     known = shown_options(parser) | general
     old = {name for setting in SETTINGS if setting.flag for name in setting.flag.deprecated}
     others = {"--epochs", "--name", "--ntasks-per-node"}  # programs', srun's

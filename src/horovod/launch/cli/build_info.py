@@ -17,6 +17,9 @@ def build_table(version: str) -> str:
         ("TensorFlow", _is_installed("tensorflow")),
         ("PyTorch", _is_installed("torch")),
         ("MXNet", _is_installed("mxnet")),
+        ("JAX", _is_installed("jax")),
+        ("Keras", _is_installed("keras")),
+        ("NumPy", True),
     )
     has_mpi = mpi_library.is_built()
     # Gloo stands for the native engine, which is always there.
@@ -25,6 +28,7 @@ def build_table(version: str) -> str:
         *(("NCCL", gpus.nccl_version() != 0), ("DDL", False), ("CCL", False)),
         ("MPI", has_mpi),
         ("Gloo", _is_installed("torch")),
+        ("Native", True),
     )
     blocks = (
         _block("Available Frameworks:", frameworks),

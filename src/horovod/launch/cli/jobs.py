@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.launch.cli.elastic_options import elastic_job, is_elastic
+from horovod.launch.cli.mistakes import is_own_python
 from horovod.launch.cli.options import chosen_settings, named_interfaces, unused_options
 from horovod.launch.jobs.report import REPORT_ENVIRONMENT, check_report
 from horovod.launch.model.hosts import HostSlots, parse_hostfile, parse_hosts
@@ -36,6 +37,11 @@ def plan_of(
     """
     hosts = named_hosts(given)
     variables = settings_environment(given)
+    settings = Settings.from_env({**environ, **variables})
+    if settings.metrics_port and is_own_python(command, environ):
+        from horovod.metrics.setup import check_export
+
+        check_export(settings)
     report = _report(given)
     plan = JobPlan(
         command=tuple(command),

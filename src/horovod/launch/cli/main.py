@@ -18,6 +18,7 @@ from horovod.launch.cli.jobs import (
     plan_of,
     settings_environment,
 )
+from horovod.launch.cli.mistakes import command_problem
 from horovod.launch.cli.options import named_interfaces, split_command
 from horovod.launch.cli.parser import make_parser
 from horovod.launch.jobs.fixed import run_job
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     Blocks until the job has ended. Raises SystemExit for ``--help`` and wrong command lines.
     """
     parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        complete(parser)
     options, command = split_command(arguments, parser)
     given = parser.parse_args(options)
     environ = os.environ if environ is None else environ
@@ -54,6 +57,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         parser.error("say with -np how many processes to start, for example -np 2")
     if not command:
         parser.error("no command to run; for example: horovodrun -np 2 python train.py")
+    if (problem := command_problem(command, environ)) is not None:
+        parser.error(problem)
     try:
         form = pod_form(given)
         if form is not None:
@@ -79,6 +84,14 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         parser.error(f"--output-filename: {error}")
     except KeyboardInterrupt:
         return 130
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell, which asks how the word at its cursor goes on; does not return."""
+    # Here, because it is an extra.
+    import argcomplete
+
+    argcomplete.autocomplete(parser)
 
 
 def _run_elastic(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[str, str]) -> int:

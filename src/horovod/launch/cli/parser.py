@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from textwrap import indent
 
+from horovod.launch.cli.mistakes import Parser
 from horovod.launch.cli.options import add_options, file_form
 
 _USAGE = """\
@@ -63,9 +64,41 @@ exit status:
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
+_SHORT_HELP = """\
+usage: horovodrun -np N [options] command [argument ...]
+
+Start N processes of a command that train together, and end them together.
+
+  horovodrun -np 4 python train.py --epochs 3            four processes on this machine
+  horovodrun -np 6 -H node-1:2,node-2:4 python train.py  on two machines, by ssh
+  horovodrun -np 4 --min-np 2 --host-discovery-script ./hosts.sh python train.py
+                                                         machines come and go
+  horovodrun --experiment riseml.yml                     the experiments of a file
+  horovodrun --doctor                                    why a job is slow, hangs or has failed
+
+usual options:
+  -np N                   how many processes to start
+  -H NAME:SLOTS,...       the machines, and how many processes each may run
+  --hostfile PATH         the same as a file
+  -p PORT, -i FILE        port and private key for ssh
+  --network-interfaces A  interfaces that the machines use
+  --output-filename DIR   keep the output of each rank in files
+  --report FILE           write a page about the job when it has ended
+  --timeline-filename F   record the operations for a trace viewer
+  --log-level LEVEL       trace, debug, info, warning, error or fatal
+  --autotune              find the best settings while the job runs
+  --config-file YAML      settings in a file
+  --verbose               say which processes start and end
+
+  --check-build, --check-network, --version
+  --help-all              all options, settings, files, variables and exit codes
+"""
+
+
+def make_parser() -> Parser:
     """The parser of all options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
+        _SHORT_HELP,
         prog="horovodrun",
         usage=_USAGE,
         description=_DESCRIPTION,

@@ -12,10 +12,10 @@ import contextlib
 import os
 import select
 import selectors
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class LinePrefixer:
 
 
 def timestamped(prefix: bytes) -> bytes:
-    """``prefix`` after the local time, as C's ctime writes it."""
-    return time.ctime().encode() + prefix
+    """``prefix`` after the local time, to the millisecond."""
+    return f"{datetime.now():%Y-%m-%d %H:%M:%S.%f}"[:-3].encode() + b" " + prefix
 
 
 class Console:
