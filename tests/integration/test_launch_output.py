@@ -190,3 +190,20 @@ def test_standard_files_may_be_closed() -> None:
     arguments = " ".join([*LAUNCHER, "-np", "2", "true"])
     with subprocess.Popen(["/bin/sh", "-c", f"exec {arguments} <&- >&- 2>&-"]) as process:
         assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_prompt_appears_on_a_terminal_and_is_answered() -> None:
+    program = "print('hello ' + input('name? '))"
+    command = [*LAUNCHER, "-np", "1", sys.executable, "-c", program]
+    screen, terminal = os.openpty()
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        shown = b""
+        while b"name? " not in shown:
+            shown += os.read(screen, 1000)
+        os.write(screen, b"Ada\n")
+        while b"hello Ada" not in shown:
+            shown += os.read(screen, 1000)
+        assert process.wait(TIMEOUT_S) == 0
+    os.close(screen)
+    assert shown.startswith(b"[0]<stdout>:name? ")

@@ -235,11 +235,15 @@ class JobLoop:
 
     def _seconds_to_deadline(self, handler: JobHandler) -> float | None:
         own = handler.deadline if self._ending is None else self._ending.deadline
-        times = [t for t in (own, *(group.deadline for group in self.groups)) if t is not None]
+        shown = [console.deadline for console in (self._stdout, self._stderr)]
+        deadlines = (own, *shown, *(group.deadline for group in self.groups))
+        times = [t for t in deadlines if t is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _balance(self) -> None:
         self._output.balance()
+        self._stdout.show_begun()
+        self._stderr.show_begun()
         for group in self.groups:
             group.balance()
         self._others = [group for group in self._others if not group.is_closed]

@@ -26,7 +26,8 @@ from horovod.launch.remote.launcher_connection import LauncherConnection
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
 from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
-from horovod.launch.workers.output import Output, OutputBuffer, Sink
+from horovod.launch.workers.output import Output, Sink
+from horovod.launch.workers.output_buffer import OutputBuffer
 from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, take_stdin
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.launch.workers.worker_group import (

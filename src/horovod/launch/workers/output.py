@@ -2,8 +2,8 @@
 
 ``LinePrefixer`` is pure, ``Lines`` take one stream of one worker. ``Console`` writes only when the
 terminal, pipe or file takes more, so a slow one never keeps the launcher from watching its workers.
-Once much is waiting, ``Output`` stops reading and the workers wait. ``OutputBuffer`` keeps output
-while no launcher takes it. All run on the main thread, in its selector.
+Once much is waiting, ``Output`` stops reading and the workers wait. All run on the main thread, in
+its selector.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import contextlib
 import os
 import select
 import selectors
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from horovod.launch.workers.logs import LogFile
 
 _READ_BYTES = 65536
+_BEGUN_S = 0.2
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _HIGH_WATER_BYTES = 1024 * 1024
@@ -42,6 +43,7 @@ class LinePrefixer:
         self._prefix = prefix
         self._partial: list[bytes] = []
         self._partial_bytes = 0
+        self._begun_prefix: bytes | None = None  # of a line that was shown before its end
         self._is_after_return = False
 
     def feed(self, data: bytes) -> bytes:
@@ -58,19 +60,34 @@ class LinePrefixer:
             self._keep(data)
             return start + (self.finish() if self._partial_bytes >= _MAX_LINE_BYTES else b"")
         lines = b"".join((*self._partial, data)).splitlines(keepends=True)
+        prefix = self._prefix()
+        first, self._begun_prefix = self._begun_prefix or prefix, None
         self._partial, self._partial_bytes = [], 0
         if not lines[-1].endswith((b"\n", b"\r")):
             self._keep(lines.pop())
-        prefix = self._prefix()
-        return start + b"".join([prefix + line for line in lines])
+        return start + first + prefix.join(lines)
 
     def finish(self) -> bytes:
         """The line that was begun, with the end it lacks."""
         if not self._partial:
             return b""
-        line = self._prefix() + b"".join(self._partial) + b"\n"
+        line = self.begun() + b"\n"
+        self._begun_prefix = None
         self._partial, self._partial_bytes = [], 0
         return line
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a line has begun and has no end yet."""
+        return bool(self._partial)
+
+    def begun(self) -> bytes:
+        """The line that was begun and has no end yet, prefixed; it stays begun."""
+        if not self._partial:
+            return b""
+        if self._begun_prefix is None:
+            self._begun_prefix = self._prefix()
+        return self._begun_prefix + b"".join(self._partial)
 
     def _keep(self, data: bytes) -> None:
         self._partial.append(data)
@@ -83,10 +100,16 @@ def timestamped(prefix: bytes) -> bytes:
 
 
 class Console:
-    """One place that the launcher writes to; ``is_broken`` once no process reads there."""
+    """One place that the launcher writes to; ``is_broken`` once no process reads there.
+
+    On a terminal, a line that has no end after ``_BEGUN_S`` is shown, so that prompts appear.
+    """
 
     def __init__(self, fd: int, selector: selectors.BaseSelector) -> None:
         self._fd = fd
+        self._is_terminal = os.isatty(fd)
+        self._begun: dict[Lines, float] = {}  # lines without an end, and when to show them
+        self._open: Lines | None = None  # whose begun line the cursor is in
         self._selector = selector
         self._waiting = bytearray()
         self._is_registered = False
@@ -97,10 +120,13 @@ class Console:
         """How much has been taken and not yet been written."""
         return len(self._waiting)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, of: Lines | None = None) -> None:
         """Take ``data``. It is written when the selector says so; to files at once."""
         if not data or self.is_broken:
             return
+        if self._open not in (None, of):
+            self._waiting += b"\n"
+        self._open = None
         self._waiting += data
         if not self._is_registered:
             try:
@@ -108,6 +134,30 @@ class Console:
                 self._is_registered = True
             except PermissionError:  # a regular file: always ready, not known to epoll
                 self.flush()
+
+    def is_open_for(self, lines: Lines) -> bool:
+        """Whether the cursor is at the end of what these lines have begun."""
+        return self._open is lines
+
+    def note_begun(self, lines: Lines, is_begun: bool) -> None:
+        """Show a begun line in a while, on a terminal."""
+        if not is_begun:
+            self._begun.pop(lines, None)
+        elif self._is_terminal:
+            self._begun.setdefault(lines, time.monotonic() + _BEGUN_S)
+
+    @property
+    def deadline(self) -> float | None:
+        """When ``show_begun`` has something to do."""
+        return min(self._begun.values(), default=None)
+
+    def show_begun(self) -> None:
+        """Show the begun lines that are due."""
+        now = time.monotonic()
+        for lines in [lines for lines, due in self._begun.items() if due <= now]:
+            del self._begun[lines]
+            self.write(lines.begun(), lines)
+            self._open = lines
 
     def on_writable(self) -> None:
         """Write what is taken without blocking."""
@@ -189,6 +239,7 @@ class Lines:
         self._prefixer = LinePrefixer(lambda: decorate(prefix().encode()))
         self._console = console
         self._log = log
+        self._shown_bytes = 0  # of the begun line
 
     @property
     def waiting_bytes(self) -> int:
@@ -198,6 +249,13 @@ class Lines:
     def feed(self, data: bytes) -> None:
         """See ``Sink``."""
         self._show(self._prefixer.feed(data))
+        self._console.note_begun(self, self._prefixer.is_begun)
+
+    def begun(self) -> bytes:
+        """What is new of the begun line, or all of it after another stream's line."""
+        text = self._prefixer.begun()
+        shown, self._shown_bytes = self._shown_bytes, len(text)
+        return text[shown:] if self._console.is_open_for(self) else text
 
     def flush(self) -> None:
         """See ``Sink``."""
@@ -206,11 +264,16 @@ class Lines:
     def close(self) -> None:
         """See ``Sink``; may be repeated."""
         self._show(self._prefixer.finish())
+        self._console.note_begun(self, False)
         if self._log is not None:
             self._log.close()
 
     def _show(self, lines: bytes) -> None:
-        self._console.write(lines)
+        if not lines:
+            return
+        shown = self._shown_bytes if self._console.is_open_for(self) else 0
+        self._shown_bytes = 0
+        self._console.write(lines[shown:], self)
         if self._log is not None:
             self._log.write(lines)
 
@@ -312,41 +375,3 @@ class Output:
         self._pipes.discard(pipe)
         with contextlib.suppress(OSError):
             os.close(pipe.fd)
-
-
-_BUFFER_BYTES = 1024 * 1024
-_BUFFER_LINE_BYTES = 64 * 1024
-
-Stream = tuple[int, int]  # a worker's number; 0 or 1
-
-
-class OutputBuffer:
-    """Keeps at most ``max_bytes``; ``dropped_lines`` counts the oldest ones, which had to go."""
-
-    def __init__(self, max_bytes: int = _BUFFER_BYTES) -> None:
-        self.dropped_lines = 0
-        self._max_bytes = max_bytes
-        self._lines: deque[tuple[Stream, bytes]] = deque()
-        self._partial: dict[Stream, bytes] = {}
-        self._kept_bytes = 0
-
-    def add(self, stream: Stream, data: bytes) -> None:
-        """A worker has written ``data``."""
-        self._kept_bytes += len(data)
-        *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
-        self._lines += [(stream, line + b"\n") for line in lines]
-        if len(rest) > _BUFFER_LINE_BYTES:
-            self._lines.append((stream, rest))
-        elif rest:
-            self._partial[stream] = rest
-        while self._kept_bytes > self._max_bytes and self._lines:
-            self._kept_bytes -= len(self._lines.popleft()[1])
-            self.dropped_lines += 1
-
-    def take(self) -> Iterator[tuple[Stream, bytes]]:
-        """All there is, line by line, in its order; nothing of it is kept."""
-        lines, partial = self._lines, self._partial
-        self._lines, self._partial = deque(), {}
-        self._kept_bytes = self.dropped_lines = 0
-        yield from lines
-        yield from partial.items()

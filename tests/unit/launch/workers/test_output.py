@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import select
 import selectors
-import time
+import tty
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,9 +75,74 @@ def test_a_prefix_may_change_from_one_feed_to_the_next() -> None:
     assert prefixer.finish() == b"2:c\n"
 
 
-def test_a_time_before_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "ctime", lambda: "Thu Jan  1 00:00:00 1970")
-    assert output.timestamped(PREFIX) == b"Thu Jan  1 00:00:00 1970[3]<stdout>:"
+def test_a_time_before_the_prefix() -> None:
+    assert re.fullmatch(
+        rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[3\]<stdout>:", output.timestamped(PREFIX)
+    )
+
+
+class Terminal:
+    """A terminal that two workers write to, at times that the test chooses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(output.time, "monotonic", lambda: self.now)
+        self.now = 0.0
+        self.screen, self.fd = os.openpty()
+        tty.setraw(self.fd)
+        self.console = Console(self.fd, selectors.DefaultSelector())
+        lines = Output(selectors.DefaultSelector()).lines
+        self.workers = [lines(lambda: "0:", self.console), lines(lambda: "1:", self.console)]
+
+    def shown(self, after_s: float = 0.0) -> bytes:
+        """What is new on the screen after a while."""
+        self.now += after_s
+        self.console.show_begun()
+        self.console.flush()
+        ready, _, _ = select.select([self.screen], [], [], 0)
+        return os.read(self.screen, 1000) if ready else b""
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    made = Terminal(monkeypatch)
+    yield made
+    os.close(made.screen)
+    os.close(made.fd)
+
+
+def test_a_prompt_appears_on_a_terminal_and_its_line_goes_on(terminal: Terminal) -> None:
+    worker, _ = terminal.workers
+    worker.feed(b"one\nname")
+    assert terminal.shown() == b"0:one\n"
+    assert terminal.console.deadline == pytest.approx(0.2)
+    assert terminal.shown(0.3) == b"0:name"
+    assert terminal.console.deadline is None
+    worker.feed(b"? ")
+    assert terminal.shown(0.3) == b"? "
+    worker.feed(b"thanks\nnext\n")
+    assert terminal.shown() == b"thanks\n0:next\n"
+    worker.feed(b"end")
+    assert terminal.shown(0.3) == b"0:end"
+    worker.close()
+    assert terminal.shown() == b"\n"
+
+
+def test_a_line_of_another_worker_ends_a_begun_one(terminal: Terminal) -> None:
+    asking, other = terminal.workers
+    asking.feed(b"name? ")
+    assert terminal.shown(0.3) == b"0:name? "
+    other.feed(b"loss 1\n")
+    assert terminal.shown() == b"\n1:loss 1\n"
+    asking.feed(b"thanks\n")
+    assert terminal.shown(0.3) == b"0:name? thanks\n"
+    terminal.console.write(b"horovodrun: done\n")
+    assert terminal.shown() == b"horovodrun: done\n"
+
+
+def test_begun_lines_wait_for_their_end_where_no_terminal_is(desk: Desk) -> None:
+    os.write(desk.worker, b"name? ")
+    desk.turn()
+    assert desk.console.deadline is None
 
 
 class Desk:

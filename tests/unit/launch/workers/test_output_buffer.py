@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horovod.launch.workers.output import OutputBuffer
+from horovod.launch.workers.output_buffer import OutputBuffer
 
 
 def test_lines_come_back_in_their_order_and_once() -> None:
