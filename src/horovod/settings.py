@@ -425,6 +425,12 @@ class Settings:
         choices=LOG_LEVELS,
         flag=Flag("--log-level", "output", key="logging.level"),
     )
+    quiet: bool = _setting(
+        "HOROVOD_QUIET",
+        False,
+        "show no status line and no last line of a job that ends well",
+        flag=Flag("--quiet", "output", opposite="--no-quiet"),
+    )
     log_hide_time: bool = _setting(
         "HOROVOD_LOG_HIDE_TIME",
         False,

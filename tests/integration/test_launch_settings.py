@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ def plain_environment(**more: str) -> dict[str, str]:
 def told(*arguments: str, **environment: str) -> list[dict[str, Any]]:
     """The report of each rank of a job with these options."""
     status, out, err = run(*arguments, *WORKER, env=plain_environment(**environment))
-    assert (status, err) == (0, "")
+    assert status == 0
+    assert re.fullmatch(r"horovodrun: \d+ ranks? finished in \d+ s\n", err)
     lines = dict(line.split("<stdout>:", 1) for line in out.splitlines())
     return [json.loads(lines[f"[{rank}]"]) for rank in range(len(lines))]
 

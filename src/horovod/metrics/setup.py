@@ -6,13 +6,14 @@ import ipaddress
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
 from horovod.errors import SettingError
 from horovod.metrics.exchange import REPORT_TIME, Numbers, Reporter, reported
+from horovod.metrics.progress import open_progress
 from horovod.rendezvous.bootstrap import ProcessInfo, job_store
 from horovod.settings import Settings
 
@@ -30,6 +31,23 @@ class Export(Protocol):
         """Leave it to the parent, in a forked child."""
 
 
+class _Exports:
+    """Several as one."""
+
+    def __init__(self, exports: Sequence[Export]) -> None:
+        self._exports = exports
+
+    def close(self) -> None:
+        """See ``Export``."""
+        for export in self._exports:
+            export.close()
+
+    def abandon(self) -> None:
+        """See ``Export``."""
+        for export in self._exports:
+            export.abandon()
+
+
 def check_export(settings: Settings) -> None:
     """Refuse metrics that are not possible; the same on all ranks, before the rendezvous.
 
@@ -43,15 +61,22 @@ def check_export(settings: Settings) -> None:
         )
 
 
-def open_export(
-    identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]
-) -> Export | None:
-    """Export the metrics that ``read`` returns, if a port is set; rank 0 exports all ranks'.
+def open_export(identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]) -> Export:
+    """Export the metrics that ``read`` returns, if a launcher or a port wants them.
+
+    Rank 0 exports all ranks' at the port.
 
     Raises:
         InitError: the port cannot be used, or the job's store cannot be reached.
         SettingError: the address needs a token and there is none, or other users can read its file.
     """
+    exports = [open_progress(os.environ, identity.rank, read), _served(identity, settings, read)]
+    return _Exports([export for export in exports if export is not None])
+
+
+def _served(
+    identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]
+) -> Export | None:
     if not settings.metrics_port:
         return None
     rank, size, scope = identity.rank, identity.size, identity.scope

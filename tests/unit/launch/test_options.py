@@ -195,10 +195,10 @@ def test_the_page_about_running_has_every_option_and_no_other(
 ) -> None:
     page = options_in(RUNNING)
     general = {"--version", "--verbose", "--config-file"}
-    general |= {"--check-network", "--doctor", "--json"}
+    general |= {"--check-network", "--doctor", "--help-all", "--json"}
     clusters = options_in(RUNNING.with_name("clusters.md"))
     assert shown_options(parser) - {"--help", "--help-all"} - page - clusters == set()
     known = shown_options(parser) | general
     old = {name for setting in SETTINGS if setting.flag for name in setting.flag.deprecated}
-    others = {"--epochs", "--name", "--ntasks-per-node"}  # programs', srun's
+    others = {"--epochs", "--name", "--ntasks-per-node", "--shell"}  # of other programs
     assert page - known - old - others == set()

@@ -49,6 +49,7 @@ def plan_of(
         is_verbose=given.verbose,
         output_directory=output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
+        is_quiet=settings.quiet,
         others=other_hosts(given, {**environ, **variables}),
         report=report,
     )

@@ -115,7 +115,7 @@ class WorkerGroups:
 
     def start(self, number: int, rank_info: RankInfo) -> None:
         """Start a worker, at once or when its host has answered."""
-        extra = {**self._plan.extra_environment, **_elastic(number)}
+        extra = {**self._loop.environment, **self._plan.extra_environment, **_elastic(number)}
         if self._elastic.job_id:
             extra["_HOROVOD_RECONNECT_TIMEOUT"] = f"{self._reconnect_timeout_s:g}"
         spec = WorkerSpec(number, rank_info, extra)

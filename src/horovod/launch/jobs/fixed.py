@@ -166,7 +166,7 @@ class _FixedJob:
     def _start_workers(self, group: WorkerGroup, hostname: str) -> None:
         for slot in self._plan.slots_by_host[hostname]:
             if not self._loop.is_ending:
-                extra = self._plan.environment_of(slot.rank)
+                extra = {**self._loop.environment, **self._plan.environment_of(slot.rank)}
                 group.start_worker(WorkerSpec(slot.rank, slot, extra))
 
     # What happens meanwhile; see ``JobHandler``.

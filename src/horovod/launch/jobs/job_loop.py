@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.launch.jobs.report import new_report, outcome_writer, say_last
+from horovod.launch.jobs.status_line import StatusLine
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.logs import Logs
@@ -109,6 +110,9 @@ class JobLoop:
         self._reserve = Reserve()
         self._stdout, self._stderr = consoles(selector)
         self._output = Output(selector, is_timestamped=plan.is_timestamped)
+        self._talks = not (plan.is_quiet or plan.is_silent) and plan.call is None
+        self._status = StatusLine(is_shown=self._talks and self._stderr.is_terminal)
+        self._ranks = len(plan.slots)  # or as many as ran a moment ago
         self._here: LocalWorkerGroup | None = None
         self._others: list[RemoteWorkerGroup] = []
         self._children: dict[int, Callable[[int], None]] = {}
@@ -154,6 +158,11 @@ class JobLoop:
         )
         self._others.append(group)
         return group
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What workers on this machine need for the status line."""
+        return self._status.environment
 
     def adopt(self, pid: int, on_exit: Callable[[int], None]) -> None:
         """Look after a child of the job that leads a process group. It never outlives the job.
@@ -220,6 +229,7 @@ class JobLoop:
             for key, _ in self.selector.select(self._seconds_to_deadline(handler)):
                 key.data()
             self._balance()
+            self._show_status()
             if self._ending is None:
                 self._take_turn(handler)
             elif time.monotonic() >= self._ending.deadline:
@@ -234,9 +244,12 @@ class JobLoop:
             self._report.write(told, outcome, say_last)
 
     def _seconds_to_deadline(self, handler: JobHandler) -> float | None:
-        own = handler.deadline if self._ending is None else self._ending.deadline
+        if self._ending is None:
+            owns = (handler.deadline, self._status.deadline)
+        else:
+            owns = (self._ending.deadline, None)
         shown = [console.deadline for console in (self._stdout, self._stderr)]
-        deadlines = (own, *shown, *(group.deadline for group in self.groups))
+        deadlines = (*owns, *shown, *(group.deadline for group in self.groups))
         times = [t for t in deadlines if t is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
@@ -248,6 +261,11 @@ class JobLoop:
             group.balance()
         self._others = [group for group in self._others if not group.is_closed]
         self._say_if(self.logs.news())
+
+    def _show_status(self) -> None:
+        self._ranks = len(self._plan.slots) or self.living or self._ranks
+        if self._ending is None and (text := self._status.text(self._ranks)) is not None:
+            self._stderr.show_status(text)
 
     def _take_turn(self, handler: JobHandler) -> None:
         if self._stdout.is_broken or self._stderr.is_broken:
@@ -333,8 +351,11 @@ class JobLoop:
         self._output.drain()
         if late := self._late():
             self.say(f"these do not end although they got SIGKILL: {late}")
+        self._stderr.hide_status()
         self._say_if(self.logs.news())
         self._say_if(self.logs.summary())
+        if self._talks and ending.outcome.status == 0:
+            self.say(self._status.last(self._ranks))
         self._say_if(self._write_outcome(ending.outcome))
         if self._plan.call is None:  # the caller of a function raises the outcome as an error
             self._stderr.write(ending.outcome.text.encode(errors="surrogateescape"))
@@ -345,6 +366,7 @@ class JobLoop:
     def close(self) -> None:
         """Leave nothing behind, whatever happened. Quick after a complete ``run``."""
         self._reserve.release()
+        self._status.close()
         if self._here is not None:
             self._here.kill_groups()
         for pid in self._children:

@@ -130,7 +130,8 @@ class JobPlan:
     has the files of ``horovod.run``: workers get their descriptors and no standard input, a worker
     that exits with 0 without a result has failed, and the caller prints the outcome.
     ``is_timestamped`` begins each line of a worker with the time. If it ``is_silent``, the launcher
-    itself prints nothing. ``report`` is the file of ``--report``.
+    itself prints nothing; if it ``is_quiet``, no status line and no last line. ``report`` is the
+    file of ``--report``.
     """
 
     command: tuple[str, ...] = ()
@@ -142,6 +143,7 @@ class JobPlan:
     call: CallFiles | None = None
     is_timestamped: bool = False
     is_silent: bool = False
+    is_quiet: bool = False
     others: OtherHosts = field(default_factory=OtherHosts)
     report: Path | None = None
     hosts: tuple[HostSlots, ...] = ()

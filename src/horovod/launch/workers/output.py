@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from horovod.launch.workers.logs import LogFile
 
 _READ_BYTES = 65536
+_COLUMNS = 80  # of a terminal that does not know
+_ERASE_LINE, _DIM, _PLAIN = b"\r\x1b[K", b"\x1b[2m", b"\x1b[m"
 _BEGUN_S = 0.2
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
 _MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -107,7 +109,8 @@ class Console:
 
     def __init__(self, fd: int, selector: selectors.BaseSelector) -> None:
         self._fd = fd
-        self._is_terminal = os.isatty(fd)
+        self.is_terminal = os.isatty(fd)
+        self._has_status = False  # in the line of the cursor
         self._begun: dict[Lines, float] = {}  # lines without an end, and when to show them
         self._open: Lines | None = None  # whose begun line the cursor is in
         self._selector = selector
@@ -127,6 +130,24 @@ class Console:
         if self._open not in (None, of):
             self._waiting += b"\n"
         self._open = None
+        self.hide_status()
+        self._take(data)
+
+    def show_status(self, text: str) -> None:
+        """Show a line that the next output replaces, unless the cursor is in a begun line."""
+        if self._open is None and not self._waiting and not self.is_broken:
+            self.hide_status()
+            width = (os.get_terminal_size(self._fd).columns or _COLUMNS) - 1
+            self._take(_DIM + text[:width].encode() + _PLAIN)
+            self._has_status = True
+
+    def hide_status(self) -> None:
+        """Make room where a status line is."""
+        if self._has_status:
+            self._waiting += _ERASE_LINE
+        self._has_status = False
+
+    def _take(self, data: bytes) -> None:
         self._waiting += data
         if not self._is_registered:
             try:
@@ -143,7 +164,7 @@ class Console:
         """Show a begun line in a while, on a terminal."""
         if not is_begun:
             self._begun.pop(lines, None)
-        elif self._is_terminal:
+        elif self.is_terminal:
             self._begun.setdefault(lines, time.monotonic() + _BEGUN_S)
 
     @property

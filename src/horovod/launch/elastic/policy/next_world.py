@@ -154,17 +154,25 @@ def is_fit(pool: WorkerPool, chosen: Sequence[Entry], newest: Ready) -> bool:
 
     ``newest`` says whether there has been any state.
     """
-    if any(e.ready.state_version.has_state and e.world == pool.world for e in chosen):
-        return True  # members of one world differ by a commit at most
+    members = [e for e in chosen if e.ready.state_version.has_state and e.world == pool.world]
+    # States of one world differ by a commit at most. A member that failed before the sync of this
+    # world may have an older one, while an absent member has the newest.
+    if any(_is_of(pool.world, e) or e.ready.state_version >= newest.state_version for e in members):
+        return True
     if any(entry.phase is Phase.LATE for entry in pool.registry) or _has_absent_member(pool):
         return False
     return _newest_version(chosen).has_state or not newest.state_version.has_state
 
 
+def _is_of(world: int, entry: Entry) -> bool:
+    return entry.ready.state_version.world == world
+
+
 def can_be_given_up(pool: WorkerPool, newest: Ready) -> bool:
     """Whether a member that does not answer may be given up: another one waits with the state."""
     waiting = [entry for entry in pool.registry if entry.phase is Phase.READY]
-    return _newest_version(waiting).has_state or not newest.state_version.has_state
+    is_new = not newest.state_version.has_state
+    return bool(waiting) and (is_new or _newest_version(waiting).has_state)
 
 
 def is_state_gone(pool: WorkerPool, newest: Ready) -> bool:
