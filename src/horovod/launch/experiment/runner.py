@@ -22,8 +22,7 @@ from enum import Enum
 from horovod.launch.calls.call import memory_file
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions
 from horovod.launch.jobs.fixed import GRACE_S, JobOutcome, JobPlan
-from horovod.launch.run.supervision import read_outcome, send_assignment
-from horovod.launch.run.supervisor import Assignment
+from horovod.launch.run.supervision import read_outcome, send_plan
 from horovod.launch.workers.output import Console, Output, consoles
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.python_command import python_command
@@ -116,7 +115,6 @@ class _LineJob:
                 reader, writer = os.pipe()
                 readers.append(reader)
                 writers.append(writer)
-            assignment = Assignment(plan, None, self._report.fileno())
             self._process = subprocess.Popen(
                 python_command(sys.executable, "run.supervisor"),
                 stdin=subprocess.PIPE,
@@ -124,7 +122,7 @@ class _LineJob:
                 stderr=writers[1],
                 bufsize=0,
                 env=environ,
-                pass_fds=assignment.descriptors,
+                pass_fds=(self._report.fileno(),),
                 start_new_session=True,
             )
         except BaseException:
@@ -137,7 +135,7 @@ class _LineJob:
                 os.close(fd)
         for fd, console in zip(readers, consoles, strict=True):
             self.output.add(fd, prefix, console)
-        send_assignment(self._process, assignment)
+        send_plan(self._process, plan, self._report)
 
     def has_ended(self) -> bool:
         """Whether all its processes have ended; then ``finish`` has the outcome."""

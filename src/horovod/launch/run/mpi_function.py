@@ -11,7 +11,6 @@ import contextlib
 import io
 import struct
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, BinaryIO
@@ -21,10 +20,10 @@ from horovod.launch.calls.call import (
     is_result,
     memory_file,
     read_failure,
-    read_result,
     write_call,
 )
-from horovod.launch.run.call_error import unpickling_error
+from horovod.launch.run.call_error import result_of
+from horovod.launch.run.supervision import flush_streams
 from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_argv, mpirun_environment
 from horovod.launch.workers.machine import is_this_machine
 from horovod.rendezvous.store.address_search import find_store
@@ -84,9 +83,7 @@ def _pickled(call: Call) -> bytes:
 
 
 def _run(argv: list[str], environment: Mapping[str, str], payload: bytes) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, broken, closed
-            stream.flush()
+    flush_streams()
     with subprocess.Popen(
         argv, stdin=subprocess.PIPE, env=dict(environment), start_new_session=True
     ) as process:
@@ -121,10 +118,7 @@ def _answer_of(values: ProvenValues, rank: int) -> BinaryIO:
 def _result(rank: int, answer: BinaryIO) -> Any:
     if not is_result(answer.fileno()):
         raise RuntimeError(f"mpirun succeeded, but rank {rank} left no result")
-    try:
-        return read_result(answer)
-    except Exception as error:
-        raise unpickling_error(rank, error) from error
+    return result_of(rank, answer)
 
 
 def _error(exit_code: int, answers: Sequence[BinaryIO]) -> RuntimeError:
