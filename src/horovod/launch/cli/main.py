@@ -121,7 +121,6 @@ def _run_experiment(
 ) -> int:
     # Here, because only experiments need YAML and tables.
     from horovod.launch.experiment.command import print_file, run_file
-    from horovod.launch.experiment.plan import JobOptions
 
     if given.num_proc is not None:
         parser.error("-np and --experiment: the file says how many processes there are")
@@ -141,7 +140,7 @@ def _run_experiment(
         return run_file(
             path,
             hosts=named_hosts(given),
-            options=JobOptions(
+            options=JobPlan(
                 extra_environment=variables,
                 is_verbose=given.verbose,
                 output_directory=output_directory(given),

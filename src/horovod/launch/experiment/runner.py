@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from horovod.launch.calls.call import memory_file
-from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions
+from horovod.launch.experiment.plan import Experiment, ExperimentPlan
 from horovod.launch.jobs.fixed import GRACE_S, JobOutcome, JobPlan
 from horovod.launch.run.supervision import read_outcome, send_plan
 from horovod.launch.workers.output import Console, Output, consoles
@@ -71,7 +71,7 @@ class Record:
 
 def run_plan(
     plan: ExperimentPlan,
-    options: JobOptions,
+    options: JobPlan,
     environ: Mapping[str, str],
     prepare: Callable[[Experiment], None],
 ) -> tuple[int, list[Record]]:
@@ -163,7 +163,7 @@ class _ExperimentRunner:
     def __init__(
         self,
         plan: ExperimentPlan,
-        options: JobOptions,
+        options: JobPlan,
         environ: Mapping[str, str],
         prepare: Callable[[Experiment], None],
         selector: selectors.BaseSelector,

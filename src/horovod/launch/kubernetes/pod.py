@@ -27,8 +27,6 @@ from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.workers.processes import describe_exit
 from horovod.settings import Settings
 
-__all__ = ["main"]
-
 _INDEX = "JOB_COMPLETION_INDEX"
 _SECRET = "_HOROVOD_SECRET_KEY"
 # Nodes may take minutes to pull a large image.
