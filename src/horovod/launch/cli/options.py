@@ -17,6 +17,7 @@ from horovod.launch.cli.elastic_options import (
     is_elastic,
 )
 from horovod.launch.kubernetes.options import add_kubernetes_options
+from horovod.launch.model.argument_checks import whole_number
 from horovod.launch.model.hosts import interface_names
 from horovod.settings import SETTINGS, file_sections
 
@@ -29,7 +30,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_start(parser.add_argument_group("start"))
     _add_controller(parser.add_argument_group("MPI"))
     _add_remote(parser.add_argument_group("other machines"))
-    _add_elastic(parser.add_argument_group("elastic"))
+    elastic = parser.add_argument_group("elastic")
+    add_elastic_options(elastic)
+    _add_settings(elastic, "elastic")
     _add_output(parser.add_argument_group("output"))
     for topic in ("tuning", "autotune", "stall check", "timeline", "metrics"):
         _add_settings(parser.add_argument_group(topic), topic)
@@ -142,9 +145,7 @@ def _add_controller(group: argparse._ArgumentGroup) -> None:
         "--binding-args", metavar="WORDS", help="how mpirun binds processes, instead of not at all"
     )
     group.add_argument(
-        "--tcp",
-        action="store_true",
-        help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp",
+        "--tcp", action="store_true", help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp"
     )
 
 
@@ -167,16 +168,11 @@ def _add_start(group: argparse._ArgumentGroup) -> None:
     _add_settings(group, "start")
 
 
-def _add_elastic(group: argparse._ArgumentGroup) -> None:
-    add_elastic_options(group)
-    _add_settings(group, "elastic")
-
-
 def _add_remote(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-p",
         "--ssh-port",
-        type=_port,
+        type=whole_number("a port from 1 to 65535", 1, 65535),
         metavar="PORT",
         help="port of their ssh servers; default: as ssh is configured",
     )
@@ -212,12 +208,6 @@ def named_interfaces(given: argparse.Namespace) -> tuple[str, ...]:
         text = "--network-interface A,B is deprecated; use --network-interfaces A,B"
         warnings.warn(text, DeprecationWarning, stacklevel=1)
     return interface_names([given.network_interfaces or "", *single])
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 1 to 65535")
-    return int(text)
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:

@@ -68,12 +68,10 @@ def become_mpirun(
     """Replace this process by the ``mpirun`` of ``job``.
 
     Raises:
-        RuntimeError: there is no mpirun that anybody knows.
+        RuntimeError: there is no known mpirun.
         ValueError: it cannot do what is asked for.
     """
-    environment = mpirun_environment(environ, variables, job)
-    argv = mpirun_argv(job, detect_mpi(environment), environment)
-    _print_command(argv, is_verbose)
+    argv, environment = _mpirun(job, environ, variables, is_verbose)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(argv[0], argv, environment)
@@ -87,9 +85,7 @@ def run_mpirun(
     Raises:
         RuntimeError, ValueError: as ``become_mpirun``.
     """
-    environment = mpirun_environment(environ, variables, job)
-    argv = mpirun_argv(job, detect_mpi(environment), environment)
-    _print_command(argv, is_verbose)
+    argv, environment = _mpirun(job, environ, variables, is_verbose)
     with subprocess.Popen(argv, env=environment) as process:
         try:
             return process.wait()
@@ -119,6 +115,16 @@ def run_jsrun(
         argv = jsrun_argv(job, ranks)
         _print_command(argv, is_verbose)
         return subprocess.call(argv, env=mpirun_environment(environ, variables, job))
+
+
+def _mpirun(
+    job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], is_verbose: bool
+) -> tuple[list[str], dict[str, str]]:
+    """The command line of ``mpirun``, and its environment."""
+    environment = mpirun_environment(environ, variables, job)
+    argv = mpirun_argv(job, detect_mpi(environment), environment)
+    _print_command(argv, is_verbose)
+    return argv, environment
 
 
 def _print_command(argv: list[str], is_verbose: bool) -> None:
