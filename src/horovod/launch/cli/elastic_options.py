@@ -17,16 +17,6 @@ from horovod.settings import Settings
 ELASTIC_OPTIONS = ("max_np", "reset_limit", "blacklist_cooldown_range")
 
 
-def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
-    """Add the option for host discovery, which replaces a list of hosts."""
-    hosts.add_argument(
-        "--host-discovery-script",
-        metavar="COMMAND",
-        help="ask this command every second which machines there are, and let workers come and go "
-        "with them; it prints a line NAME or NAME:SLOTS for each",
-    )
-
-
 def add_elastic_options(group: argparse._ArgumentGroup) -> None:
     """Add the options of an elastic job to ``group``."""
     add = group.add_argument

@@ -10,12 +10,7 @@ from typing import Any
 
 from horovod.core.base.setting import Flag, Setting
 from horovod.errors import SettingError
-from horovod.launch.cli.elastic_options import (
-    ELASTIC_OPTIONS,
-    add_discovery_option,
-    add_elastic_options,
-    is_elastic,
-)
+from horovod.launch.cli.elastic_options import ELASTIC_OPTIONS, add_elastic_options, is_elastic
 from horovod.launch.kubernetes.options import add_kubernetes_options
 from horovod.launch.model.argument_checks import whole_number
 from horovod.launch.model.hosts import interface_names
@@ -164,7 +159,12 @@ def _add_start(group: argparse._ArgumentGroup) -> None:
         metavar="PATH",
         help="the same as a file with lines of the form: name slots=N",
     )
-    add_discovery_option(hosts)
+    hosts.add_argument(
+        "--host-discovery-script",
+        metavar="COMMAND",
+        help="ask this command every second which machines there are, and let workers come and go "
+        "with them; it prints a line NAME or NAME:SLOTS for each",
+    )
     _add_settings(group, "start")
 
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 from horovod.launch.embedded.embedded_agent import EmbeddedAgentOrders
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.remote.agent import Agent, forget_signal_settings
-from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake, ProtocolError
+from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake
 from horovod.launch.workers.processes import take_stdin
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.rendezvous.base.admission import (
@@ -26,6 +26,7 @@ from horovod.rendezvous.base.admission import (
     accept_some,
     most_unauthenticated,
 )
+from horovod.rendezvous.base.handshake import ProtocolError
 
 _TURNS = 8
 _MOST_GREETING_BYTES = 256

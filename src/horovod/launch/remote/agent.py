@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn
 
 from horovod.errors import InitError
@@ -74,13 +74,13 @@ def forget_signal_settings() -> None:
         signal.signal(signum, signal.SIG_DFL)
 
 
+@dataclass(eq=False)
 class _FrameSink:
     """One stream of one worker on its way to the launcher, which acknowledges it."""
 
-    def __init__(self, agent: Agent, worker: int, stream: int) -> None:
-        self._agent = agent
-        self._worker = worker
-        self._stream = stream
+    _agent: Agent
+    _worker: int
+    _stream: int
 
     @property
     def waiting_bytes(self) -> int:

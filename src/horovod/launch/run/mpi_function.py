@@ -28,7 +28,7 @@ from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_argv, mp
 from horovod.launch.workers.machine import is_this_machine
 from horovod.rendezvous.store.address_search import find_store
 from horovod.rendezvous.store.client import Store
-from horovod.rendezvous.store.hosted import HostedStore, start_store
+from horovod.rendezvous.store.hosted import start_store
 from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
 
 LENGTH = struct.Struct(">I")
@@ -50,8 +50,11 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
     try:
         with closing(find_store(hosted.addresses, hosted.secret, STORE_TIMEOUT_S)) as store:
             values = call_values(store, hosted.secret)
-            values.put("call", _pickled(call))
-            exit_code = _run(argv, environment, _description_of(hosted))
+            pickled, content = io.BytesIO(), hosted.to_bytes()
+            write_call(call, pickled)
+            values.put("call", pickled.getvalue())
+            # The length goes first: Open MPI 5 does not pass on the end of input.
+            exit_code = _run(argv, environment, LENGTH.pack(len(content)) + content)
             with contextlib.ExitStack() as files:
                 answers = [
                     files.enter_context(_answer_of(values, rank))
@@ -68,18 +71,6 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
 def call_values(store: Store, secret: bytes) -> ProvenValues:
     """The values ``call`` and ``answer/<rank>`` in the job's store."""
     return ProvenValues(store, secret, b"horovod call")
-
-
-def _description_of(hosted: HostedStore) -> bytes:
-    """The store's description after its length: Open MPI 5 does not pass on the end of input."""
-    content = hosted.to_bytes()
-    return LENGTH.pack(len(content)) + content
-
-
-def _pickled(call: Call) -> bytes:
-    stream = io.BytesIO()
-    write_call(call, stream)
-    return stream.getvalue()
 
 
 def _run(argv: list[str], environment: Mapping[str, str], payload: bytes) -> int:

@@ -16,19 +16,15 @@ from horovod.core.base import mpi_library
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run.supervision import end
-from horovod.launch.schedulers.jsrun import jsrun_argv, rank_file
-from horovod.launch.schedulers.lsf import ask_host, is_lsf_job, job_hosts, with_a_process_per_gpu
+from horovod.launch.schedulers.lsf import (
+    ask_host,
+    is_lsf_job,
+    job_hosts,
+    jsrun_argv,
+    rank_file,
+    with_a_process_per_gpu,
+)
 from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_argv, mpirun_environment
-
-__all__ = [
-    "become_mpirun",
-    "check_mpi",
-    "is_lsf_job",
-    "lsf_hosts",
-    "run_jsrun",
-    "run_mpirun",
-    "why_no_jsrun",
-]
 
 
 def check_mpi() -> None:

@@ -18,8 +18,8 @@ import pytest
 from horovod.launch.calls import call
 from horovod.launch.calls.by_value import dumps
 from horovod.launch.calls.call import Call, CallFiles, Failure, failure_of, memory_file
-from horovod.launch.jobs.fixed import JobOutcome
 from horovod.launch.model.hosts import HostSlots, assign_ranks
+from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.run.call_error import elastic_error, job_error, result_of
 
 SLOTS = assign_ranks((HostSlots("here", 3),), 3)
