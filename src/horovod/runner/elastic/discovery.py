@@ -12,6 +12,15 @@ from horovod.launch.elastic.policy.capacity import Blacklist
 from horovod.launch.model.host_plan import command_argv
 from horovod.launch.workers.processes import describe_exit
 
+__all__ = [
+    "DiscoveredHosts",
+    "FixedHosts",
+    "HostDiscovery",
+    "HostDiscoveryScript",
+    "HostManager",
+    "HostUpdateResult",
+]
+
 _LIMIT_S = 10.0
 
 

@@ -7,6 +7,14 @@ import os
 
 from horovod.rendezvous.base.authentication import CODE_BYTES, SECRET_BYTES
 
+__all__ = [
+    "DIGEST_LENGTH",
+    "HOROVOD_SECRET_KEY",
+    "check_digest",
+    "compute_digest",
+    "make_secret_key",
+]
+
 HOROVOD_SECRET_KEY = "_HOROVOD_SECRET_KEY"
 DIGEST_LENGTH = CODE_BYTES
 
