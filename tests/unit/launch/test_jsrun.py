@@ -15,8 +15,14 @@ from horovod.launch.model.hosts import HostSlots, assign_ranks, parse_hosts
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run import mpi_launch
-from horovod.launch.schedulers.jsrun import jsrun_argv, rank_file
-from horovod.launch.schedulers.lsf import HostParts, ask_host, job_hosts, with_a_process_per_gpu
+from horovod.launch.schedulers.lsf import (
+    HostParts,
+    ask_host,
+    job_hosts,
+    jsrun_argv,
+    rank_file,
+    with_a_process_per_gpu,
+)
 from horovod.launch.schedulers.mpirun import MpiJob
 
 
@@ -184,7 +190,7 @@ def test_without_jsrun_horovodrun_starts_the_processes(
 def test_it_starts_them_on_the_hosts_of_the_job(
     ssh: Path, words: tuple[str, ...], count: int
 ) -> None:
-    (ssh / "ssh").unlink()  # nobody asks this machine by it for its two GPUs
+    (ssh / "ssh").unlink()  # this machine is not asked by it for its two GPUs
     here = os.uname().nodename
     environ = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": f"batch 1 {here} 8"}
     plan = cli.plan_of(cli.make_parser().parse_args(words), ["x"], environ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections.abc import Callable
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.calls.call import Call, memory_file, write_result
-from horovod.launch.run.mpi_function import _answer_of, _pickled, _result, call_values
+from horovod.launch.calls.call import Call, memory_file, write_call, write_result
+from horovod.launch.run.mpi_function import _answer_of, _result, call_values
 from horovod.launch.run.mpi_worker import _call_in
 
 SECRET = bytes(range(32))
@@ -48,6 +49,12 @@ def answer_with(result: object) -> bytes:
     with memory_file() as file:
         write_result(file.fileno(), result)
         return os.pread(file.fileno(), 1 << 20, 0)
+
+
+def _pickled(call: Call) -> bytes:
+    stream = io.BytesIO()
+    write_call(call, stream)
+    return stream.getvalue()
 
 
 def test_an_answer_that_a_rank_has_left() -> None:

@@ -40,7 +40,8 @@ def run_call(call_fd: int, answer_fd: int) -> NoReturn:
             answer_fd,
             error,
             f"called sys.exit({error.code!r}) and so has no result",
-            _exit_code(error),
+            # The interpreter's exit code for it, but never 0: there is no result.
+            error.code & 0xFF or 1 if isinstance(error.code, int) else 1,
         )
     except BaseException as error:
         _fail(answer_fd, error, "raised")
@@ -62,7 +63,10 @@ def _fail(answer_fd: int, error: BaseException, what: str, exit_code: int = 1) -
         what += f": {_in_a_line(error)}" if what != "raised" else f" {_in_a_line(error)}"
     failure = failure_of(error, what, exit_code)
     write_failure(answer_fd, failure)
-    _exit_in_any_case(exit_code)
+    # Exit even if a thread that the function left behind never ends.
+    timer = threading.Timer(_EXIT_S, os._exit, (exit_code,))
+    timer.daemon = True
+    timer.start()
     print(failure.traceback, end="", file=sys.stderr, flush=True)
     sys.exit(exit_code)
 
@@ -73,16 +77,3 @@ def _in_a_line(error: BaseException) -> str:
     except Exception:  # its __str__ may raise anything
         text = ""
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
-
-
-def _exit_code(error: SystemExit) -> int:
-    """The interpreter's exit code for it, but never 0: there is no result."""
-    code = error.code
-    return code & 0xFF or 1 if isinstance(code, int) else 1
-
-
-def _exit_in_any_case(exit_code: int) -> None:
-    """Exit even if a thread that the function left behind never ends."""
-    timer = threading.Timer(_EXIT_S, os._exit, (exit_code,))
-    timer.daemon = True
-    timer.start()

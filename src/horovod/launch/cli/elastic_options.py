@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+from horovod.launch.model.argument_checks import process_number, whole_number
 from horovod.launch.model.hosts import HostSlots
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, check_hosts
 from horovod.launch.remote.job_folder import check_job_id
 from horovod.settings import Settings
 
-_LARGEST_COUNT = 100_000
 # Options without an effect on a job that is not elastic.
 ELASTIC_OPTIONS = ("max_np", "reset_limit", "blacklist_cooldown_range")
-
-
-def add_discovery_option(hosts: argparse._MutuallyExclusiveGroup) -> None:
-    """Add the option for host discovery, which replaces a list of hosts."""
-    hosts.add_argument(
-        "--host-discovery-script",
-        metavar="COMMAND",
-        help="ask this command every second which machines there are, and let workers come and go "
-        "with them; it prints a line NAME or NAME:SLOTS for each",
-    )
 
 
 def add_elastic_options(group: argparse._ArgumentGroup) -> None:
@@ -33,7 +24,7 @@ def add_elastic_options(group: argparse._ArgumentGroup) -> None:
         "--min-np",
         "--min-num-proc",
         dest="min_np",
-        type=_count,
+        type=process_number,
         metavar="N",
         help="go on while there are so many workers, and wait while there are fewer; default: -np",
     )
@@ -41,14 +32,14 @@ def add_elastic_options(group: argparse._ArgumentGroup) -> None:
         "--max-np",
         "--max-num-proc",
         dest="max_np",
-        type=_count,
+        type=process_number,
         metavar="N",
         help="use no more workers than this; what further slots run waits to take over; default: "
         "use all slots",
     )
     add(
         "--reset-limit",
-        type=_limit,
+        type=whole_number("a number of resets, 0 or more", 0, sys.maxsize),
         metavar="N",
         help="end the job instead of resetting it more often than this; default: no limit",
     )
@@ -103,18 +94,6 @@ def elastic_job(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, 
         raise ValueError("--host-discovery-script: expected a command, for example ./hosts.sh")
     elastic = ElasticPlan(limits, script, given.slots_per_host, given.job_id or "")
     return replace(plan, hosts=hosts, elastic=elastic)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < _LARGEST_COUNT):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of processes, 1 or more")
-    return int(text)
-
-
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of resets, 0 or more")
-    return int(text)
 
 
 def _job_id(text: str) -> str:

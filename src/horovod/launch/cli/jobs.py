@@ -42,7 +42,7 @@ def plan_of(
         from horovod.metrics.setup import check_export
 
         check_export(settings)
-    report = _report(given)
+    report = None if given.report is None else check_report(Path(given.report))
     plan = JobPlan(
         command=tuple(command),
         extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
@@ -74,7 +74,7 @@ def mpi_job(
 
     ssh = SshOptions(given.ssh_port, given.ssh_identity_file)
     hosts = named_hosts(given)
-    if hosts is None and mpi_launch.is_lsf_job(environ):
+    if hosts is None and "LSB_JOBID" in environ:
         hosts = mpi_launch.lsf_hosts(environ, ssh)
     count = given.num_proc or sum(host.slots for host in hosts or ())
     return MpiJob(
@@ -109,10 +109,6 @@ def named_hosts(given: argparse.Namespace) -> tuple[HostSlots, ...] | None:
     if given.hostfile is not None:
         return parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
     return None if given.hosts is None else parse_hosts(given.hosts)
-
-
-def _report(given: argparse.Namespace) -> Path | None:
-    return None if given.report is None else check_report(Path(given.report))
 
 
 def output_directory(given: argparse.Namespace) -> Path | None:

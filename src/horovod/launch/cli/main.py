@@ -45,12 +45,17 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if given.check_build:
         print_build_table(given.verbose)
         return 0
-    if given.experiment is not None:
-        return _run_experiment(parser, given, command, environ)
-    if given.dry_run:
-        parser.error("--dry-run goes with --experiment FILE")
-    if given.check_network:
-        return _check_network(parser, given, command)
+    try:
+        if given.experiment is not None:
+            return _run_experiment(parser, given, command, environ)
+        if given.dry_run:
+            parser.error("--dry-run goes with --experiment FILE")
+        if given.check_network:
+            return _check_network(parser, given, command)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
     if given.json:
         parser.error("--json goes with --check-network or --doctor")
     if given.num_proc is None and "LSB_JOBID" not in environ:
@@ -121,40 +126,34 @@ def _run_experiment(
 ) -> int:
     # Here, because only experiments need YAML and tables.
     from horovod.launch.experiment.command import print_file, run_file
-    from horovod.launch.experiment.plan import JobOptions
 
     if given.num_proc is not None:
         parser.error("-np and --experiment: the file says how many processes there are")
     if command:
         parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
     path = Path(given.experiment)
-    try:
-        if given.job_id is not None:
-            raise ValueError("--job-id and --experiment: each line is a job of its own")
-        _refuse_mpi(given, "--experiment")
-        _refuse_elastic_and_report(given, "--experiment", "an experiment keeps its size")
-        if given.kubernetes is not None:
-            _refuse_with_pods(given)
-            return print_file(path, given, settings_environment(given))
-        pod_form(given)
-        variables = settings_environment(given)
-        return run_file(
-            path,
-            hosts=named_hosts(given),
-            options=JobOptions(
-                extra_environment=variables,
-                is_verbose=given.verbose,
-                output_directory=output_directory(given),
-                is_timestamped=given.prefix_output_with_timestamp,
-                others=other_hosts(given, {**environ, **variables}),
-            ),
-            is_dry_run=given.dry_run,
-            environ=environ,
-        )
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        return 130
+    if given.job_id is not None:
+        raise ValueError("--job-id and --experiment: each line is a job of its own")
+    _refuse_mpi(given, "--experiment")
+    _refuse_elastic_and_report(given, "--experiment", "an experiment keeps its size")
+    if given.kubernetes is not None:
+        _refuse_with_pods(given)
+        return print_file(path, given, settings_environment(given))
+    pod_form(given)
+    variables = settings_environment(given)
+    return run_file(
+        path,
+        hosts=named_hosts(given),
+        options=JobPlan(
+            extra_environment=variables,
+            is_verbose=given.verbose,
+            output_directory=output_directory(given),
+            is_timestamped=given.prefix_output_with_timestamp,
+            others=other_hosts(given, {**environ, **variables}),
+        ),
+        is_dry_run=given.dry_run,
+        environ=environ,
+    )
 
 
 def _check_network(
@@ -167,14 +166,9 @@ def _check_network(
         parser.error(f"{command[0]}: a command and --check-network, which runs its own")
     if given.num_proc is not None:
         parser.error("-np and --check-network: it starts one process on each host")
-    try:
-        _refuse_mpi(given, "--check-network")
-        _refuse_elastic_and_report(given, "--check-network")
-        return check_network(given, named_hosts(given), named_interfaces(given))
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        return 130
+    _refuse_mpi(given, "--check-network")
+    _refuse_elastic_and_report(given, "--check-network")
+    return check_network(given, named_hosts(given), named_interfaces(given))
 
 
 def _doctor(

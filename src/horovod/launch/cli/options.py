@@ -10,13 +10,9 @@ from typing import Any
 
 from horovod.core.base.setting import Flag, Setting
 from horovod.errors import SettingError
-from horovod.launch.cli.elastic_options import (
-    ELASTIC_OPTIONS,
-    add_discovery_option,
-    add_elastic_options,
-    is_elastic,
-)
+from horovod.launch.cli.elastic_options import ELASTIC_OPTIONS, add_elastic_options, is_elastic
 from horovod.launch.kubernetes.options import add_kubernetes_options
+from horovod.launch.model.argument_checks import whole_number
 from horovod.launch.model.hosts import interface_names
 from horovod.settings import SETTINGS, file_sections
 
@@ -29,7 +25,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_start(parser.add_argument_group("start"))
     _add_controller(parser.add_argument_group("MPI"))
     _add_remote(parser.add_argument_group("other machines"))
-    _add_elastic(parser.add_argument_group("elastic"))
+    elastic = parser.add_argument_group("elastic")
+    add_elastic_options(elastic)
+    _add_settings(elastic, "elastic")
     _add_output(parser.add_argument_group("output"))
     for topic in ("tuning", "autotune", "stall check", "timeline", "metrics"):
         _add_settings(parser.add_argument_group(topic), topic)
@@ -142,9 +140,7 @@ def _add_controller(group: argparse._ArgumentGroup) -> None:
         "--binding-args", metavar="WORDS", help="how mpirun binds processes, instead of not at all"
     )
     group.add_argument(
-        "--tcp",
-        action="store_true",
-        help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp",
+        "--tcp", action="store_true", help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp"
     )
 
 
@@ -163,20 +159,20 @@ def _add_start(group: argparse._ArgumentGroup) -> None:
         metavar="PATH",
         help="the same as a file with lines of the form: name slots=N",
     )
-    add_discovery_option(hosts)
+    hosts.add_argument(
+        "--host-discovery-script",
+        metavar="COMMAND",
+        help="ask this command every second which machines there are, and let workers come and go "
+        "with them; it prints a line NAME or NAME:SLOTS for each",
+    )
     _add_settings(group, "start")
-
-
-def _add_elastic(group: argparse._ArgumentGroup) -> None:
-    add_elastic_options(group)
-    _add_settings(group, "elastic")
 
 
 def _add_remote(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-p",
         "--ssh-port",
-        type=_port,
+        type=whole_number("a port from 1 to 65535", 1, 65535),
         metavar="PORT",
         help="port of their ssh servers; default: as ssh is configured",
     )
@@ -212,12 +208,6 @@ def named_interfaces(given: argparse.Namespace) -> tuple[str, ...]:
         text = "--network-interface A,B is deprecated; use --network-interfaces A,B"
         warnings.warn(text, DeprecationWarning, stacklevel=1)
     return interface_names([given.network_interfaces or "", *single])
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 1 to 65535")
-    return int(text)
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:

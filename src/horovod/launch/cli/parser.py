@@ -7,6 +7,7 @@ from textwrap import indent
 
 from horovod.launch.cli.mistakes import Parser
 from horovod.launch.cli.options import add_options, file_form
+from horovod.launch.model.argument_checks import process_number
 
 _USAGE = """\
 horovodrun -np N [options] command [argument ...]
@@ -107,7 +108,7 @@ def make_parser() -> Parser:
     )
     add = parser.add_argument
     add("-v", "--version", action="store_true", help="print the version number")
-    add("-np", "--num-proc", type=_count, metavar="N", help="how many processes to start")
+    add("-np", "--num-proc", type=process_number, metavar="N", help="how many processes to start")
     add(
         "-f",
         "--experiment",
@@ -146,9 +147,3 @@ def make_parser() -> Parser:
     add("--config-file", metavar="YAML", help="settings in a file, see below")
     add_options(parser)
     return parser
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 100_000):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of processes, 1 or more")
-    return int(text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -109,15 +108,11 @@ def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """The options by the names of their attributes."""
     return {
         option.lstrip("-").replace("-", "_"): action
-        for action in _options_of(parser)
+        # Argparse has no public way to list its options.
+        for action in parser._actions
         for option in action.option_strings
-        if option.startswith("--")
+        if action.dest not in _NOT_OF_A_JOB and option.startswith("--")
     }
-
-
-def _options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    # Argparse has no public way to list its options.
-    return (action for action in parser._actions if action.dest not in _NOT_OF_A_JOB)
 
 
 def _longest(action: argparse.Action) -> str:

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod.launch.model.hosts import (
-    HostSlots,
-    assign_ranks,
-    parse_hostfile,
-)
+from horovod.launch.model.hosts import HostSlots, assign_ranks, parse_hostfile
 from horovod.launch.model.hosts import parse_hosts as parsed
 
 
@@ -101,15 +97,5 @@ def get_host_assignments(
     there = [HostSlots(host.hostname, host.slots) for host in hosts if host.slots > 0]
     count = sum(host.slots for host in there)
     wanted = count if max_num_proc is None else min(count, max_num_proc)
-    return [
-        SlotInfo(
-            slot.hostname,
-            slot.rank,
-            slot.local_rank,
-            slot.cross_rank,
-            slot.size,
-            slot.local_size,
-            slot.cross_size,
-        )
-        for slot in assign_ranks(there, max(wanted, min_num_proc))
-    ]
+    slots = assign_ranks(there, max(wanted, min_num_proc))
+    return [SlotInfo(**vars(slot)) for slot in slots]

@@ -13,7 +13,6 @@ from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.launch.calls.call import memory_file
 from horovod.launch.cli import jobs
 from horovod.launch.cli.main import print_build_table
 from horovod.launch.cli.options import chosen_settings, named_interfaces, split_command
@@ -21,8 +20,7 @@ from horovod.launch.cli.parser import make_parser
 from horovod.launch.compat.arguments import HorovodArgs, as_arguments, as_options
 from horovod.launch.run import mpi_launch
 from horovod.launch.run.function import run, run_as_given
-from horovod.launch.run.supervision import read_outcome, supervise
-from horovod.launch.run.supervisor import Assignment
+from horovod.launch.run.supervision import supervise
 from horovod.settings import environment_of
 
 # The arguments of ``horovod.run`` that horovodrun knows by other names.
@@ -155,15 +153,8 @@ def _run_command(words: list[str], given: Namespace, environ: Mapping[str, str])
         _run_by_mpi(words, given, environ)
         return
     plan = jobs.plan_of(given, words, environ)
-    with memory_file() as report:
-        exit_code = supervise(
-            lambda: Assignment(plan, None, report.fileno()),
-            (report.fileno(),),
-            executable=sys.executable or "python3",
-            is_elastic=plan.elastic is not None,
-            environ=environ,
-        )
-        outcome = read_outcome(report, exit_code)
+    python, is_elastic = sys.executable or "python3", plan.elastic is not None
+    outcome = supervise(lambda: plan, executable=python, is_elastic=is_elastic, environ=environ)
     if outcome.status != 0:
         text = outcome.text.strip().removeprefix("horovodrun: ")
         raise RuntimeError(text or f"horovodrun exited with status {outcome.status}")

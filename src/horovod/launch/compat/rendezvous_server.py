@@ -71,7 +71,8 @@ class KVStoreServer:
         self._server = server
         port = server.address[1]
         if self._verbose:
-            print(f"horovod: store at port {port} of {_names(server)}", file=sys.stderr)
+            hosts = ", ".join(host for host, _ in server.addresses)
+            print(f"horovod: store at port {port} of {hosts}", file=sys.stderr)
         return port
 
     def shutdown_server(self) -> None:
@@ -189,7 +190,3 @@ def _listen_everywhere(secret: bytes) -> StoreServer:
         else:
             return server
     raise OSError(f"no port is free at all of {_LOOPBACK}, {', '.join(others)}: {reason}")
-
-
-def _names(server: StoreServer) -> str:
-    return ", ".join(host for host, _ in server.addresses)

@@ -57,14 +57,11 @@ class Answers(WorkerFiles):
             return True
         if is_failure(file.fileno()):
             self._failures[worker] = file
-            file = self._failures.pop(next(iter(self._failures))) if self._is_full else None
+            is_full = len(self._failures) > _MOST_FAILURES
+            file = self._failures.pop(next(iter(self._failures))) if is_full else None
         if file is not None:
             file.close()
         return False
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._failures) > _MOST_FAILURES
 
     def judged(self, success: JobOutcome) -> JobOutcome:
         """The outcome of a job whose workers have finished: a failure if a result is missing."""

@@ -45,7 +45,7 @@ from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
-from horovod.rendezvous.identity.elastic_messages import RankAssignment, Ready
+from horovod.rendezvous.identity.elastic_messages import Ready
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
 
@@ -99,7 +99,8 @@ def _run(
         if driver.is_void:
             return None
         loop.write_report(server.found(REPORT_KEYS), outcome)
-        return driver.delivered(outcome)
+        driver.deliver(outcome)
+        return outcome
 
 
 class _ElasticDriver:
@@ -142,6 +143,7 @@ class _ElasticDriver:
         self._is_taking_over = record is memory.recalled
         self.is_void = False  # there is nothing to take over
         self._events: deque[Callable[[], list[Action]]] = deque()
+        self._note = self._events.append
         self._fatal: dict[int, tuple[float, Callable[[], list[Action]]]] = {}  # and when it counts
         self._said_once: set[str] = set()
         self._handlers: dict[type, Callable[..., None]] = {
@@ -153,7 +155,6 @@ class _ElasticDriver:
             Say: lambda action: loop.say(action.text),
             Finish: self._finish,
         }
-        self._source_pid: int | None = None
 
     def start(self) -> None:
         """Look for hosts, or for the workers that another driver has left."""
@@ -179,14 +180,12 @@ class _ElasticDriver:
         for action in pending:
             self._handlers[type(action)](action)
 
-    def delivered(self, outcome: JobOutcome) -> JobOutcome:
-        """``outcome``, after the caller of a function has got its results or the failure."""
+    def deliver(self, outcome: JobOutcome) -> None:
+        """Give the caller of a function its results, or the failure."""
         if self._answers is not None:
             self._answers.deliver(outcome)
-        return outcome
 
     def close(self) -> None:
-        """Look for no more hosts, and drop the answers."""
         self._source.close()
         if self._answers is not None:
             self._answers.close()
@@ -196,8 +195,14 @@ class _ElasticDriver:
         if not plan.script:
             hosts = {host.hostname: host.slots for host in self._plan.hosts}
             return FixedHosts(hosts, self._found)
-        selector = self._loop.selector
-        return DiscoveryScript(plan.script, plan.slots_per_host, selector, self._found, environ)
+        return DiscoveryScript(
+            plan.script,
+            plan.slots_per_host,
+            self._loop.selector,
+            self._found,
+            environ,
+            self._loop.adopt,
+        )
 
     # What happens; see ``JobHandler``.
 
@@ -211,11 +216,14 @@ class _ElasticDriver:
 
     def turn(self) -> None:
         now = time.monotonic()
-        self._look_for_hosts(now)
+        self._source.tick(now)
         self._groups.tick(now)
         if self._is_taking_over and not self._has_taken_over():
             return
-        self._note_due_fatal(now)
+        for worker, (due, event) in list(self._fatal.items()):
+            if now >= due:
+                del self._fatal[worker]
+                self._note(event)
         if (at := self._policy.deadline) is not None and now >= at:
             self._note(partial(self._policy.tick, now))
         self._carry_out()
@@ -229,17 +237,6 @@ class _ElasticDriver:
             self.is_void = True
             self._loop.end(JobOutcome(0))
         return not self._is_taking_over
-
-    def _look_for_hosts(self, now: float) -> None:
-        source = self._source
-        source.tick(now)
-        if (pid := source.pid) is not None and pid != self._source_pid:
-            self._source_pid = pid
-            self._loop.adopt(pid, partial(self._source_ended, pid))
-
-    def _source_ended(self, pid: int, status: int) -> None:
-        self._source_pid = None
-        self._source.note_exit(pid, status)
 
     def _found(self, finding: Finding) -> None:
         if finding.log:
@@ -333,13 +330,9 @@ class _ElasticDriver:
             ready = Ready.from_bytes(value)
         except BadMessageError as error:
             self._note_fatal(worker, str(error.of(f"worker {worker}")))
-        else:
-            self._note_ready(worker, count, ready)
-
-    def _note_ready(self, worker: int, count: int, ready: Ready) -> None:
-        if not self._groups.has(worker):
-            return  # it has ended since
-        if self._messages.note_question(worker, count):
+            return
+        # It may have ended since.
+        if self._groups.has(worker) and self._messages.note_question(worker, count):
             self._note(partial(self._policy.worker_ready, time.monotonic(), worker, ready))
 
     def _note_fatal(self, worker: int, text: str) -> None:
@@ -348,31 +341,17 @@ class _ElasticDriver:
         # A caller that waits for an answer gets the worker's own error.
         self._fatal[worker] = (now + (_LAST_WORDS_S if self._answers else 0.0), event)
 
-    def _note_due_fatal(self, now: float) -> None:
-        for worker, (due, event) in list(self._fatal.items()):
-            if now >= due:
-                del self._fatal[worker]
-                self._note(event)
-
-    def _note(self, event: Callable[[], list[Action]]) -> None:
-        self._events.append(event)
-
     # What is done.
 
     def _carry_out(self) -> None:
         while self._events and not self._loop.is_ending:
-            self._record.pending = self._decisions()
+            self._record.pending = []
+            while self._events:
+                self._record.pending += self._events.popleft()()
             self._remember()
             for action in self._record.pending:
                 self._handlers[type(action)](action)
         self._groups.keep(self._record.hostnames)
-
-    def _decisions(self) -> list[Action]:
-        """The policy's actions for all events so far."""
-        actions: list[Action] = []
-        while self._events:
-            actions += self._events.popleft()()
-        return actions
 
     def _remember(self) -> None:
         """Write the record before the actions, so that another driver knows all that was done."""
@@ -408,14 +387,10 @@ class _ElasticDriver:
         for number, assignment in action.assignments.items():
             if not self._groups.has(number):
                 continue  # its end is among the events to come
-            if not assignment.removal:
-                self._set_rank(action.world, number, assignment)
+            slot = None if assignment.removal else self._groups.set_rank(number, assignment)
+            if self._answers is not None and slot is not None and not assignment.is_provisional:
+                self._answers.note_position(action.world, number, slot)
             self._messages.answer(number, assignment)
-
-    def _set_rank(self, world: int, number: int, assignment: RankAssignment) -> None:
-        slot = self._groups.set_rank(number, assignment)
-        if self._answers is not None and slot is not None and not assignment.is_provisional:
-            self._answers.note_position(world, number, slot)
 
     def _finish(self, action: Finish) -> None:
         outcome = action.outcome

@@ -1,7 +1,7 @@
 """Where the hosts of an elastic job come from: a script, a fixed list, or embedded agents.
 
-A source tells ``report`` what it finds, on the thread that calls it. The script's exit status comes
-through ``note_exit``, since the launcher reaps all children itself.
+A source tells ``report`` what it finds, on the thread that calls it. The launcher reaps all its
+children itself, so the script is handed to ``adopt`` with what to call with its exit status.
 """
 
 from __future__ import annotations
@@ -27,22 +27,14 @@ Report = Callable[[Finding], None]
 
 
 class HostSource:
-    """The source of a job's hosts. ``pid`` is the child that runs now, for the launcher to reap.
-
-    ``deadline`` is when ``tick`` is needed.
-    """
+    """The source of a job's hosts. ``deadline`` is when ``tick`` is needed."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self.pid: int | None = None
         self.deadline: float | None = None
 
     def tick(self, now: float) -> None:
         """Do what is due; never blocks."""
-
-    def note_exit(self, pid: int, status: int) -> bool:
-        """Whether this child, which has been reaped, was the source's; negative: a signal."""
-        return False
 
     def close(self) -> None:
         """End what runs; a child of it is still to be reaped."""
@@ -106,8 +98,11 @@ class DiscoveryScript(HostSource):
         selector: selectors.BaseSelector,
         report: Report,
         environ: Mapping[str, str],
+        adopt: Callable[[int, Callable[[int], None]], None],
     ) -> None:
         super().__init__(report)
+        self.pid: int | None = None  # the script that runs now
+        self._adopt = adopt
         self._argv = command_argv((command,))
         self._discovery = Discovery(f"the host discovery script {command}", slots_per_host)
         self._selector = selector
@@ -132,10 +127,8 @@ class DiscoveryScript(HostSource):
             text = f"it took longer than {_LIMIT_S:g} s"
             self._report(self._discovery.failed(Trouble.SLOW, text))
 
-    def note_exit(self, pid: int, status: int) -> bool:
-        """See ``HostSource``."""
-        if pid != self.pid:
-            return False
+    def _note_exit(self, status: int) -> None:
+        """The script was reaped; a negative ``status`` is a signal."""
         # A child that outlives the script may hold the pipe open, so only what is there is read.
         while self._read_some() and len(self._output) <= _MAX_OUTPUT_BYTES:
             pass
@@ -144,7 +137,6 @@ class DiscoveryScript(HostSource):
         self.deadline = self._next_start
         if not self._is_too_slow:
             self._report(self._finding(status))
-        return True
 
     def close(self) -> None:
         """See ``HostSource``."""
@@ -172,6 +164,7 @@ class DiscoveryScript(HostSource):
         os.set_blocking(read_fd, False)
         self._fd = read_fd
         self._selector.register(read_fd, selectors.EVENT_READ, self._read_some)
+        self._adopt(self.pid, self._note_exit)
 
     def _spawn(self, write_fd: int) -> int:
         return os.posix_spawnp(

@@ -45,16 +45,14 @@ def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
 
 def lost_state(world: int, endings: Iterable[Ending], now: float, found: str) -> str:
     """No worker is left that could give the state to the others."""
-    lines = "".join(f"  {_ending(ending, now)}\n" for ending in endings)
+    lines = ""
+    for end in endings:
+        process = f"{end.name}, pid {end.pid}," if end.pid else end.name
+        lines += f"  {process} {end.what}, {now - end.at:.1f} s ago\n"
     return (
         f"horovodrun: no worker with the state is left: all workers of world {world} that had it "
         f"have ended; the discovery's last answer is {found}\n{lines}"
     )
-
-
-def _ending(ending: Ending, now: float) -> str:
-    process = f"{ending.name}, pid {ending.pid}," if ending.pid else ending.name
-    return f"{process} {ending.what}, {now - ending.at:.1f} s ago"
 
 
 def all_blacklisted(kept: Sequence[Entry], needed: int, found: str) -> str:

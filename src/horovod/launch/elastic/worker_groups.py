@@ -271,11 +271,10 @@ class WorkerGroups:
         way = self._command_for(hostname) if self._agents is None else self._agents[hostname]
         group = self._loop.remote_group(hostname, way, listener=self._listener, call=self._files)
         if numbers:
-            group.expect_workers()
             self._groups.update(dict.fromkeys(numbers, group))
         answer_by = time.monotonic() + self._plan.others.start_timeout_s
         connection = self._connections[hostname] = _Connection(group, answer_by, bool(numbers))
-        group.connect(self._environ)
+        group.connect(self._environ, has_workers=bool(numbers))
         return connection
 
     def _command_for(self, hostname: str) -> list[str]:

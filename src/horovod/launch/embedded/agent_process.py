@@ -7,18 +7,18 @@ unauthenticated peers get no data. The first peer with a proof is the launcher, 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
 from horovod.launch.embedded.embedded_agent import EmbeddedAgentOrders
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.remote.agent import Agent, forget_signal_settings
-from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake, ProtocolError
+from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake
 from horovod.launch.workers.processes import take_stdin
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.rendezvous.base.admission import (
@@ -26,6 +26,7 @@ from horovod.rendezvous.base.admission import (
     accept_some,
     most_unauthenticated,
 )
+from horovod.rendezvous.base.handshake import ProtocolError
 
 _TURNS = 8
 _MOST_GREETING_BYTES = 256
@@ -34,7 +35,7 @@ _MOST_GREETING_BYTES = 256
 def main() -> NoReturn:
     """Serve the launcher that comes until it is done, or the engine's process has ended."""
     forget_signal_settings()
-    orders = EmbeddedAgentOrders.from_bytes(_first_line())
+    orders = EmbeddedAgentOrders(**json.loads(_first_line()))
     lifeline = take_stdin()  # workers must not read it
     os.set_inheritable(orders.listener_fd, False)
     with (
@@ -43,7 +44,8 @@ def main() -> NoReturn:
         selectors.DefaultSelector() as selector,
     ):
         agent = _EmbeddedAgentProcess(orders, listener, lifeline, selector, wakeups)
-        sys.exit(agent.run())
+        agent.serve(orders.patience_s)
+        sys.exit(agent.exit_code)
 
 
 def _first_line() -> bytes:
@@ -57,11 +59,7 @@ def _first_line() -> bytes:
     return line
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"horovod: {text}\n")
-
-
-class _EmbeddedAgentProcess:
+class _EmbeddedAgentProcess(Agent):
     def __init__(
         self,
         orders: EmbeddedAgentOrders,
@@ -70,34 +68,26 @@ class _EmbeddedAgentProcess:
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
     ) -> None:
+        super().__init__(selector, wakeups)
         self._orders = orders
         self._listener = listener
         self._lifeline = lifeline
-        self._selector = selector
         self._peers = UnauthenticatedPeers[socket.socket](most_unauthenticated())
         self._handshakes: dict[socket.socket, AgentHandshake] = {}
         self._handshake: AgentHandshake | None = None  # the launcher's
         self._has_failed = False
-        self._agent = Agent(
-            selector,
-            wakeups,
-            say=_say,
-            unseal=self._unsealed,
-            adapt=self._adapted,
-            noted_exit=self._note_exit,
-        )
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)
         selector.register(lifeline, selectors.EVENT_READ, self._read_lifeline)
 
-    def run(self) -> int:
-        """Serve until nothing is left to do. Returns the exit code."""
-        self._agent.wait_for_launcher(self._orders.patience_s)
-        try:
-            self._agent.run()
-        finally:
-            self._agent.close()
-        return 1 if self._has_failed or self._agent.has_given_up else 0
+    @property
+    def exit_code(self) -> int:
+        """The exit code of this process in the end."""
+        return 1 if self._has_failed or self.has_given_up else 0
+
+    def say(self, text: str) -> None:
+        """See ``Agent``."""
+        super().say(f"horovod: {text}")
 
     # Peers.
 
@@ -118,16 +108,13 @@ class _EmbeddedAgentProcess:
         handshake = AgentHandshake(bytes.fromhex(self._orders.secret))
         self._peers.add(peer, address)
         self._handshakes[peer] = handshake
-        self._selector.register(peer, selectors.EVENT_READ, self._reader_of(peer))
+        self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
         self._send(peer, handshake.opening)
 
     def _make_room(self) -> None:
         """Drop a peer. A launcher that is dropped connects again."""
         if (peer := self._peers.first_to_go()) is not None:
             self._drop(peer)
-
-    def _reader_of(self, peer: socket.socket) -> Callable[[], None]:
-        return lambda: self._read(peer)
 
     def _read(self, peer: socket.socket) -> None:
         handshake = self._handshakes.get(peer)
@@ -169,26 +156,28 @@ class _EmbeddedAgentProcess:
         self._selector.unregister(self._listener)
         self._listener.close()
         assert self._handshake is not None
-        self._agent.attach(orders_fd, reports_fd, self._handshake.records())
+        self.attach(orders_fd, reports_fd, self._handshake.records())
 
     # What ends it.
 
     def _read_lifeline(self) -> None:
         if not os.read(self._lifeline, 1):
             self._selector.unregister(self._lifeline)
-            self._agent.leave("the process that has this agent has ended it")
+            self.leave("the process that has this agent has ended it")
 
-    def _note_exit(self, exit_code: int) -> None:
-        if exit_code != 0 and not self._agent.is_ending:
+    def note_exit(self, exit_code: int) -> None:
+        """See ``Agent``."""
+        if exit_code != 0 and not self.is_ending:
             self._has_failed = True
             if self._orders.ends_with_failure:
-                self._agent.give_up("a worker has failed")
+                self.give_up("a worker has failed")
 
-    def _unsealed(self, plan: HostPlan) -> HostPlan:
+    def unsealed(self, plan: HostPlan) -> HostPlan:
+        """See ``Agent``."""
         assert self._handshake is not None
         return replace(plan, secret=self._handshake.sealed(plan.secret))
 
-    def _adapted(self, plan: HostPlan) -> HostPlan:
+    def adapted(self, plan: HostPlan) -> HostPlan:
         """Without a program it is this Python. This process's variables stay."""
         words = (plan.argv[0] or sys.executable, *plan.argv[1:])
         environment = {**os.environ, **plan.environment, **self._orders.environment}

@@ -25,7 +25,7 @@ _END_S = 15.0  # two graces of the agent's, and its own end
 
 @dataclass(frozen=True)
 class EmbeddedAgentOrders:
-    """What the child reads from standard input. The end of standard input ends it.
+    """What the child reads from standard input, as a line of JSON. The end of that ends it.
 
     ``environment`` goes to its workers on top of the launcher's. With ``ends_with_failure`` it ends
     as soon as a worker has failed.
@@ -36,15 +36,6 @@ class EmbeddedAgentOrders:
     environment: Mapping[str, str] = field(repr=False)
     ends_with_failure: bool
     patience_s: float
-
-    def to_bytes(self) -> bytes:
-        """One line."""
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def from_bytes(cls, line: bytes) -> EmbeddedAgentOrders:
-        """The inverse of ``to_bytes``."""
-        return cls(**json.loads(line))
 
 
 class EmbeddedAgent:
@@ -82,7 +73,7 @@ class EmbeddedAgent:
                 patience_s,
             )
             with contextlib.suppress(BrokenPipeError):
-                self._lifeline.write(orders.to_bytes())
+                self._lifeline.write(json.dumps(asdict(orders)).encode() + b"\n")
 
     def wait(self) -> int:
         """Block until it has ended; 0 if the job ended it and no worker had failed."""

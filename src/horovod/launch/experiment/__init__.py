@@ -6,6 +6,4 @@
 
 from pathlib import Path
 
-__all__ = ["SCHEMA"]
-
 SCHEMA = Path(__file__).with_name("riseml.schema.json")

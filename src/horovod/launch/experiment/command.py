@@ -11,7 +11,7 @@ from pathlib import Path
 
 from horovod.launch.experiment.cluster import cluster_notes, cluster_objects, object_name
 from horovod.launch.experiment.document import ExperimentError, resolved_copy
-from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions, Site, make_plan
+from horovod.launch.experiment.plan import Experiment, ExperimentPlan, Site, make_plan
 from horovod.launch.experiment.runner import run_plan
 from horovod.launch.experiment.schema import ExperimentFile, read_experiment
 from horovod.launch.experiment.shares import SiteHost
@@ -20,6 +20,7 @@ from horovod.launch.kubernetes.command import pod_options
 from horovod.launch.kubernetes.manifest import render
 from horovod.launch.kubernetes.options import pod_form
 from horovod.launch.model.hosts import HostSlots
+from horovod.launch.model.job_plan import JobPlan
 from horovod.launch.workers.machine import recognise
 
 _OUTPUT = "output"
@@ -34,7 +35,7 @@ def run_file(
     path: Path,
     *,
     hosts: Sequence[HostSlots] | None,
-    options: JobOptions,
+    options: JobPlan,
     is_dry_run: bool,
     environ: Mapping[str, str],
 ) -> int:
@@ -118,7 +119,7 @@ def _site(
     return Site(directory, tuple(site_hosts), addresses)
 
 
-def _run(plan: ExperimentPlan, text: bytes, options: JobOptions, environ: Mapping[str, str]) -> int:
+def _run(plan: ExperimentPlan, text: bytes, options: JobPlan, environ: Mapping[str, str]) -> int:
     for note in (*map(str, plan.file.unused), plan.limit):
         if note:
             _say(note)

@@ -221,11 +221,7 @@ def _found(node: yaml.Node) -> str:
     if isinstance(node, yaml.SequenceNode):
         return f"a list of {len(node.value)}" if node.value else "an empty list"
     text = node.value if len(node.value) <= _SHOWN else f"{node.value[:_SHOWN]}..."
-    texts = {
-        "null": "nothing",
-        "str": f"the text {text!r}",
-        "bool": f"{text}, a boolean to YAML",
-    }
+    texts = {"null": "nothing", "str": f"the text {text!r}", "bool": f"{text}, a boolean to YAML"}
     return texts.get(_kind(node), text)
 
 

@@ -12,18 +12,7 @@ from pathlib import Path
 from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.schema import ExperimentFile
 from horovod.launch.experiment.shares import Share, SiteHost, shares_of, why_none
-from horovod.launch.model.job_plan import JobPlan, OtherHosts
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """The options of the command line for every job."""
-
-    extra_environment: Mapping[str, str] = field(default_factory=dict)
-    is_verbose: bool = False
-    output_directory: Path | None = None
-    is_timestamped: bool = False
-    others: OtherHosts = field(default_factory=OtherHosts)
+from horovod.launch.model.job_plan import JobPlan
 
 
 @dataclass(frozen=True)
@@ -74,13 +63,17 @@ class ExperimentPlan:
             return ""
         return f"train.concurrency: {wanted} wanted; slots and GPUs suffice for {len(self.shares)}"
 
-    def job(self, experiment: Experiment, line: int, share: int, options: JobOptions) -> JobPlan:
-        """The job that runs line number ``line``, from 0, on that share."""
+    def job(self, experiment: Experiment, line: int, share: int, options: JobPlan) -> JobPlan:
+        """The job that runs line number ``line``, from 0, on that share.
+
+        ``options`` has what the command line says for every job.
+        """
         directory = options.output_directory
         if directory is not None:
             directory = directory / experiment.name / f"line.{line + 1}"
         held = self.shares[share]
-        return JobPlan(
+        return replace(
+            options,
             command=("/bin/sh", "-c", experiment.lines[line]),
             slots=held.slots,
             extra_environment={
@@ -90,9 +83,7 @@ class ExperimentPlan:
                 "OUTPUT_DIR": str(experiment.output_directory),
             },
             rank_environment=tuple({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in held.gpus),
-            is_verbose=options.is_verbose,
             output_directory=directory,
-            is_timestamped=options.is_timestamped,
             others=replace(
                 options.others,
                 addresses={

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from horovod.launch.calls.call import memory_file
-from horovod.launch.experiment.plan import Experiment, ExperimentPlan, JobOptions
-from horovod.launch.jobs.fixed import GRACE_S, JobOutcome, JobPlan
-from horovod.launch.run.supervision import read_outcome, send_assignment
-from horovod.launch.run.supervisor import Assignment
+from horovod.launch.experiment.plan import Experiment, ExperimentPlan
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
+from horovod.launch.run.supervision import read_outcome, send_plan
 from horovod.launch.workers.output import Console, Output, consoles
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.python_command import python_command
 from horovod.launch.workers.wakeups import Wakeups
+from horovod.launch.workers.worker_group import GRACE_S
 
 # A launcher gives its workers two times GRACE_S; one that takes longer has hung.
 _END_S = 3 * GRACE_S
@@ -72,7 +72,7 @@ class Record:
 
 def run_plan(
     plan: ExperimentPlan,
-    options: JobOptions,
+    options: JobPlan,
     environ: Mapping[str, str],
     prepare: Callable[[Experiment], None],
 ) -> tuple[int, list[Record]]:
@@ -116,15 +116,15 @@ class _LineJob:
                 reader, writer = os.pipe()
                 readers.append(reader)
                 writers.append(writer)
-            assignment = Assignment(plan, None, self._report.fileno())
-            self._process = subprocess.Popen(
+            # SIGTERM asks it to end the job; a second one kills the job's processes.
+            self.process = subprocess.Popen(
                 python_command(sys.executable, "run.supervisor"),
                 stdin=subprocess.PIPE,
                 stdout=writers[0],
                 stderr=writers[1],
                 bufsize=0,
                 env=environ,
-                pass_fds=assignment.descriptors,
+                pass_fds=(self._report.fileno(),),
                 start_new_session=True,
             )
         except BaseException:
@@ -137,35 +137,27 @@ class _LineJob:
                 os.close(fd)
         for fd, console in zip(readers, consoles, strict=True):
             self.output.add(fd, prefix, console)
-        send_assignment(self._process, assignment)
-
-    def has_ended(self) -> bool:
-        """Whether all its processes have ended; then ``finish`` has the outcome."""
-        return self._process.poll() is not None
-
-    def end(self) -> None:
-        """Ask the launcher to end the job; a second call kills its processes."""
-        self._process.terminate()
+        send_plan(self.process, plan, self._report)
 
     def kill(self) -> None:
         """Kill the launcher; its watchdog ends the processes."""
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
     def finish(self) -> JobOutcome:
         """Forward the rest of the output and return the outcome; only after the job has ended."""
         self.output.drain()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         with self._report:
-            return read_outcome(self._report, self._process.wait())
+            return read_outcome(self._report, self.process.wait())
 
 
 class _ExperimentRunner:
     def __init__(
         self,
         plan: ExperimentPlan,
-        options: JobOptions,
+        options: JobPlan,
         environ: Mapping[str, str],
         prepare: Callable[[Experiment], None],
         selector: selectors.BaseSelector,
@@ -190,7 +182,8 @@ class _ExperimentRunner:
         """Run until all have ended; returns the exit status."""
         self._start_waiting()
         while self._running:
-            for key, _ in self._selector.select(self._seconds_to_deadline()):
+            now, deadline = time.monotonic(), self._deadline
+            for key, _ in self._selector.select(deadline and max(0.0, deadline - now)):
                 key.data()
             for job in self._running.values():
                 job.output.balance()
@@ -210,9 +203,6 @@ class _ExperimentRunner:
         """Kill the launchers that are left; their watchdogs end the workers."""
         for job in self._running.values():
             job.kill()
-
-    def _seconds_to_deadline(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _start_waiting(self) -> None:
         while self._waiting and self._free:
@@ -245,7 +235,7 @@ class _ExperimentRunner:
             if signum != signal.SIGCHLD:
                 self._end(signum)
         for record, job in list(self._running.items()):
-            if job.has_ended():
+            if job.process.poll() is not None:
                 del self._running[record]
                 self._go_on(record, job.finish())
         self._start_waiting()
@@ -281,7 +271,7 @@ class _ExperimentRunner:
             self._waiting.clear()
         self._deadline = time.monotonic() + _END_S
         for job in self._running.values():
-            job.end()
+            job.process.terminate()
 
     def _progress(self) -> str:
         over = sum(r.state not in (State.PENDING, State.RUNNING) for r in self.records)

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from horovod.launch.experiment.plan import ExperimentPlan
 from horovod.launch.experiment.runner import Record
-from horovod.launch.experiment.shares import Share
 
 # The width where standard output is not a terminal.
 _FILE_WIDTH = 1000
@@ -54,18 +53,15 @@ def _facts(plan: ExperimentPlan) -> Table:
     file = plan.file
     facts = Table.grid(padding=(0, 2))
     workers, processes = file.worker_count, file.processes_per_worker
+    # Each host with the processes there, in the order of ranks.
+    hosts = (", ".join(f"{name}:{n}" for name, n in s.hosts.items()) for s in plan.shares)
     what = "workers x processes" if file.workers else "without train.tensorflow.horovod"
     _add(facts, "project", file.project)
     _add(facts, "experiments", f"{len(plan.experiments)}, {len(plan.shares)} at a time")
     _add(facts, "processes", f"{workers} x {processes} = {file.demand.size} each ({what})")
     _add(facts, "GPUs", f"{workers} x {file.gpus} = {workers * file.gpus} each (workers x gpus)")
-    _add(facts, "hosts", "\n".join(dict.fromkeys(map(_hosts, plan.shares))))
+    _add(facts, "hosts", "\n".join(dict.fromkeys(hosts)))
     return facts
-
-
-def _hosts(share: Share) -> str:
-    """Each host with the processes there, in the order of ranks."""
-    return ", ".join(f"{hostname}:{count}" for hostname, count in share.hosts.items())
 
 
 def _table(*names: str) -> Table:

@@ -28,12 +28,10 @@ from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.workers.addresses import store_addresses
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.python_command import remote_python_command
-from horovod.launch.workers.worker_group import GRACE_S, Trouble, Worker, WorkerGroup
+from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
-
-__all__ = ["GRACE_S", "JobOutcome", "JobPlan", "run_job"]
 
 
 def run_job(
@@ -225,7 +223,8 @@ class _FixedJob:
     def _judge(self, ended: Sequence[Worker]) -> None:
         for worker in ended:
             self._loop.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
-        failed = [worker for worker in ended if self._has_failed(worker)]
+        call = self._plan.call
+        failed = [w for w in ended if w.exit_code or (call and not call.has_result(w.number))]
         if failed:
             # Of several seen at one moment, a worker that a signal ended is the likelier cause.
             first = min(failed, key=lambda worker: (worker.exit_code or 0) > 0)
@@ -233,16 +232,10 @@ class _FixedJob:
             others = f"; ending {counted(living)}" if living else ""
             self._loop.say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
             self._loop.end(_worker_failure(first))
-        elif self._successes() == len(self._plan.slots):
-            self._loop.end(JobOutcome(0))
-
-    def _has_failed(self, worker: Worker) -> bool:
-        call = self._plan.call
-        return worker.exit_code != 0 or bool(call and not call.has_result(worker.number))
-
-    def _successes(self) -> int:
+            return
         workers = [worker for group in self._groups for worker in group.workers.values()]
-        return sum(1 for worker in workers if worker.exit_code == 0)
+        if sum(worker.exit_code == 0 for worker in workers) == len(self._plan.slots):
+            self._loop.end(JobOutcome(0))
 
 
 def _worker_failure(first: Worker) -> JobOutcome:

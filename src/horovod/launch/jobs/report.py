@@ -148,14 +148,11 @@ def outcome_writer(plan: JobPlan, environ: Mapping[str, str]) -> Callable[[JobOu
 def _write_outcome(job_id: str, base: Path, began_s: float, outcome: JobOutcome) -> str:
     try:
         with OwnFolder(base / job_name({JOB_ID: job_id}, 0)) as folder:
-            if not is_marked(folder) or not _has_recordings_since(began_s - 1, folder):
+            files = [folder.own_file(n) for n in folder.names() if n.endswith(".hvdrec")]
+            has_new = any(file is not None and file.st_mtime >= began_s - 1 for file in files)
+            if not is_marked(folder) or not has_new:
                 return ""
             write_outcome(folder, outcome.status, outcome.text)
     except OSError:  # the outcome is a convenience
         return ""
     return f"what every rank did last: horovodrun --doctor {job_id}" if outcome.status else ""
-
-
-def _has_recordings_since(epoch_s: float, folder: OwnFolder) -> bool:
-    files = (folder.own_file(name) for name in folder.names() if name.endswith(".hvdrec"))
-    return any(file is not None and file.st_mtime >= epoch_s for file in files)

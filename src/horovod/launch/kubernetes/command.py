@@ -31,10 +31,7 @@ _SSH_SERVER = ("/bin/sh", "-c", "ssh-keygen -A && exec /usr/sbin/sshd -De")
 
 
 def manifest(
-    given: argparse.Namespace,
-    form: PodForm,
-    command: Sequence[str],
-    variables: Mapping[str, str],
+    given: argparse.Namespace, form: PodForm, command: Sequence[str], variables: Mapping[str, str]
 ) -> str:
     """The YAML documents for ``command`` with ``variables`` in the workers' environment.
 

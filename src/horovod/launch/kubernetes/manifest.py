@@ -60,9 +60,11 @@ def indexed_job(job: ClusterJob) -> list[dict[str, Any]]:
         "selector": labels(name),
         "ports": [{"name": "store", "port": _STORE_PORT}],
     }
-    spec = pod_spec(
-        job.form, [container(job, command=_pod_command(job), variables=_variables(job))]
-    )
+    reference = {"name": job.form.secret or name, "key": _SECRET_KEY}
+    secret = {"name": "_HOROVOD_SECRET_KEY", "valueFrom": {"secretKeyRef": reference}}
+    variables = [secret, *plain_variables(job.variables)]
+    each = container(job, command=_pod_command(job), variables=variables)
+    spec = pod_spec(job.form, [each])
     runs = {
         "completionMode": "Indexed",
         "completions": job.pod_count,
@@ -154,12 +156,6 @@ def _pod_command(job: ClusterJob) -> list[str]:
     if job.command:
         return [*argv, "--", *job.command]
     return [*argv, *(f"--line={line}" for line in job.lines)]
-
-
-def _variables(job: ClusterJob) -> list[dict[str, Any]]:
-    reference = {"name": job.form.secret or job.form.name, "key": _SECRET_KEY}
-    secret = {"name": "_HOROVOD_SECRET_KEY", "valueFrom": {"secretKeyRef": reference}}
-    return [secret, *plain_variables(job.variables)]
 
 
 def _secret(name: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from horovod.launch.model.argument_checks import whole_number
+
 KINDS = ("job", "mpijob")
 
 _PREFIX = "kubernetes_"
@@ -67,7 +69,7 @@ def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--slots-per-host",
-        type=_slot_count,
+        type=whole_number("a number of processes, 1 or more", 1, 9_999),
         metavar="N",
         help="processes of each pod (default: 1), with as many pods as -np needs; or of machines "
         "that --host-discovery-script names without a number",
@@ -169,9 +171,3 @@ def _volumes(texts: Sequence[str]) -> tuple[Volume, ...]:
             )
         volumes.append(Volume(match[1], match[2]))
     return tuple(volumes)
-
-
-def _slot_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10_000):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of processes, 1 or more")
-    return int(text)

@@ -21,13 +21,12 @@ from typing import NoReturn
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.errors import InitError
-from horovod.launch.jobs.fixed import JobPlan, run_job
+from horovod.launch.jobs.fixed import run_job
 from horovod.launch.kubernetes.pod_rendezvous import Pod, PodRendezvous
 from horovod.launch.model.hosts import HostSlots, assign_ranks
+from horovod.launch.model.job_plan import JobPlan
 from horovod.launch.workers.processes import describe_exit
 from horovod.settings import Settings
-
-__all__ = ["main"]
 
 _INDEX = "JOB_COMPLETION_INDEX"
 _SECRET = "_HOROVOD_SECRET_KEY"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import operator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -30,3 +32,17 @@ def check_seconds(name: str, value: Any) -> float | None:
     if not 0 < seconds < float("inf"):
         raise ValueError(f"{name}={value!r}: expected a number of seconds above 0")
     return seconds
+
+
+def whole_number(what: str, least: int, most: int) -> Callable[[str], int]:
+    """The type of a command line's option that takes ``what``, such as ``a port``."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {what}")
+        return int(text)
+
+    return parse
+
+
+process_number = whole_number("a number of processes, 1 or more", 1, 99_999)

@@ -12,17 +12,6 @@ from horovod.launch.calls.call import CallFiles
 from horovod.launch.model.hosts import HostSlots, check_slots
 from horovod.launch.model.ssh import SshOptions
 
-__all__ = [
-    "ElasticPlan",
-    "EmbeddedAgentAddress",
-    "JobOutcome",
-    "JobPlan",
-    "Limits",
-    "OtherHosts",
-    "check_hosts",
-    "failure_text",
-]
-
 _MIN_COOLDOWN_S = 1.0
 _MAX_COOLDOWN_S = 3600.0
 

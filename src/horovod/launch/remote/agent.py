@@ -16,8 +16,8 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn
 
 from horovod.errors import InitError
@@ -26,7 +26,7 @@ from horovod.launch.remote.launcher_connection import LauncherConnection
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
 from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
-from horovod.launch.workers.output import Output, Sink
+from horovod.launch.workers.output import Output
 from horovod.launch.workers.output_buffer import OutputBuffer
 from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, take_stdin
 from horovod.launch.workers.wakeups import Wakeups
@@ -55,7 +55,7 @@ def main() -> NoReturn:
     orders_fd, reports_fd = take_stdin(), os.dup(1)
     os.dup2(2, 1)  # no code prints into the stream of frames
     with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
-        agent = Agent(selector, wakeups, say=_say)
+        agent = Agent(selector, wakeups)
         try:
             try:
                 agent.attach(orders_fd, reports_fd)
@@ -67,10 +67,6 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
 def forget_signal_settings() -> None:
     """Undo what an agent inherits from a parent that ignores or blocks the signals that end it."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -78,13 +74,13 @@ def forget_signal_settings() -> None:
         signal.signal(signum, signal.SIG_DFL)
 
 
+@dataclass(eq=False)
 class _FrameSink:
     """One stream of one worker on its way to the launcher, which acknowledges it."""
 
-    def __init__(self, agent: Agent, worker: int, stream: int) -> None:
-        self._agent = agent
-        self._worker = worker
-        self._stream = stream
+    _agent: Agent
+    _worker: int
+    _stream: int
 
     @property
     def waiting_bytes(self) -> int:
@@ -104,31 +100,10 @@ class _FrameSink:
 
 
 class Agent:
-    """Serves one launcher at a time.
+    """Serves one launcher at a time."""
 
-    ``say`` takes a line for the log of this host. ``before_end`` is called when nothing is left to
-    do, before the launcher is told. ``unseal`` opens the plan that the launcher has sent, ``adapt``
-    adapts it to this host. ``noted_exit`` gets the exit code of each worker once the launcher is
-    told.
-    """
-
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        wakeups: Wakeups,
-        *,
-        say: Callable[[str], None],
-        before_end: Callable[[], None] = lambda: None,
-        unseal: Callable[[HostPlan], HostPlan] = lambda plan: plan,
-        adapt: Callable[[HostPlan], HostPlan] | None = None,
-        noted_exit: Callable[[int], None] = lambda exit_code: None,
-    ) -> None:
+    def __init__(self, selector: selectors.BaseSelector, wakeups: Wakeups) -> None:
         self.unacknowledged = [0, 0]  # bytes of output by stream
-        self._say = say
-        self._before_end = before_end
-        self._unseal = unseal
-        self._adapt = adapt or _in_this_environment
-        self._noted_exit = noted_exit
         self._wakeups = wakeups
         self._selector = selector
         self._connection = LauncherConnection(
@@ -137,7 +112,13 @@ class Agent:
         self._watchdog = Watchdog()
         self._output = Output(selector)
         self._group = LocalWorkerGroup(
-            self._output, self._watchdog, sinks=self._sinks, listener=self
+            self._output,
+            self._watchdog,
+            sinks=lambda worker: (
+                _FrameSink(self, worker.number, 0),
+                _FrameSink(self, worker.number, 1),
+            ),
+            listener=self,
         )
         self._closed: set[tuple[int, int]] = set()  # streams of workers
         self._buffer = OutputBuffer()
@@ -157,9 +138,35 @@ class Agent:
         """Whether a launcher is connected, as far as is known."""
         return self._connection.is_open
 
-    def wait_for_launcher(self, timeout_s: float) -> None:
-        """The first launcher has ``timeout_s`` to connect."""
+    # What other kinds of agents do in another way.
+
+    def say(self, text: str) -> None:
+        """Print a line for the log of this host."""
+        sys.stderr.write(f"{text}\n")
+
+    def before_end(self) -> None:
+        """Nothing is left to do; the launcher is told next."""
+
+    def unsealed(self, plan: HostPlan) -> HostPlan:
+        """The plan that the launcher has sent, opened."""
+        return plan
+
+    def adapted(self, plan: HostPlan) -> HostPlan:
+        """The plan for this host: with its variables that the launcher's environment lacks."""
+        return replace(plan, environment={**os.environ, **plan.environment})
+
+    def note_exit(self, exit_code: int) -> None:
+        """A worker has exited, and the launcher is told."""
+
+    # What it does.
+
+    def serve(self, timeout_s: float) -> None:
+        """Serve until nothing is left to do; the first launcher has ``timeout_s`` to connect."""
         self._let_go_at = time.monotonic() + timeout_s
+        try:
+            self.run()
+        finally:
+            self.close()
 
     def attach(self, orders_fd: int, reports_fd: int, records: Records | None = None) -> None:
         """A launcher has connected, perhaps in place of another: tell it what it may not know.
@@ -172,7 +179,7 @@ class Agent:
         self._connection.open(orders_fd, reports_fd, records)
         self._let_go_at = None
         self._connection.send(MAGIC)
-        self._connection.send(encode_json(Kind.HELLO, self._handshake()))
+        self._connection.send(encode_json(Kind.HELLO, self._hello()))
         self.unacknowledged = [0, 0]
         for (worker, stream), data in self._buffer.take():
             if worker in self._group.workers:  # the launcher does not know others
@@ -203,7 +210,7 @@ class Agent:
         self._let_go_at = None
         if not self.is_ending:
             self.has_given_up = True
-            self._say(f"{reason}; ending the {self._group.living} workers that are left")
+            self.say(f"{reason}; ending the {self._group.living} workers that are left")
             self._end(reaches_strays=True)
 
     def leave(self, reason: str) -> None:
@@ -234,13 +241,14 @@ class Agent:
         self._group.kill_groups()
         self._watchdog.close()
 
-    def _handshake(self) -> dict[str, Any]:
+    def _hello(self) -> dict[str, Any]:
         workers = [
             {"number": worker.number, "rank_info": asdict(worker.rank_info), "pid": worker.pid}
             for worker in self._group.workers.values()
         ]
         return {
-            "launcher_address": _launcher_address(),
+            # As sshd sees it; empty without sshd.
+            "launcher_address": os.environ.get("SSH_CONNECTION", "").partition(" ")[0],
             "workers": workers,
             "dropped_lines": self._buffer.dropped_lines,
         }
@@ -252,7 +260,7 @@ class Agent:
             self._has_reported_end = True
             self._kill_at = None
             self._output.drain()
-            self._before_end()
+            self.before_end()
             self._connection.send_from(iter((encode(Kind.GONE),)))
         return not self._connection.is_open
 
@@ -273,7 +281,7 @@ class Agent:
             self._end(reaches_strays=True)
         else:
             self._let_go_at = time.monotonic() + reconnect_timeout_s
-            self._say(f"horovodrun has gone; its workers wait for it for {reconnect_timeout_s:g} s")
+            self.say(f"horovodrun has gone; its workers wait for it for {reconnect_timeout_s:g} s")
 
     def _on_altered(self, reason: str) -> None:
         """Orders cannot be trusted any more: tell the launcher why, and end."""
@@ -285,7 +293,7 @@ class Agent:
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:
             if not self._is_prepared:
-                self._plan = self._unseal(plan_of(frame.fields))
+                self._plan = self.unsealed(plan_of(frame.fields))
                 self._call = ReceivedCall() if self._plan.has_call else None
         elif frame.kind == Kind.CALL and self._call:
             self._call.add(frame.payload)
@@ -322,7 +330,7 @@ class Agent:
         """Prepare for the first worker. Returns whether workers can be started."""
         if self._call:
             self._call.complete()
-        adapted = self._adapt(plan)
+        adapted = self.adapted(plan)
         # The program is searched for along the launcher's PATH.
         os.environ["PATH"] = adapted.environment.get("PATH", os.defpath)
         try:
@@ -352,9 +360,6 @@ class Agent:
     def _report_trouble(self, trouble: Trouble) -> None:
         self._connection.send(encode_json(Kind.TROUBLE, asdict(trouble)))
 
-    def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
-        return _FrameSink(self, worker.number, 0), _FrameSink(self, worker.number, 1)
-
     def _on_wakeup(self) -> None:
         signals = self._wakeups.take_signals()
         for pid, exit_code in reaped():
@@ -372,7 +377,7 @@ class Agent:
             self._connection.send_from(self._call.answer_of(worker, exit_code))
         else:
             self._connection.send(encode(Kind.EXITED, exit_code, worker=worker))
-        self._noted_exit(exit_code)
+        self.note_exit(exit_code)
 
     def _end(self, *, reaches_strays: bool) -> None:
         self.is_ending = True
@@ -384,16 +389,6 @@ class Agent:
         self._kill_at = None
         self._give_up_at = time.monotonic() + GRACE_S
         self._group.kill()
-
-
-def _in_this_environment(plan: HostPlan) -> HostPlan:
-    """Add this host's variables that the launcher's environment lacks."""
-    return replace(plan, environment={**os.environ, **plan.environment})
-
-
-def _launcher_address() -> str:
-    """The launcher's address as sshd sees it; empty without sshd."""
-    return os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
 
 
 if __name__ == "__main__":

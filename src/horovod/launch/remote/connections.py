@@ -24,8 +24,9 @@ from dataclasses import replace
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.wire.frames import FrameWriter
-from horovod.launch.wire.handshake import LauncherHandshake, ProtocolError, RecordError, Records
+from horovod.launch.wire.handshake import LauncherHandshake, RecordError, Records
 from horovod.launch.workers.processes import Watchdog, describe_exit, signal_group, spawn
+from horovod.rendezvous.base.handshake import ProtocolError
 
 _READ_BYTES = 256 * 1024
 _KEPT_BYTES = 8 * 1024
@@ -171,7 +172,6 @@ def _wait_for_exit(pid: int, deadline: float) -> None:
         os.close(pidfd)
 
 
-_READ_BYTES = 256 * 1024
 # A node that disappears silently counts as lost after two minutes, as with ssh.
 _KEEPALIVE_S, _KEEPALIVE_COUNT = 15, 8
 
@@ -235,15 +235,11 @@ class EmbeddedAgentLink:
             try:
                 self._socket.shutdown(socket.SHUT_WR)
             except OSError:  # it has ended, or was never connected
-                self._drop()
-
-    def abort(self) -> None:
-        """End it and read no more."""
-        self._drop()
+                self.abort()
 
     def close(self, deadline: float) -> None:
         """See ``abort``: there is nothing to wait for."""
-        self._drop()
+        self.abort()
 
     def _connected(self) -> None:
         connected = self._socket
@@ -302,7 +298,7 @@ class EmbeddedAgentLink:
 
     def _end(self, problem: str) -> None:
         self.how_it_ended, self.exit_code = problem, 1
-        self._drop()
+        self.abort()
         self._on_end()
 
     def _drop_writer(self) -> None:
@@ -311,7 +307,8 @@ class EmbeddedAgentLink:
             self.writer = None
             os.close(self._writer_fd)
 
-    def _drop(self) -> None:
+    def abort(self) -> None:
+        """End it and read no more."""
         self._drop_writer()
         if self._socket is not None:
             self._selector.unregister(self._socket)

@@ -61,7 +61,7 @@ def main() -> NoReturn:
         with listener, Wakeups() as wakeups, selectors.DefaultSelector() as selector:
             agent = _DetachedAgent(folder, listener, run, selector, wakeups)
             _tell_proxy(READY)
-            agent.run()
+            agent.serve(_MOST_FIRST_S)
     sys.exit(0)
 
 
@@ -80,12 +80,7 @@ def _tell_proxy(word: bytes) -> None:
     os.dup2(2, 1)
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-    sys.stderr.flush()
-
-
-class _DetachedAgent:
+class _DetachedAgent(Agent):
     def __init__(
         self,
         folder: JobFolder,
@@ -94,26 +89,22 @@ class _DetachedAgent:
         selector: selectors.BaseSelector,
         wakeups: Wakeups,
     ) -> None:
+        super().__init__(selector, wakeups)
         self._folder = folder
         self._listener = listener
         self._run = run.encode()
-        self._selector = selector
-        self._agent = Agent(selector, wakeups, say=_say, before_end=self._leave)
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def run(self) -> None:
-        """Serve until the agent has nothing left to do."""
-        self._agent.wait_for_launcher(_MOST_FIRST_S)
-        try:
-            self._agent.run()
-        finally:
-            self._agent.close()
+    def say(self, text: str) -> None:
+        """See ``Agent``."""
+        super().say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+        sys.stderr.flush()
 
-    def _leave(self) -> None:
+    def before_end(self) -> None:
         """Clean up. If the workers were ended without a launcher, the log is kept."""
         self._selector.unregister(self._listener)
         unlink(self._folder.path)
-        if self._agent.has_given_up:
+        if self.has_given_up:
             self._folder.close()
         else:
             self._folder.remove()
@@ -134,14 +125,14 @@ class _DetachedAgent:
         self._selector.unregister(connected)
         with connected, contextlib.suppress(OSError):
             name = connected.recv(_MAX_NAME_BYTES)
-            if self._agent.is_ending:
+            if self.is_ending:
                 connected.sendall(ENDING)
             elif name == self._run:
                 connected.sendall(WELCOME)
                 connected.setblocking(True)
-                self._agent.attach(os.dup(connected.fileno()), os.dup(connected.fileno()))
-            elif self._agent.has_launcher:
+                self.attach(os.dup(connected.fileno()), os.dup(connected.fileno()))
+            elif self.has_launcher:
                 connected.sendall(b"another horovodrun has a job of this id here\n")
             elif name:
                 connected.sendall(ENDING)
-                self._agent.give_up("the job begins anew")
+                self.give_up("the job begins anew")

@@ -23,24 +23,6 @@ from urllib.parse import quote
 
 from horovod.core.base.own_files import OwnFolder, open_own
 
-__all__ = [
-    "BUSY",
-    "DRIVER",
-    "ENDING",
-    "READY",
-    "WELCOME",
-    "JobFolder",
-    "JobFolderTakenError",
-    "check_job_id",
-    "check_private",
-    "connect_to_agent",
-    "host_folder_path",
-    "is_same_user",
-    "job_folder_path",
-    "listen_at",
-    "unlink",
-]
-
 DRIVER = "driver"
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LOCK = "lock"

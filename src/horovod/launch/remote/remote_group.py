@@ -11,7 +11,6 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -43,8 +42,7 @@ _SHOWN_PRELUDE_BYTES = 2048
 # Output is acknowledged in pieces of this size, far below what makes an agent pause.
 _TAKEN_BYTES = 64 * 1024
 _LOW_WATER_BYTES = 256 * 1024
-# A machine or a pod whose ssh server is about to start refuses at first. A busy gateway drops some
-# connections.
+# An ssh server that is about to start refuses at first. A busy gateway drops some connections.
 _MOST_ATTEMPTS = 5
 _MOST_TCP_ATTEMPTS = 120
 _PAUSE_S = 0.5
@@ -68,14 +66,6 @@ class Listener(StartListener, Protocol):
 
     def lost(self, group: RemoteWorkerGroup) -> None:
         """The connection has ended, or could not even begin; ``group.problem`` says how."""
-
-
-@dataclass
-class _Streams:
-    """The output of a worker, until both streams have ended."""
-
-    sinks: tuple[Sink, Sink]
-    open: set[int] = field(default_factory=lambda: {0, 1})
 
 
 class RemoteWorkerGroup:
@@ -105,15 +95,13 @@ class RemoteWorkerGroup:
         self.retry_at: float | None = None
         self._attempts = 0
         self._environ: Mapping[str, str] = {}
-        self._selector = selector
-        self._watchdog = watchdog
+        self._selector, self._watchdog = selector, watchdog
         self.child = self._new_child()
         self._refusal = ""
         self._has_plan = False
-        self._consoles = consoles
-        self._make_sinks = sinks
+        self._consoles, self._make_sinks = consoles, sinks
         self._awaited: dict[int, WorkerSpec] = {}  # requested, and neither started nor troubled
-        self._streams: dict[int, _Streams] = {}
+        self._sinks: dict[int, dict[int, Sink]] = {}  # by worker and stream, until the stream ends
         self._forgotten: set[int] = set()
         self._is_asked = False  # to end
         self._give_up_at: float | None = None  # waiting for the agent's end
@@ -137,9 +125,9 @@ class RemoteWorkerGroup:
     @property
     def ranks(self) -> list[int]:
         """The ranks of the host's workers, started or not, in order."""
-        started = [worker.rank_info for worker in self.workers.values()]
-        awaited = [spec.rank_info for spec in self._awaited.values()]
-        return sorted(slot.rank for slot in started + awaited)
+        infos = [worker.rank_info for worker in self.workers.values()]
+        infos += [spec.rank_info for spec in self._awaited.values()]
+        return sorted(info.rank for info in infos)
 
     @property
     def living(self) -> int:
@@ -152,9 +140,13 @@ class RemoteWorkerGroup:
         prelude = self._prelude[-_SHOWN_PRELUDE_BYTES:].decode(errors="backslashreplace")
         return f"{prelude}\n{self.child.last_lines or self._refusal}".strip()
 
-    def connect(self, environ: Mapping[str, str]) -> None:
-        """Connect; ``lost`` follows at once if that is impossible."""
-        self._environ = environ
+    def connect(self, environ: Mapping[str, str], *, has_workers: bool = False) -> None:
+        """Connect; ``lost`` follows at once if that is impossible.
+
+        ``has_workers``: the host may have workers, which ``connected`` will show. They belong to
+        this group then, also those that have ended.
+        """
+        self._environ, self._has_plan = environ, self._has_plan or has_workers
         self._attempts += 1
         try:
             self.child.start(environ)
@@ -172,13 +164,6 @@ class RemoteWorkerGroup:
         self._has_plan = True
         self._send(encode_json(Kind.PLAN, fields_of(self.child.sealed(plan))))
         self._send_in_order(call_frames(self._call))
-
-    def expect_workers(self) -> None:
-        """Say before ``connect`` that the host may have workers, which ``connected`` will show.
-
-        They belong to this group then, also those that have ended.
-        """
-        self._has_plan = True
 
     def start_worker(self, spec: WorkerSpec) -> None:
         """See ``WorkerGroup``; needs ``prepare`` before."""
@@ -214,8 +199,7 @@ class RemoteWorkerGroup:
         """See ``WorkerGroup``."""
         if self.is_gone:
             return []
-        living = [worker.name for worker in self._living()]
-        return living or [f"the processes on {self.hostname}"]
+        return [worker.name for worker in self._living()] or [f"the processes on {self.hostname}"]
 
     def end(self, *, reaches_strays: bool) -> None:
         """See ``WorkerGroup``. Without workers it ends at once."""
@@ -241,11 +225,9 @@ class RemoteWorkerGroup:
             self._give_up_at = None
             self.child.abort()
         for stream, console in enumerate(self._consoles):
-            if (
-                self._unacknowledged[stream] >= _TAKEN_BYTES
-                and console.waiting_bytes < _LOW_WATER_BYTES
-            ):
-                self._send(encode(Kind.TAKEN, self._unacknowledged[stream], stream=stream))
+            count = self._unacknowledged[stream]
+            if count >= _TAKEN_BYTES and console.waiting_bytes < _LOW_WATER_BYTES:
+                self._send(encode(Kind.TAKEN, count, stream=stream))
                 self._unacknowledged[stream] = 0
         if self.child.writer is not None:
             self.child.writer.refill()
@@ -282,22 +264,21 @@ class RemoteWorkerGroup:
         return SshChild(self.command, self._selector, self._watchdog, self._on_data)
 
     def _be_lost(self, problem: str) -> None:
-        self.problem, self.is_gone = problem, True
-        self._give_up_at = None
-        for streams in self._streams.values():
-            for stream in streams.open:
-                streams.sinks[stream].close()
-        self._streams.clear()
+        self.problem, self.is_gone, self._give_up_at = problem, True, None
+        for sinks in self._sinks.values():
+            for sink in sinks.values():
+                sink.close()
+        self._sinks.clear()
         self._listener.lost(self)
 
     def _living(self) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.exit_code is None]
 
     def _order(self, kind: Kind, number: int) -> None:
-        """Send an order after the worker's START, which a call of gigabytes may delay."""
         self._send_in_order(iter((encode(kind, worker=number),)))
 
     def _send_in_order(self, source: Iterator[bytes]) -> None:
+        """Send after the worker's START, which a call of gigabytes may delay."""
         if self.child.writer is not None:
             self.child.writer.send_from(source)
 
@@ -321,24 +302,21 @@ class RemoteWorkerGroup:
                 return
 
     def _frames_of(self, data: bytes) -> Iterator[Frame]:
-        if self.is_connected or (data := self._after_prelude(data)):
-            yield from self._reader.feed(data)
-
-    def _after_prelude(self, data: bytes) -> bytes:
-        self._prelude += data
-        before, magic, after = self._prelude.partition(MAGIC)
-        if not magic and len(before) > _MOST_PRELUDE_BYTES:
-            raise FrameError(f"{len(before)} bytes of something else")
-        if magic:
-            self.is_connected, self._prelude = True, b""
-        return after
+        if not self.is_connected:
+            self._prelude += data
+            before, magic, data = self._prelude.partition(MAGIC)
+            if not magic and len(before) > _MOST_PRELUDE_BYTES:
+                raise FrameError(f"{len(before)} bytes of something else")
+            if magic:
+                self.is_connected, self._prelude = True, b""
+        yield from self._reader.feed(data)
 
     def _on_frame(self, frame: Frame) -> Callable[[], None] | None:
         """The call of the listener that follows, if any."""
         kind, number = frame.kind, frame.worker
         if kind == Kind.OUTPUT:
             self._unacknowledged[frame.stream] += len(frame.payload)
-            self._streams[number].sinks[frame.stream].feed(frame.payload)
+            self._sinks[number][frame.stream].feed(frame.payload)
         elif kind == Kind.CLOSED:
             self._on_closed(number, frame.stream)
         elif kind == Kind.STARTED:
@@ -373,7 +351,7 @@ class RemoteWorkerGroup:
 
     def _add(self, worker: Worker) -> None:
         self.workers[worker.number] = worker
-        self._streams[worker.number] = _Streams(self._make_sinks(worker))
+        self._sinks[worker.number] = dict(enumerate(self._make_sinks(worker)))
 
     def _on_trouble(self, fields: Fields) -> Callable[[], None]:
         status, text = fields.integer("status", 0, 255), printable(fields.text("text"))
@@ -386,11 +364,9 @@ class RemoteWorkerGroup:
         return partial(self._listener.troubled, self, Trouble(status, text, number))
 
     def _on_closed(self, number: int, stream: int) -> None:
-        streams = self._streams[number]
-        streams.open.remove(stream)
-        streams.sinks[stream].close()
-        if not streams.open:
-            del self._streams[number]
+        self._sinks[number].pop(stream).close()
+        if not self._sinks[number]:
+            del self._sinks[number]
         self._let_go(number)
 
     def _on_exited(self, number: int, exit_code: int) -> Callable[[], None]:
@@ -403,23 +379,16 @@ class RemoteWorkerGroup:
         return partial(self._listener.ended, [worker])
 
     def _on_gone(self) -> Callable[[], None] | None:
-        if not self._is_asked:
-            return self._on_agent_ended
-        self.is_gone = True
-        if self._give_up_at is not None:
+        self.is_gone = self.is_gone or self._is_asked
+        if self._give_up_at is not None or not self._is_asked:
             self.child.hang_up()
-        return None
-
-    def _on_agent_ended(self) -> None:
-        """The agent was ended on its host, and carries out no order any more."""
-        self.child.hang_up()
-        self._be_lost("its agent has ended")
+        # Without an order to end, the agent was ended on its host.
+        return None if self._is_asked else partial(self._be_lost, "its agent has ended")
 
     def _let_go(self, number: int) -> None:
         """Drop a worker that is forgotten, has exited and whose output has ended."""
-        if number not in self._forgotten or number in self._streams:
-            return
-        if self.workers[number].exit_code is not None:
+        is_over = number in self._forgotten and number not in self._sinks
+        if is_over and self.workers[number].exit_code is not None:
             self._forgotten.discard(number)
             del self.workers[number]
 

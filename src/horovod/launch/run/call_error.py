@@ -1,11 +1,12 @@
-"""The errors of ``horovod.run``: the first failure, and its text. Pure functions."""
+"""The errors of ``horovod.run``: the first failure, and its text."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from typing import Any, BinaryIO
 
-from horovod.launch.calls.call import Failure
+from horovod.launch.calls.call import Failure, read_result
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.workers.processes import describe_exit
 
@@ -59,12 +60,15 @@ def elastic_error(outcome: JobOutcome, failure: Failure | None) -> RuntimeError:
     return error
 
 
-def unpickling_error(rank: int, error: Exception) -> RuntimeError:
-    """The error for a result that this process cannot unpickle."""
-    return RuntimeError(
-        f"{_BEGINNING}no process failed, but the result of rank {rank} cannot be unpickled by the "
-        f"caller: {type(error).__name__}: {error}"
-    )
+def result_of(rank: int, answer: BinaryIO) -> Any:
+    """The result in a rank's answer. Raises RuntimeError if this process cannot unpickle it."""
+    try:
+        return read_result(answer)
+    except Exception as error:
+        raise RuntimeError(
+            f"{_BEGINNING}no process failed, but the result of rank {rank} cannot be unpickled by "
+            f"the caller: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _text(what: str, trace: str, rank: int, exit_code: int, others: dict[int, Failure]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from horovod.launch.calls.call import (
     Call,
@@ -21,15 +21,13 @@ from horovod.launch.calls.call import (
     is_result,
     memory_file,
     read_failure,
-    read_result,
     write_call,
 )
 from horovod.launch.embedded.agent_news import AgentDirectory
 from horovod.launch.model.job_plan import JobPlan
-from horovod.launch.run.call_error import elastic_error, job_error, unpickling_error
+from horovod.launch.run.call_error import elastic_error, job_error, result_of
 from horovod.launch.run.options import RunOptions, check_options
-from horovod.launch.run.supervision import read_outcome, supervise
-from horovod.launch.run.supervisor import Assignment
+from horovod.launch.run.supervision import supervise
 from horovod.launch.workers.python_command import python_command
 
 T = TypeVar("T")
@@ -190,22 +188,21 @@ def run_call(
     command = plan.command or tuple(python_command("", "calls.worker"))
     elastic = plan.elastic and replace(plan.elastic, has_embedded_agents=agents is not None)
     with ExitStack() as open_files:
-        call_file, report, *answers = [
-            open_files.enter_context(memory_file()) for _ in range(2 + plan.most_results)
+        call_file, *answers = [
+            open_files.enter_context(memory_file()) for _ in range(1 + plan.most_results)
         ]
         write_call(call, call_file)
         files = CallFiles(call_file.fileno(), tuple(answer.fileno() for answer in answers))
         plan = replace(plan, command=command, call=files, elastic=elastic)
-        exit_code = supervise(
-            lambda: Assignment(complete(plan), files, report.fileno()),
-            (*files.descriptors, report.fileno()),
+        outcome = supervise(
+            lambda: complete(plan),
             executable=sys.executable or command[0],
             is_elastic=elastic is not None,
+            files=files,
             environ=environ,
             streams=streams,
             agents=agents,
         )
-        outcome = read_outcome(report, exit_code)
         wanted = files.answer_fds[: plan.least_results]
         if outcome.status != 0 or not all(map(is_result, wanted)):
             failures = [read_failure(answer) for answer in answers]
@@ -213,11 +210,4 @@ def run_call(
                 raise elastic_error(outcome, failures[0])
             raise job_error(outcome, failures)
         results = takewhile(lambda answer: is_result(answer.fileno()), answers)
-        return [_result(rank, answer) for rank, answer in enumerate(results)]
-
-
-def _result(rank: int, answer: BinaryIO) -> Any:
-    try:
-        return read_result(answer)
-    except Exception as error:
-        raise unpickling_error(rank, error) from error
+        return [result_of(rank, answer) for rank, answer in enumerate(results)]

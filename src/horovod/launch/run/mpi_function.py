@@ -11,7 +11,6 @@ import contextlib
 import io
 import struct
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, BinaryIO
@@ -21,15 +20,15 @@ from horovod.launch.calls.call import (
     is_result,
     memory_file,
     read_failure,
-    read_result,
     write_call,
 )
-from horovod.launch.run.call_error import unpickling_error
+from horovod.launch.run.call_error import result_of
+from horovod.launch.run.supervision import flush_streams
 from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_argv, mpirun_environment
 from horovod.launch.workers.machine import is_this_machine
 from horovod.rendezvous.store.address_search import find_store
 from horovod.rendezvous.store.client import Store
-from horovod.rendezvous.store.hosted import HostedStore, start_store
+from horovod.rendezvous.store.hosted import start_store
 from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
 
 LENGTH = struct.Struct(">I")
@@ -51,8 +50,11 @@ def call_by_mpirun(job: MpiJob, call: Call, environ: Mapping[str, str]) -> list[
     try:
         with closing(find_store(hosted.addresses, hosted.secret, STORE_TIMEOUT_S)) as store:
             values = call_values(store, hosted.secret)
-            values.put("call", _pickled(call))
-            exit_code = _run(argv, environment, _description_of(hosted))
+            pickled, content = io.BytesIO(), hosted.to_bytes()
+            write_call(call, pickled)
+            values.put("call", pickled.getvalue())
+            # The length goes first: Open MPI 5 does not pass on the end of input.
+            exit_code = _run(argv, environment, LENGTH.pack(len(content)) + content)
             with contextlib.ExitStack() as files:
                 answers = [
                     files.enter_context(_answer_of(values, rank))
@@ -71,22 +73,8 @@ def call_values(store: Store, secret: bytes) -> ProvenValues:
     return ProvenValues(store, secret, b"horovod call")
 
 
-def _description_of(hosted: HostedStore) -> bytes:
-    """The store's description after its length: Open MPI 5 does not pass on the end of input."""
-    content = hosted.to_bytes()
-    return LENGTH.pack(len(content)) + content
-
-
-def _pickled(call: Call) -> bytes:
-    stream = io.BytesIO()
-    write_call(call, stream)
-    return stream.getvalue()
-
-
 def _run(argv: list[str], environment: Mapping[str, str], payload: bytes) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, broken, closed
-            stream.flush()
+    flush_streams()
     with subprocess.Popen(
         argv, stdin=subprocess.PIPE, env=dict(environment), start_new_session=True
     ) as process:
@@ -121,10 +109,7 @@ def _answer_of(values: ProvenValues, rank: int) -> BinaryIO:
 def _result(rank: int, answer: BinaryIO) -> Any:
     if not is_result(answer.fileno()):
         raise RuntimeError(f"mpirun succeeded, but rank {rank} left no result")
-    try:
-        return read_result(answer)
-    except Exception as error:
-        raise unpickling_error(rank, error) from error
+    return result_of(rank, answer)
 
 
 def _error(exit_code: int, answers: Sequence[BinaryIO]) -> RuntimeError:

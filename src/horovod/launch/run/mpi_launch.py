@@ -16,19 +16,15 @@ from horovod.core.base import mpi_library
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.run.supervision import end
-from horovod.launch.schedulers.jsrun import jsrun_argv, rank_file
-from horovod.launch.schedulers.lsf import ask_host, is_lsf_job, job_hosts, with_a_process_per_gpu
+from horovod.launch.schedulers.lsf import (
+    ask_host,
+    is_lsf_job,
+    job_hosts,
+    jsrun_argv,
+    rank_file,
+    with_a_process_per_gpu,
+)
 from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_argv, mpirun_environment
-
-__all__ = [
-    "become_mpirun",
-    "check_mpi",
-    "is_lsf_job",
-    "lsf_hosts",
-    "run_jsrun",
-    "run_mpirun",
-    "why_no_jsrun",
-]
 
 
 def check_mpi() -> None:
@@ -68,12 +64,10 @@ def become_mpirun(
     """Replace this process by the ``mpirun`` of ``job``.
 
     Raises:
-        RuntimeError: there is no mpirun that anybody knows.
+        RuntimeError: there is no known mpirun.
         ValueError: it cannot do what is asked for.
     """
-    environment = mpirun_environment(environ, variables, job)
-    argv = mpirun_argv(job, detect_mpi(environment), environment)
-    _print_command(argv, is_verbose)
+    argv, environment = _mpirun(job, environ, variables, is_verbose)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(argv[0], argv, environment)
@@ -87,9 +81,7 @@ def run_mpirun(
     Raises:
         RuntimeError, ValueError: as ``become_mpirun``.
     """
-    environment = mpirun_environment(environ, variables, job)
-    argv = mpirun_argv(job, detect_mpi(environment), environment)
-    _print_command(argv, is_verbose)
+    argv, environment = _mpirun(job, environ, variables, is_verbose)
     with subprocess.Popen(argv, env=environment) as process:
         try:
             return process.wait()
@@ -119,6 +111,16 @@ def run_jsrun(
         argv = jsrun_argv(job, ranks)
         _print_command(argv, is_verbose)
         return subprocess.call(argv, env=mpirun_environment(environ, variables, job))
+
+
+def _mpirun(
+    job: MpiJob, environ: Mapping[str, str], variables: Mapping[str, str], is_verbose: bool
+) -> tuple[list[str], dict[str, str]]:
+    """The command line of ``mpirun``, and its environment."""
+    environment = mpirun_environment(environ, variables, job)
+    argv = mpirun_argv(job, detect_mpi(environment), environment)
+    _print_command(argv, is_verbose)
+    return argv, environment
 
 
 def _print_command(argv: list[str], is_verbose: bool) -> None:

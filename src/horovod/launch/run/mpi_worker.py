@@ -22,7 +22,10 @@ def main() -> NoReturn:
     """Run the call of this job; exits with 0 only if the result is in the store."""
     comm = mpi_library.load().COMM_WORLD.Dup()
     rank = comm.Get_rank()
-    hosted = HostedStore.from_bytes(broadcast(comm, _read_description() if rank == 0 else b""))
+    content, stdin = b"", sys.stdin.buffer
+    if rank == 0:
+        content = stdin.read(*LENGTH.unpack(stdin.read(LENGTH.size)))
+    hosted = HostedStore.from_bytes(broadcast(comm, content))
     comm.Free()
     with memory_file() as call, memory_file() as answer:
         with closing(_connect(hosted)) as store:
@@ -48,11 +51,6 @@ def _call_in(store: Store, secret: bytes) -> bytes:
     if found is None:
         sys.exit("horovod: there is no call in the store of the process that has called")
     return found
-
-
-def _read_description() -> bytes:
-    (length,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
-    return sys.stdin.buffer.read(length)
 
 
 def _connect(hosted: HostedStore) -> StoreClient:

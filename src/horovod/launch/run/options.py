@@ -1,10 +1,11 @@
 """Checks the parameters of ``horovod.run`` before anything is started.
 
-Parameters of elastic jobs are in ``elastic_options.py``. The only effect is to read a hostfile.
+The only effect is to read a hostfile.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -16,15 +17,16 @@ from typing import Any
 
 from horovod.launch.model.argument_checks import check_count, check_integer, check_seconds
 from horovod.launch.model.hosts import HostSlots, interface_names, parse_hostfile, parse_hosts
-from horovod.launch.model.job_plan import JobPlan, OtherHosts
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts, check_hosts
 from horovod.launch.model.ssh import SshOptions
-from horovod.launch.run.elastic_options import ELASTIC_PARAMETERS, elastic_plan, is_elastic_run
 from horovod.launch.workers.machine import Placement, place
 from horovod.launch.workers.python_command import python_command
 from horovod.settings import Settings, environment_of
 
 # Frames between the caller of horovod.run and the warning.
 _STACKLEVEL = 5
+# What changes nothing without the parameters that make a job elastic.
+_ELASTIC_PARAMETERS = ("max_num_proc", "reset_limit", "cooldown_range")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     """
     values = _resolve_aliases(given)
     _refuse_conflicts(values)
-    is_elastic = is_elastic_run(values)
+    is_elastic = _is_elastic_run(values)
     _warn_of_unused(values, is_elastic)
     ssh, interfaces = _ssh(values), _interfaces(values)
     process_count = check_count("num_proc", values["num_proc"])
@@ -60,13 +62,16 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     placement = Placement(()) if is_elastic else place(hosts, process_count)
     start_timeout_s = check_seconds("start_timeout", values["start_timeout"])
     executable, uses_mpi = _executable(values["executable"]), bool(values["use_mpi"])
+    folder = values["output_filename"]
     module = "run.mpi_worker" if uses_mpi else "calls.worker"
     plan = JobPlan(
         command=tuple(python_command(executable, module)),
         slots=placement.slots,
-        extra_environment=_variables(start_timeout_s),
+        extra_environment=environment_of({"start_timeout_s": start_timeout_s})
+        if start_timeout_s
+        else {},
         is_verbose=bool(values["verbose"]),
-        output_directory=_directory(values["output_filename"]),
+        output_directory=None if folder is None else Path(folder),
         others=OtherHosts(
             addresses=placement.remote,
             ssh=ssh,
@@ -74,15 +79,9 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
             start_timeout_s=start_timeout_s or Settings.from_env().start_timeout_s,
         ),
         hosts=hosts,
-        elastic=elastic_plan(values, process_count, hosts) if is_elastic else None,
+        elastic=_elastic_plan(values, process_count, hosts) if is_elastic else None,
     )
     return RunOptions(plan, executable, uses_mpi, _mpi_words(values))
-
-
-def _variables(start_timeout_s: float | None) -> dict[str, str]:
-    if start_timeout_s is None:
-        return {}
-    return environment_of({"start_timeout_s": start_timeout_s})
 
 
 def _resolve_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def _warn_of_unused(values: Mapping[str, Any], is_elastic: bool) -> None:
     for names, where, is_used in (
         (("mpi_args",), "with use_mpi=True", values["use_mpi"]),
         (("slots",), "with host_discovery_script", has_script),
-        (ELASTIC_PARAMETERS, "in an elastic job, see min_num_proc", is_elastic),
+        (_ELASTIC_PARAMETERS, "in an elastic job, see min_num_proc", is_elastic),
     ):
         for name in names:
             if values[name] is not None and not is_used:
@@ -175,5 +174,75 @@ def _executable(executable: str | None) -> str:
     return name
 
 
-def _directory(path: Any) -> Path | None:
-    return None if path is None else Path(path)
+# Elastic jobs.
+
+
+def _is_elastic_run(values: Mapping[str, Any]) -> bool:
+    """Whether the arguments of ``horovod.run`` describe an elastic job.
+
+    Raises:
+        ValueError: such a job cannot be what else is asked for.
+    """
+    is_elastic = values["min_num_proc"] is not None or values["host_discovery_script"] is not None
+    if is_elastic and values["use_mpi"]:
+        raise ValueError(
+            "use_mpi=True and an elastic job: the processes that mpirun starts are always the same"
+        )
+    return is_elastic
+
+
+def _elastic_plan(
+    values: Mapping[str, Any], process_count: int, hosts: tuple[HostSlots, ...]
+) -> ElasticPlan:
+    """The elastic plan of arguments that ``_is_elastic_run`` has checked.
+
+    Raises:
+        ValueError: they contradict each other, or a value is out of its range.
+        TypeError: one is of another kind than documented.
+    """
+    limits = _limits(values, process_count)
+    script = values["host_discovery_script"]
+    if script is None:
+        check_hosts(hosts, limits, "cooldown_range=(1, 60)")
+        return ElasticPlan(limits)
+    command = os.fspath(script)
+    if not command.strip():
+        raise ValueError(
+            f"host_discovery_script={script!r}: expected a command, for example './hosts.sh'"
+        )
+    slots = values["slots"]
+    return ElasticPlan(limits, command, None if slots is None else check_count("slots", slots))
+
+
+def _limits(values: Mapping[str, Any], np: int) -> Limits:
+    min_np = _optional_count("min_num_proc", values) or np
+    if min_np > np:
+        raise ValueError(f"min_num_proc={min_np}: expected 1 to {np}, which is num_proc")
+    max_np = _optional_count("max_num_proc", values)
+    if max_np is not None and max_np < np:
+        raise ValueError(f"max_num_proc={max_np}: expected {np}, which is num_proc, or more")
+    reset_limit = values["reset_limit"]
+    if reset_limit is not None and check_integer("reset_limit", reset_limit) < 0:
+        raise ValueError(f"reset_limit={reset_limit!r}: expected a number of resets, 0 or more")
+    cooldown = _cooldown(values["cooldown_range"])
+    timeout_s = Settings.from_env().elastic_timeout_s
+    try:
+        return Limits(np, min_np, max_np, reset_limit, timeout_s, cooldown)
+    except ValueError as error:  # the range itself
+        raise ValueError(f"cooldown_range={values['cooldown_range']!r}: {error}") from None
+
+
+def _optional_count(name: str, values: Mapping[str, Any]) -> int | None:
+    return None if values[name] is None else check_count(name, values[name])
+
+
+def _cooldown(bounds: Any) -> tuple[float, float] | None:
+    if bounds is None:
+        return None
+    try:
+        lower, upper = map(float, bounds)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"cooldown_range={bounds!r}: expected two numbers of seconds, for example (1, 60)"
+        ) from None
+    return lower, upper

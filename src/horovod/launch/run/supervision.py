@@ -9,58 +9,65 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import BinaryIO
 
+from horovod.launch.calls.call import CallFiles, memory_file
 from horovod.launch.embedded.agent_news import AgentDirectory
-from horovod.launch.model.job_plan import JobOutcome
-from horovod.launch.run.supervisor import ELASTIC, Assignment
+from horovod.launch.model.job_plan import JobOutcome, JobPlan
+from horovod.launch.run.supervisor import ELASTIC
 from horovod.launch.workers.processes import describe_exit
 from horovod.launch.workers.python_command import python_command
 
 
 def supervise(
-    assignment: Callable[[], Assignment],
-    descriptors: Sequence[int],
+    plan: Callable[[], JobPlan],
     *,
     executable: str,
     is_elastic: bool,
+    files: CallFiles | None = None,
     environ: Mapping[str, str] | None = None,
     streams: tuple[int | None, int | None] = (None, None),
     agents: AgentDirectory | None = None,
-) -> int:
-    """Run a job in a launcher process; returns its exit code. An exception here ends the job.
+) -> JobOutcome:
+    """Run a job in a launcher process; returns its outcome. An exception here ends the job.
 
-    ``assignment`` may be slow, so it is called after the process has started. The process inherits
-    ``descriptors``, and ``executable`` is its Python. See ``run_call`` for the rest.
+    ``plan`` may be slow, so it is called after the process has started. The process inherits
+    ``files``, and ``executable`` is its Python. See ``run_call`` for the rest.
     """
-    # The output of this process comes before that of its workers.
+    flush_streams()
+    with memory_file() as report:
+        with subprocess.Popen(
+            python_command(executable, "run.supervisor", [ELASTIC] if is_elastic else []),
+            stdin=subprocess.PIPE,
+            stdout=streams[0],
+            stderr=streams[1],
+            env=environ,
+            bufsize=0,  # closing it has nothing to write
+            pass_fds=(*(files.descriptors if files else ()), report.fileno()),
+            start_new_session=True,
+        ) as process:
+            try:
+                send_plan(process, plan(), report)
+                if agents is not None:
+                    assert process.stdin is not None
+                    agents.open(process.stdin)
+                process.wait()
+            except BaseException:
+                end(process)
+                raise
+            finally:
+                if agents is not None:
+                    agents.close()
+        return read_outcome(report, process.returncode)
+
+
+def flush_streams() -> None:
+    """Write the output of this process before that of the workers."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # none, broken, closed
             stream.flush()
-    with subprocess.Popen(
-        python_command(executable, "run.supervisor", [ELASTIC] if is_elastic else []),
-        stdin=subprocess.PIPE,
-        stdout=streams[0],
-        stderr=streams[1],
-        env=environ,
-        bufsize=0,  # closing it has nothing to write
-        pass_fds=descriptors,
-        start_new_session=True,
-    ) as process:
-        try:
-            send_assignment(process, assignment())
-            if agents is not None:
-                assert process.stdin is not None
-                agents.open(process.stdin)
-            return process.wait()
-        except BaseException:
-            end(process)
-            raise
-        finally:
-            if agents is not None:
-                agents.close()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -73,10 +80,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
-def send_assignment(process: subprocess.Popen[bytes], assignment: Assignment) -> None:
+def send_plan(process: subprocess.Popen[bytes], plan: JobPlan, report: BinaryIO) -> None:
     """Send the plan. Standard input stays open: its end would end the job."""
     assert process.stdin is not None
-    rest = memoryview(pickle.dumps(assignment))
+    rest = memoryview(pickle.dumps((plan, report.fileno())))
     try:
         while rest:
             rest = rest[process.stdin.write(rest) :]

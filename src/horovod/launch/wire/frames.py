@@ -136,10 +136,7 @@ class FrameWriter:
     """Writes encoded frames to ``fd`` as its reader takes them, each ``sealed`` before."""
 
     def __init__(
-        self,
-        fd: int,
-        selector: selectors.BaseSelector,
-        sealed: Callable[[bytes], bytes] = bytes,
+        self, fd: int, selector: selectors.BaseSelector, sealed: Callable[[bytes], bytes] = bytes
     ) -> None:
         self._console = Console(fd, selector)
         self._sealed = sealed

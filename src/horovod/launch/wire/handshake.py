@@ -21,15 +21,6 @@ from collections.abc import Iterator
 from horovod.rendezvous.base.authentication import CODE_BYTES, RecordCodes
 from horovod.rendezvous.base.handshake import Dialer, Listener, Protocol, ProtocolError, Side
 
-__all__ = [
-    "PROTOCOL",
-    "AgentHandshake",
-    "LauncherHandshake",
-    "ProtocolError",
-    "RecordError",
-    "Records",
-]
-
 PROTOCOL = Protocol(b"hvdagnt3\n")
 
 

@@ -11,14 +11,9 @@ import contextlib
 import signal
 import socket
 from collections import deque
-from types import FrameType
 from typing import Any
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def _ignore(signum: int, frame: FrameType | None) -> None:
-    """The interpreter writes the wakeup only if there is a handler."""
 
 
 class Wakeups:
@@ -42,9 +37,10 @@ class Wakeups:
         self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._is_watching = True
         try:
+            # The interpreter writes the wakeup only if there is a handler.
             for signum in (signal.SIGCHLD, *_ENDING):
                 if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
-                    self._handlers[signum] = signal.signal(signum, _ignore)
+                    self._handlers[signum] = signal.signal(signum, lambda *_: None)
         except BaseException:  # from a handler that was there before
             self._close()
             raise
@@ -87,7 +83,4 @@ class Wakeups:
 
     def take_notes(self) -> list[str]:
         """The lines left since the last call."""
-        notes: list[str] = []
-        while self._notes:
-            notes.append(self._notes.popleft())
-        return notes
+        return [self._notes.popleft() for _ in range(len(self._notes))]

@@ -17,10 +17,10 @@ import pytest
 
 from horovod.launch.calls import call
 from horovod.launch.calls.by_value import dumps
-from horovod.launch.calls.call import Call, CallFiles, Failure, failure_of
-from horovod.launch.jobs.fixed import JobOutcome
+from horovod.launch.calls.call import Call, CallFiles, Failure, failure_of, memory_file
 from horovod.launch.model.hosts import HostSlots, assign_ranks
-from horovod.launch.run.call_error import elastic_error, job_error, unpickling_error
+from horovod.launch.model.job_plan import JobOutcome
+from horovod.launch.run.call_error import elastic_error, job_error, result_of
 
 SLOTS = assign_ranks((HostSlots("here", 3),), 3)
 
@@ -186,5 +186,10 @@ def test_why_an_elastic_job_ended() -> None:
 
 
 def test_a_result_that_cannot_be_read() -> None:
-    text = str(unpickling_error(4, ImportError("no module x")))
-    assert "the result of rank 4 cannot be unpickled by the caller: ImportError: no mod" in text
+    with memory_file() as answer:
+        answer.write(b"Rcno_module_x\nname\n.")  # a name in a module that is not here
+        with pytest.raises(RuntimeError) as raised:
+            result_of(4, answer)
+    text = str(raised.value)
+    assert "the result of rank 4 cannot be unpickled by the caller: ModuleNotFoundError: No" in text
+    assert isinstance(raised.value.__cause__, ImportError)

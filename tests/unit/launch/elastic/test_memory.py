@@ -76,7 +76,7 @@ def test_another_command_line_is_another_job(desk: Desk) -> None:
     other = replace(PLAN, command=("python", "other.py"))
     with pytest.raises(JobRefusedError, match=r"job fred did not end; .* as: python train.py"):
         desk.memory(other)
-    desk.memory().close()  # nobody holds it
+    desk.memory().close()  # no driver holds it
 
 
 def test_another_version_cannot_go_on(desk: Desk) -> None:

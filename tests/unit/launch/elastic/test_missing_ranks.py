@@ -1,4 +1,4 @@
-"""Forty ranks never come: the meeting, the members and the driver hear of all of them."""
+"""Forty ranks never come: the bootstrap, the members and the driver hear of all of them."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from horovod.launch.experiment.command import (
     take_number,
 )
 from horovod.launch.experiment.parameters import Parameter
-from horovod.launch.experiment.plan import ExperimentPlan, JobOptions, Site, make_plan
+from horovod.launch.experiment.plan import ExperimentPlan, Site, make_plan
 from horovod.launch.experiment.runner import Record, State
 from horovod.launch.experiment.schema import ExperimentFile, Unused, Workers, read_experiment
 from horovod.launch.experiment.shares import SiteHost
 from horovod.launch.experiment.tables import show_plan, show_results
-from horovod.launch.model.job_plan import OtherHosts
+from horovod.launch.model.job_plan import JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
 
 GRID = (Parameter("lr", ("0.1", "1e-6")), Parameter("lr-decay", ("a", "b")))
@@ -52,7 +52,11 @@ def test_the_only_experiment_of_a_file_has_the_number_itself() -> None:
 def test_the_job_of_a_line() -> None:
     file = ExperimentFile("demo", ("a", "b"), Workers(2), parameters=GRID)
     plan = plan_for(file)
-    options = JobOptions({"LR": "lost", "KEPT": "1"}, True, Path("logs"))
+    options = JobPlan(
+        extra_environment={"LR": "lost", "KEPT": "1"},
+        is_verbose=True,
+        output_directory=Path("logs"),
+    )
     job = plan.job(plan.experiments[1], 1, 0, options)
     assert job.command == ("/bin/sh", "-c", "b")
     assert len(job.slots) == 2
@@ -187,7 +191,7 @@ def test_a_job_knows_the_other_machines_of_its_share_only() -> None:
     plan = make_plan(file, site, 1)
     assert [share.hosts for share in plan.shares] == [{"here": 2, "a": 1}, {"a": 1, "b": 2}]
     others = OtherHosts(ssh=SshOptions(2222, None), interfaces=("eth1",))
-    jobs = [plan.job(plan.experiments[0], 0, place, JobOptions(others=others)) for place in (0, 1)]
+    jobs = [plan.job(plan.experiments[0], 0, place, JobPlan(others=others)) for place in (0, 1)]
     assert [set(job.others.addresses) for job in jobs] == [{"a"}, {"a", "b"}]
     assert {(job.others.ssh, job.others.interfaces) for job in jobs} == {
         (SshOptions(2222, None), ("eth1",))

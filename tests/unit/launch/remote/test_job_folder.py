@@ -111,7 +111,7 @@ def test_a_socket_in_a_folder_with_a_long_name(tmp_path: Path) -> None:
             assert is_same_user(connected)
             assert is_same_user(accepted)
     assert os.getcwd() == before
-    assert connect_to_agent(folder) is None  # a file, and nobody behind it
+    assert connect_to_agent(folder) is None  # a file, and no process behind it
     listen_at(folder).close()
 
 

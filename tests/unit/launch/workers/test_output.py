@@ -187,7 +187,7 @@ def desk() -> Iterator[Desk]:
 def test_a_stuck_console_stops_the_reading_and_loses_nothing(desk: Desk) -> None:
     line = b"x" * 999 + b"\n"
     sent = 0
-    # Nobody reads the screen: pipe, then console, then pipe fill up and the worker would wait.
+    # No process reads the screen: pipe, then console, then pipe fill up and the worker would wait.
     while True:
         try:
             sent += os.write(desk.worker, line) // len(line)

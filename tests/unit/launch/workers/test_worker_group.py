@@ -23,7 +23,7 @@ SLOT = RankInfo(3, 4, 3, 4, 0, 1, "here")
 
 
 class Desk:
-    """A crew whose workers run a line of shell that their place has."""
+    """A worker group; each worker runs its own line of shell."""
 
     def __init__(self, folder: Path) -> None:
         self.selector = selectors.DefaultSelector()

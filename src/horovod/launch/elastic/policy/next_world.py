@@ -97,10 +97,10 @@ def assignments(
     }
 
 
-def provisional_assignments(
-    pool: WorkerPool, entries: Sequence[Entry], updates: int
-) -> dict[int, RankAssignment]:
-    """What newcomers are told; until they ask again the current world goes on without them."""
+def assign_provisional_ranks(pool: WorkerPool, entries: Sequence[Entry], updates: int) -> None:
+    """Let newcomers get ready to train; no world waits for them before they ask again."""
+    if not entries:
+        return
     found, infos = {}, pool.provisional_positions()
     for entry in entries:
         entry.rank_info = infos[entry.number]
@@ -109,18 +109,20 @@ def provisional_assignments(
         found[entry.number] = RankAssignment(
             pool.world, entry.rank_info, updates=updates, is_provisional=True
         )
-    return found
+    pool.answer(found)
 
 
-def removals(pool: WorkerPool, chosen: Sequence[Entry] = ()) -> dict[int, RankAssignment]:
-    """What workers, but for ``chosen``, are told that wait for a rank and whose slots are gone."""
+def remove(pool: WorkerPool, chosen: Sequence[Entry] = ()) -> None:
+    """Answer workers, but for ``chosen``, that wait for a rank and whose slots are gone."""
     removed = {}
     for entry in pool.registry:
         if entry.phase is Phase.READY and entry not in chosen and not pool.is_usable(entry):
             where = f"{entry.hostname}[{entry.rank_info.local_rank}]"
             text = f"{where} was removed from the elastic job: {_why_unusable(pool, entry)}"
             removed[entry.number] = RankAssignment(removal=text)
-    return removed
+            entry.enter(Phase.LEAVING, pool.now)
+    if removed:
+        pool.answer(removed)
 
 
 def _why_unusable(pool: WorkerPool, entry: Entry) -> str:

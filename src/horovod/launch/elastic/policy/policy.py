@@ -1,36 +1,4 @@
-"""What an elastic job does next: which workers start, end, and form which world.
-
-A pure state machine: events come in with the time, actions go out. It has no clock and no thread
-and touches nothing. The driver tells it what happens and carries out what it decides. Its states:
-*apart* (no world: before the first one, and from a member's loss or departure until the next),
-*together*, *finishing* (a training function has returned) and over.
-
-A worker's own states; a reset follows a failure, or an update at a commit::
-
-    starting --init--> provisional rank --train--> ready --rank--> running --done--> exit
-                                                     ^                |
-                                                     +---- reset -----+
-
-The rules:
-
-- Rank 0 is the survivor with the newest state version, so ``sync`` sends the newest commit.
-- A newcomer starts in the background. Its first ``init`` gets a *provisional rank*, the numbers
-  that it will probably have. Only when it is ready for the world an *update* interrupts the others,
-  at their next commit. A *spare*, above ``--max-np``, waits at the same place. It takes over
-  without an interruption of its own.
-- The ranks of a world are assigned at one moment. Its members then connect under keys of this
-  world. If one of them dies meanwhile, the driver *abandons* these keys: the store answers every
-  member that waits there, and ``init`` asks for another rank. So no wait depends on a timeout while
-  the driver lives.
-- After a failure the survivors go on when all of them are ready, if they suffice.
-- No decision ends the last worker that has the state. On a blacklisted or removed host it waits for
-  newcomers, is rank 0 of a world with them, and leaves after their sync.
-- The driver says whether ``sync`` is needed (``RankAssignment.must_sync``): it must be the same on
-  all members, and only the driver knows whether a newcomer is among them.
-- A worker is lost when its process ends, when the connection to its host ends, or when another
-  member's error names it and it does not come back within a second (a stopped process: within the
-  stall shutdown time). If no other worker has the state, it has the elastic timeout.
-"""
+"""What an elastic job does next; see the package for the rules."""
 
 from __future__ import annotations
 
@@ -40,15 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from horovod.launch.elastic import texts
 from horovod.launch.elastic.policy import next_world
-from horovod.launch.elastic.policy.actions import Abandon, Action, Assign, Finish, Publish
+from horovod.launch.elastic.policy.actions import Abandon, Action, Finish, Publish
 from horovod.launch.elastic.policy.worker_pool import WorkerPool
 from horovod.launch.elastic.policy.workers import Entry, Failure, Phase, most_named
 from horovod.launch.model.job_plan import JobOutcome, Limits
 from horovod.launch.workers.processes import describe_exit
 from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Update
 
-# A worker that others report as lost has this long to ask for a rank.
-_DOUBT_S = 1.0
 # Worlds in a row that may end before they begin although no worker is lost.
 _MOST_STALLS = 3
 
@@ -75,8 +41,6 @@ class ElasticPolicy:
         self._apart_since: float | None = None
         self._is_short = False
         self._stalls = 0
-        # Since when no member of the world may be in the next one, though they still train.
-        self._stranded_since: float | None = None
         # Whether a member is in the world only to pass its state on, and how many such worlds ended
         # in nothing but its release.
         self._is_handover = False
@@ -104,7 +68,7 @@ class ElasticPolicy:
         pool, entry = self._pool, self._pool.registry.get(worker)
         if self._begin(now) and entry is not None and entry.phase is not Phase.ENDING:
             if ready.is_early and pool.world and pool.is_usable(entry):
-                self._assign_provisional_ranks([entry])
+                next_world.assign_provisional_ranks(pool, [entry], self._updates)
                 return self._settle()
             is_member = entry.world == pool.world
             is_leaving = is_member and entry.phase in (Phase.RUNNING, Phase.DONE)
@@ -115,7 +79,7 @@ class ElasticPolicy:
             if is_leaving:
                 self._part(f"{entry.name} has left it: {ready.reason or 'an update'}")
             if is_member:
-                self._doubt(ready.lost, entry)
+                pool.doubt(ready.lost, entry)
         return self._settle()
 
     def worker_done(self, now: float, worker: int) -> list[Action]:
@@ -171,8 +135,8 @@ class ElasticPolicy:
             return None
         pool, now = self._pool, self._pool.now
         times = [pool.capacity.next_change(now), self._gives_up_at]
-        if self._stranded_since is not None:
-            times.append(self._stranded_since + self._limits.elastic_timeout_s)
+        if self._pool.stranded_since is not None:
+            times.append(self._pool.stranded_since + self._limits.elastic_timeout_s)
         for entry in pool.registry:
             times += [entry.lost_at, self._overdue_at(entry)]
             if entry.phase is Phase.STARTING:
@@ -282,51 +246,22 @@ class ElasticPolicy:
         """End the current world, also for members that still connect."""
         if self._apart_since is None:
             self._apart_since = self._pool.now
-            self._stranded_since = None
+            self._pool.stranded_since = None
             self._is_short = False
             self._actions.append(Abandon(self._pool.world, reason))
-
-    def _doubt(self, numbers: Sequence[int], reporter: Entry) -> None:
-        for entry in map(self._pool.registry.get, numbers):
-            if entry is None or entry.phase is not Phase.RUNNING or entry.lost_at is not None:
-                continue
-            if entry.world == self._pool.world:
-                entry.lost_at, entry.reported_by = self._pool.now + _DOUBT_S, reporter.name
 
     # Together: what the members should know.
 
     def _publish_changes(self) -> None:
-        self._remove()
+        next_world.remove(self._pool)
         limits = self._limits
-        is_urgent = self._is_stranded_for(limits.elastic_timeout_s)
+        is_urgent = self._pool.is_stranded_for(limits.elastic_timeout_s)
         kind = next_world.change(self._pool, limits.min_np, limits.max_np, is_urgent=is_urgent)
         if kind & ~self._published:
             self._published |= kind
             self._timestamp = max(int(self._wall_s()), self._timestamp + 1)
             self._updates += 1
             self._actions.append(Publish(Update(self._timestamp, int(kind))))
-
-    def _is_stranded_for(self, seconds: float) -> bool:
-        """Whether no member of the world could have been in the next one for so long."""
-        pool = self._pool
-        if any(pool.is_usable(entry) for entry in pool.members()):
-            self._stranded_since = None
-            return False
-        if self._stranded_since is None:
-            self._stranded_since = pool.now
-        return pool.now >= self._stranded_since + seconds
-
-    def _remove(self, chosen: Sequence[Entry] = ()) -> None:
-        """Answer workers, but for ``chosen``, whose slots are gone."""
-        if removals := next_world.removals(self._pool, chosen):
-            self._pool.dismiss(removals)
-            self._actions.append(Assign(self._pool.world, removals))
-
-    def _assign_provisional_ranks(self, entries: Sequence[Entry]) -> None:
-        """Let newcomers get ready to train. No world waits for them before they ask again."""
-        if entries:
-            found = next_world.provisional_assignments(self._pool, entries, self._updates)
-            self._actions.append(Assign(self._pool.world, found))
 
     # Apart: on the way to the next world.
 
@@ -345,7 +280,9 @@ class ElasticPolicy:
         if source is not None:
             most = self._limits.max_np
             chosen = [source, *chosen][: most and max(most, 2)]  # one at least takes its state over
-        if self._has_stalled(chosen):
+        is_stall = self._must_sync and next_world.never_began(pool, chosen)
+        self._stalls = self._stalls + 1 if is_stall else 0
+        if self._stalls == _MOST_STALLS:  # a worker has to go
             self._exclude_unreachable(chosen)
         else:
             self._begin_world(chosen)
@@ -384,12 +321,6 @@ class ElasticPolicy:
             why, waited_s = f"{needed} are needed", self._limits.elastic_timeout_s
             self._give_up(texts.too_few(why, waited_s, len(usable), self._found))
 
-    def _has_stalled(self, chosen: Sequence[Entry]) -> bool:
-        """Whether worlds end again and again before they begin; then a worker has to go."""
-        is_stall = self._must_sync and next_world.never_began(self._pool, chosen)
-        self._stalls = self._stalls + 1 if is_stall else 0
-        return self._stalls == _MOST_STALLS
-
     def _exclude_unreachable(self, chosen: Sequence[Entry]) -> None:
         pool = self._pool
         members = next_world.ordered(pool, [e for e in chosen if e.world == pool.world])
@@ -413,15 +344,14 @@ class ElasticPolicy:
         by_rank = next_world.ordered(pool, chosen)
         self._must_sync = not next_world.is_continued(chosen, pool.world)
         self._is_handover = not all(pool.is_usable(entry) for entry in chosen)
-        self._remove(chosen)
+        next_world.remove(pool, chosen)
         self._apart_since = None
         self._is_short = False
         self._published = HostUpdate.NONE
         world = pool.world + 1
-        assignments = next_world.assignments(by_rank, world, self._updates, self._must_sync)
-        pool.begin_world(assignments)
-        self._actions.append(Assign(world, assignments))
-        self._assign_provisional_ranks([entry for entry in pool.ready() if entry.ready.is_early])
+        pool.begin_world(next_world.assignments(by_rank, world, self._updates, self._must_sync))
+        early = [entry for entry in pool.ready() if entry.ready.is_early]
+        next_world.assign_provisional_ranks(pool, early, self._updates)
         if world > 1:
             self._say_world(by_rank)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.elastic import texts
-from horovod.launch.elastic.policy.actions import Action, End, Say, Start
+from horovod.launch.elastic.policy.actions import Action, Assign, End, Say, Start
 from horovod.launch.elastic.policy.capacity import Capacity
 from horovod.launch.elastic.policy.workers import (
     Ending,
@@ -26,6 +26,9 @@ from horovod.launch.elastic.policy.workers import (
 )
 from horovod.launch.model.job_plan import Limits
 from horovod.rendezvous.identity.elastic_messages import RankAssignment
+
+# A worker that others report as lost has this long to ask for a rank.
+_DOUBT_S = 1.0
 
 
 class WorkerPool:
@@ -44,6 +47,8 @@ class WorkerPool:
         self.losses: list[str] = []
         self.endings: list[Ending] = []
         self.failure: Failure | None = None
+        # Since when no member of the world may be in the next one, though they still train.
+        self.stranded_since: float | None = None
         self._is_failure_old = False
         self._limits = limits
         self._actions = actions
@@ -99,11 +104,26 @@ class WorkerPool:
         """Print a line for the user."""
         self._actions.append(Say(text))
 
-    def dismiss(self, numbers: Collection[int]) -> None:
-        """These workers are told that the job goes on without them."""
-        for entry in self.registry:
-            if entry.number in numbers:
-                entry.enter(Phase.LEAVING, self.now)
+    def answer(self, assignments: Mapping[int, RankAssignment]) -> None:
+        """Answer workers that wait for a rank."""
+        self._actions.append(Assign(self.world, assignments))
+
+    def doubt(self, numbers: Sequence[int], reporter: Entry) -> None:
+        """``reporter`` names these members of the world as lost."""
+        for entry in map(self.registry.get, numbers):
+            if entry is None or entry.phase is not Phase.RUNNING or entry.lost_at is not None:
+                continue
+            if entry.world == self.world:
+                entry.lost_at, entry.reported_by = self.now + _DOUBT_S, reporter.name
+
+    def is_stranded_for(self, seconds: float) -> bool:
+        """Whether no member of the world could have been in the next one for so long."""
+        if any(self.is_usable(entry) for entry in self.members()):
+            self.stranded_since = None
+            return False
+        if self.stranded_since is None:
+            self.stranded_since = self.now
+        return self.now >= self.stranded_since + seconds
 
     def begin_world(self, assignments: Mapping[int, RankAssignment]) -> None:
         """Begin the next world. A worker that is still in the last one has no rank any more."""
@@ -120,6 +140,7 @@ class WorkerPool:
         self.capacity.forget_others(self.now, hostnames)
         self.losses, self.endings = [], []
         self._is_failure_old = True
+        self.answer(assignments)
 
     def fill(self) -> None:
         """Start a worker in every free slot, up to the limit."""

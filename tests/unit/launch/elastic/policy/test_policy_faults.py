@@ -48,7 +48,7 @@ def test_loss_while_the_others_meet_or_sync() -> None:
     assert story.abandoned == [2]
     assert story.ended == []
     assert story.failed(0).members == ()
-    assert story.failed(2).members == (0, 2)  # or nobody could go on
+    assert story.failed(2).members == (0, 2)  # or no worker could go on
 
 
 def test_one_that_comes_back_without_a_loss_releases_those_who_still_meet() -> None:

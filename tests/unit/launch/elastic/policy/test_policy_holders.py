@@ -105,7 +105,7 @@ def test_who_hands_over_is_within_max_np() -> None:
     assert _drained(max_np=2).updated(0, 1).members == (0, 2)
     story = running(Story(1, max_np=1), a=1)
     story.hosts(b=1).ready(1)
-    assert story.updated(0).members == (0, 1)  # or nobody could take it over
+    assert story.updated(0).members == (0, 1)  # or no worker could take it over
     story.hosts(b=1)
     assert story.updated(0, 1).members == (1,)
 

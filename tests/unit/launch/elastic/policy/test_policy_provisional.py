@@ -1,4 +1,4 @@
-"""Newcomers of a job that goes on: nobody waits for what they do between init and training."""
+"""Newcomers of a job that goes on: no worker waits for what they do between init and training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_spare_gets_ready_to_train_and_then_waits() -> None:
     assert story.members == (0,)
     assert story.provisional_assignments == {1: (1, 2)}
     assert story.ready(1).published == []
-    assert story.exits(0).outcome is not None  # nobody else has the state
+    assert story.exits(0).outcome is not None  # no other worker has the state
 
 
 def test_a_forecast_is_no_seat_for_one_whose_host_has_gone() -> None:
