@@ -13,17 +13,19 @@ SCRIPT = """
 import os, sys, time
 from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
+from loopback import isolate_links, new_loopback
 from worlds import SECRET, join_hosts
 
 size = int(sys.argv[1])
 layout = [[rank] for rank in range(size)]
-server = StoreServer(SECRET)
+isolate_links(setattr, addresses=4)
+server = StoreServer(SECRET, addresses=[(new_loopback(), 0)])
 children = []
 
 def rank_of(rank):
-    store = StoreClient(server.address, SECRET, timeout_s=60)
+    store = StoreClient(server.address, SECRET, timeout_s=100)
     start = time.monotonic()
-    mesh = join_hosts(rank, layout, store)
+    mesh = join_hosts(rank, layout, store, timeout_s=100)
     seconds = time.monotonic() - start
     others = tuple(peer for peer in range(size) if peer != rank)
     assert tuple(host for host, _, _ in mesh.news) == others
@@ -58,7 +60,7 @@ def test_all_connect_to_all(size: int) -> None:
         [sys.executable, "-c", SCRIPT, str(size)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=110,
         cwd=Path(__file__).parents[1] / "support",
     )
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 import worlds
+from loopback import isolate_links
 from worlds import MemoryStore, join_hosts, meshes, outcomes
 
 from horovod.errors import InitError
@@ -322,6 +323,7 @@ def test_a_rank_that_fails_on_its_host_fails_the_other_hosts(
 def test_a_host_name_with_separate_memories_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    isolate_links(monkeypatch.setattr)
     close(world_of([[0], [1]]))
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(worlds, "HOST_NAME", "box")

@@ -10,6 +10,7 @@ from contextlib import closing
 from queue import Queue
 
 import pytest
+from loopback import new_loopback
 from worlds import SECRET, MemoryStore
 
 from horovod.core.base.rank_info import RankInfo
@@ -46,7 +47,10 @@ def heard() -> Queue[tuple[str, bytes]]:
 
 @pytest.fixture
 def server(heard: Queue[tuple[str, bytes]]) -> Iterator[StoreServer]:
-    with StoreServer(SECRET, on_set=lambda key, value: heard.put((key, value))) as server:
+    addresses = [(new_loopback(), 0)]
+    with StoreServer(
+        SECRET, addresses=addresses, on_set=lambda key, value: heard.put((key, value))
+    ) as server:
         yield server
 
 
@@ -237,7 +241,7 @@ class Drivers:
         self.retry = StoreRetry(30)
         self._earlier = set(threading.enumerate())
         self.heard: Queue[tuple[str, bytes]] = Queue()
-        self.server = self._new(("127.0.0.1", 0))
+        self.server = self._new((new_loopback(), 0))
         self.clients: list[StoreClient] = []
 
     def _new(self, address: tuple[str, int]) -> StoreServer:
@@ -256,7 +260,7 @@ class Drivers:
         self.server = self._new(self.server.address)
 
     def close(self) -> None:
-        """After that nobody looks for another one any more."""
+        """Afterwards no client looks for another store."""
         self.retry.limit_s = 0
         self.server.close()
         for thread in set(threading.enumerate()) - self._earlier:
