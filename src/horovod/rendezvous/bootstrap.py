@@ -22,11 +22,7 @@ from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.descriptors import raise_limit
 from horovod.rendezvous.base.membership import Mesh, SetLinks
 from horovod.rendezvous.identity import mpi as mpi_identity
-from horovod.rendezvous.identity.elastic_client import (
-    ElasticClient,
-    RemovedError,
-    this_client,
-)
+from horovod.rendezvous.identity.elastic_client import ElasticClient, RemovedError, this_client
 from horovod.rendezvous.identity.environment import ProcessInfo, identify
 from horovod.rendezvous.identity.secret_socket import ask_for_secret
 from horovod.rendezvous.store.client import Store, StoreClient

@@ -135,9 +135,7 @@ def _try(fields: Fields) -> tuple[str, str]:
 
 
 def failure_of(
-    ranks: Sequence[RankCapabilities],
-    hosts: Sequence[Sequence[int]],
-    reports: Sequence[Report],
+    ranks: Sequence[RankCapabilities], hosts: Sequence[Sequence[int]], reports: Sequence[Report]
 ) -> InitError:
     """The error with a table of which hosts reach which, failures first; the same on every rank.
 
@@ -150,9 +148,7 @@ def failure_of(
 
 
 def _failure_text(
-    ranks: Sequence[RankCapabilities],
-    hosts: Sequence[Sequence[int]],
-    reports: Sequence[Report],
+    ranks: Sequence[RankCapabilities], hosts: Sequence[Sequence[int]], reports: Sequence[Report]
 ) -> str:
     names = {
         rank: f"{ranks[host[0]].hostname} ({ranks_text(host)})" for host in hosts for rank in host
