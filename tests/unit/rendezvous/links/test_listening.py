@@ -232,10 +232,11 @@ def test_silence_and_trickles_end_at_the_deadline(
     capsys: pytest.CaptureFixture[str],
     is_slow: bool,
 ) -> None:
-    with door.connect() as silent:
-        with monkeypatch.context() as patch:
-            patch.setattr(listening, "_HANDSHAKE_TIMEOUT_S", 0.5)
-            read_exactly(silent, PROTOCOL.challenge_bytes)
+    with monkeypatch.context() as patch:
+        patch.setattr(listening, "_HANDSHAKE_TIMEOUT_S", 0.5)
+        silent = door.connect()
+        read_exactly(silent, PROTOCOL.challenge_bytes)  # it is accepted
+    with silent:
         silent.settimeout(0.1)
         sent = PROTOCOL.magic + bytes(1000)
         for byte in sent:

@@ -125,7 +125,7 @@ def test_a_store_that_is_always_cut_fails_at_the_deadline(
         # Ten seconds for each connection, however long it takes.
         clock = SimpleNamespace(monotonic=lambda: 10.0 * proxy.count)
         monkeypatch.setattr(store, "time", clock)
-        with pytest.raises(InitError, match="the store at"):
+        with pytest.raises(InitError, match="store at"):
             StoreClient(proxy.address, SECRET, timeout_s=50)
         assert proxy.count == 5
 
