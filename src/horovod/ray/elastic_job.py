@@ -1,9 +1,18 @@
-"""An elastic job: workers of embedded agents on the cluster's nodes."""
+"""An elastic job: workers of embedded agents on the cluster's nodes.
+
+Elastic workers are children of actors and cannot use a queue of Ray, so they send their logs to a
+store in the caller. They get the store's secret in their environment, which Ray sends to the
+actors; the launcher sends calls in the clear. Every dictionary is sent with an authentication code
+over a running number, and is unpickled only if the code is right.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import pickle
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,12 +25,12 @@ import ray
 from ray.util.client import ray as ray_client
 from ray.util.queue import Queue
 
+from horovod.launch.calls.by_value import dumps
 from horovod.launch.calls.call import Call
 from horovod.launch.embedded.agent_news import AgentDirectory
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts
 from horovod.launch.run.function import run_call
 from horovod.ray import ray_logger
-from horovod.ray.log_store import LogPath, LogStore
 from horovod.ray.node_agents import AgentOptions, NodeReservations, cooldown_seconds, own_address
 from horovod.ray.placement import Share, beside_caller
 from horovod.ray.replies import (
@@ -33,7 +42,15 @@ from horovod.ray.replies import (
     items_of,
 )
 from horovod.ray.settings import HostDiscovery, RaySettings
-from horovod.rendezvous.base.authentication import SECRET_BYTES
+from horovod.rendezvous.base.authentication import CODE_BYTES, SECRET_BYTES, RecordCodes, derive_key
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
+
+_log = logging.getLogger("horovod.ray")
+
+_CONNECT_S = 30.0
+_SECRET = "_HOROVOD_RAY_LOG_SECRET"
+_PREFIX = "log/"
 
 # The default limit: each worker needs a file descriptor in the caller.
 _MOST_WORKERS = 256
@@ -184,3 +201,80 @@ def _run_in_cluster(run: _Run, callbacks: Sequence[Callback]) -> list[Any]:
 
 def _run_for_client(run: _Run, queue: Queue | None) -> list[Any]:
     return run([] if queue is None else [queue.put])
+
+
+@dataclass(frozen=True)
+class LogPath:
+    """The address of the store."""
+
+    address: tuple[str, int]
+
+    def open(self) -> LogSender:
+        """A sender for a worker, whose environment has the secret."""
+        return LogSender(self.address, bytes.fromhex(os.environ[_SECRET]))
+
+
+class LogSender:
+    """A queue for ``ray_logger.configure``; threads may share it."""
+
+    def __init__(self, address: tuple[str, int], secret: bytes) -> None:
+        self._address = address
+        self._secret = secret
+        self._lock = threading.Lock()
+        self._client: StoreClient | None = None
+
+    def put(self, item: Any) -> None:
+        """Send a dictionary. Raises ValueError if it takes more than about 64 KiB."""
+        data = dumps(item)
+        with self._lock:
+            client = self._connected()
+            try:
+                client.set(self._key, self._codes.next(data) + data)
+            except BaseException:
+                client.close()  # the next number is unknown
+                raise
+
+    def _connected(self) -> StoreClient:
+        if self._client is None or self._client.is_closed:
+            self._client = StoreClient(self._address, self._secret, timeout_s=_CONNECT_S)
+            self._key = _PREFIX + secrets.token_hex(8)
+            self._codes = _codes_of(self._secret, self._key)
+        return self._client
+
+
+class LogStore:
+    """Puts the pickled dictionaries of workers into ``arrived``, within ``with``.
+
+    A dictionary is there before the worker's ``log`` returns. ``environment`` is for the workers.
+    """
+
+    def __init__(self, host: str, arrived: SimpleQueue[bytes | None]) -> None:
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._arrived = arrived
+        self._codes: dict[str, RecordCodes] = {}
+        self._server = StoreServer(self._secret, addresses=[(host, 0)], on_set=self._take)
+        self.path = LogPath(self._server.address)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variable with the secret; Ray sends it to the workers."""
+        return {_SECRET: self._secret.hex()}
+
+    def __enter__(self) -> LogStore:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+    def _take(self, key: str, value: bytes) -> None:
+        codes = self._codes.setdefault(key, _codes_of(self._secret, key))
+        code, data = value[:CODE_BYTES], value[CODE_BYTES:]
+        if codes.is_next(code, data):
+            self._arrived.put(data)
+        else:
+            _log.error("ignored a log of a worker (%s): it was altered on the way", key)
+
+
+def _codes_of(secret: bytes, key: str) -> RecordCodes:
+    return RecordCodes(derive_key(secret, b"horovod log", key.encode()))

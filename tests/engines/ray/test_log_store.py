@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from horovod.ray.log_store import LogStore
+from horovod.ray.elastic_job import LogStore
 from horovod.rendezvous.store.client import StoreClient
 
 Arrived = SimpleQueue[bytes | None]

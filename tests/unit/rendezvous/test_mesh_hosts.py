@@ -173,7 +173,7 @@ def only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     def addresses(interfaces: Sequence[str]) -> list[Address]:
         return [Address(host, 128 if ":" in host else 8, "lo")]
 
-    monkeypatch.setattr("horovod.rendezvous.links.linker.local_addresses", addresses)
+    monkeypatch.setattr("horovod.rendezvous.mesh.local_addresses", addresses)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

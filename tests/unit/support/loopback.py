@@ -6,9 +6,10 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
+from horovod.rendezvous import mesh
 from horovod.rendezvous.base.interfaces import Address, Route
 from horovod.rendezvous.base.tcp import dialing_socket
-from horovod.rendezvous.links import dialing, linker, listening
+from horovod.rendezvous.links import dialing, listening
 
 
 def new_loopback() -> str:
@@ -37,6 +38,6 @@ def isolate_links(patch: Callable[[object, str, object], None], addresses: int =
         made.bind((route.host, 0))
         return made
 
-    patch(linker, "local_addresses", local_addresses)
+    patch(mesh, "local_addresses", local_addresses)
     patch(dialing, "dialing_socket", dialing_from_there)
     patch(listening, "_HANDSHAKE_TIMEOUT_S", 100.0)

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.core.world import local_rank
-from horovod.spark.common.columns import Column, describe, spark_types
+from horovod.spark.common.columns import (
+    Column,
+    RowGroup,
+    Transformation,
+    describe,
+    row_groups_of,
+    shard_of,
+    spark_types,
+    steps_of,
+)
 from horovod.spark.common.datamodule import DataModule, ParquetDataModule
 from horovod.spark.common.declaration import Declared
-from horovod.spark.common.shards import RowGroup, row_groups_of, shard_of, steps_of
 from horovod.spark.common.store import RemoteStore, Store
-from horovod.spark.common.transformation import Transformation
 from horovod.spark.task import get_available_devices
 
 _PEEK_ROWS = 4

@@ -18,9 +18,16 @@ from horovod.spark.common.columns import Array
 from horovod.spark.common.declaration import Parameter, declares
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel, metadata_of, require
 from horovod.spark.common.plan import Plan
-from horovod.spark.keras.packing import model_bytes, model_of, optimizer_config, optimizer_of
-from horovod.spark.keras.shapes import check_shapes, shaped_inputs
-from horovod.spark.keras.training import KerasPlan, train
+from horovod.spark.keras.training import (
+    KerasPlan,
+    check_shapes,
+    model_bytes,
+    model_of,
+    optimizer_config,
+    optimizer_of,
+    shaped_inputs,
+    train,
+)
 
 _CUSTOM_OBJECTS = Parameter({}, "the user's classes and functions, by name")
 

@@ -11,8 +11,7 @@ from horovod.spark.common.estimator import HorovodEstimator, require
 from horovod.spark.common.plan import Plan
 from horovod.spark.lightning.training import LightningPlan, train
 from horovod.spark.torch.estimator import SHAPES_AND_LOSSES, TorchModel, check_module, trained_model
-from horovod.spark.torch.losses import check_losses
-from horovod.spark.torch.shapes import check_shapes
+from horovod.spark.torch.outputs import check_losses, check_shapes
 
 __all__ = ["TorchEstimator", "TorchModel"]
 

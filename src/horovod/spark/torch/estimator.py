@@ -15,8 +15,7 @@ from horovod.spark.common.columns import Array
 from horovod.spark.common.declaration import Declared, Parameter, declares
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel, metadata_of, require
 from horovod.spark.common.plan import Plan
-from horovod.spark.torch.losses import check_losses
-from horovod.spark.torch.shapes import check_shapes, inputs_of, outputs_of
+from horovod.spark.torch.outputs import check_losses, check_shapes, inputs_of, outputs_of
 from horovod.spark.torch.training import TorchPlan, TorchResult, load_state, train
 
 SHAPES_AND_LOSSES = {

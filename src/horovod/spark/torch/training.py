@@ -12,8 +12,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.spark.common.plan import Plan, gpu_number
-from horovod.spark.torch.losses import Loss, losses_of
-from horovod.spark.torch.shapes import Shapes, inputs_of, matched, outputs_of
+from horovod.spark.torch.outputs import Loss, Shapes, inputs_of, losses_of, matched, outputs_of
 
 Tensors = Sequence[torch.Tensor]
 # Outputs, labels in the outputs' shapes, and the loss.
