@@ -202,12 +202,19 @@ def require(instance: Declared, name: str, message: str) -> None:
         raise ValueError(message)
 
 
-def metadata_of(plan: Plan, sizes: Sequence[int], floats: str | None) -> dict[str, Any]:
-    """A description of the columns for a model, as values for JSON."""
-    return {
+def results_of(plan: Plan, history: Any, sizes: Sequence[int], floats: str) -> dict[str, Any]:
+    """The params of a model that every framework sets after a training."""
+    metadata = {
         "columns": {name: column.to_dict() for name, column in plan.columns.items()},
         "sizes": list(sizes),
         "floats": floats,
+    }
+    return {
+        "history": history,
+        "feature_columns": list(plan.features),
+        "label_columns": list(plan.labels),
+        "run_id": plan.run_id,
+        "_metadata": metadata,
     }
 
 

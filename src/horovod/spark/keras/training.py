@@ -30,12 +30,11 @@ class KerasPlan:
     plan: Plan
     model: bytes
     optimizer: dict[str, Any]
-    custom_objects: Mapping[str, Any]
-    loss: Any
-    label_shapes: Sequence[Sequence[int]] | None
-    checkpoint_callback: Any
-    read_ahead: int
     checkpoint: str | None
+
+    def new_model(self) -> Any:
+        """The model as it was given, not compiled."""
+        return model_of(self.model, self.plan.params["custom_objects"], is_trusted=True)
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,8 @@ class _Feed:
 
     def _parts(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
         plan = self._job.plan
-        labels = shaped_labels([batch[name] for name in plan.labels], self._job.label_shapes)
+        shapes = plan.params["label_shapes"]
+        labels = shaped_labels([batch[name] for name in plan.labels], shapes)
         if plan.weight is None:
             return self.inputs(batch), labels
         weights = np.asarray(batch[plan.weight], keras.backend.floatx())
@@ -112,17 +112,12 @@ class _Feed:
 
 def _compiled(job: KerasPlan, folder: str) -> Any:
     """The compiled model: new, or from the checkpoint."""
-    plan = job.plan
-    optimizer = optimizer_of(job.optimizer, job.custom_objects)
+    plan, params = job.plan, job.plan.params
+    optimizer = optimizer_of(job.optimizer, params["custom_objects"])
     learning_rate = _learning_rate(optimizer)
-    model = model_of(job.model, job.custom_objects, is_trusted=True)
-    compression = plan.params["gradient_compression"] or hvd.Compression.none
-    model.compile(
-        optimizer=hvd.DistributedOptimizer(optimizer, compression=compression),
-        loss=job.loss,
-        loss_weights=plan.params["loss_weights"],
-        metrics=plan.params["metrics"] or None,
-    )
+    model = job.new_model()
+    compression = params["gradient_compression"] or hvd.Compression.none
+    compile_model(plan, model, hvd.DistributedOptimizer(optimizer, compression=compression))
     if job.checkpoint is not None:
         path = os.path.join(folder, f"resumed{_ending(job)}")
         with open(path, "wb") as file:
@@ -136,6 +131,13 @@ def _compiled(job: KerasPlan, folder: str) -> Any:
     return model
 
 
+def compile_model(plan: Plan, model: Any, optimizer: Any) -> None:
+    """Compile a model with the losses and metrics of the plan."""
+    params = plan.params
+    metrics = params["metrics"] or None
+    model.compile(optimizer, params["loss"], loss_weights=params["loss_weights"], metrics=metrics)
+
+
 def _learning_rate(optimizer: Any) -> float | None:
     """The learning rate; None for a schedule, which does not change."""
     value = optimizer.learning_rate
@@ -145,12 +147,12 @@ def _learning_rate(optimizer: Any) -> float | None:
 
 
 def _ending(job: KerasPlan) -> str:
-    callback = job.checkpoint_callback
+    callback = job.plan.params["checkpoint_callback"]
     return ".weights.h5" if getattr(callback, "save_weights_only", False) else ".keras"
 
 
 def _checkpoint_callback(job: KerasPlan, folder: str) -> Any:
-    callback = job.checkpoint_callback
+    callback = job.plan.params["checkpoint_callback"]
     if callback is None:
         monitored = "val_loss" if job.plan.has_val else "loss"
         callback = hvd.callbacks.BestModelCheckpoint(monitor=monitored)
@@ -210,7 +212,7 @@ def _result(
     assert row is not None
     found = model.predict_on_batch(_Feed(job, model).inputs(row))
     outputs = found if isinstance(found, list | tuple) else [found]
-    plain = model_of(job.model, job.custom_objects, is_trusted=True)
+    plain = job.new_model()
     plain.set_weights(model.get_weights())
     numbers = {name: [float(value) for value in values] for name, values in history.items()}
     sizes = [int(np.prod(np.shape(output)[1:])) for output in outputs]

@@ -43,12 +43,10 @@ def matched(
     ]
 
 
-def check_shapes(plan: Plan, input_shapes: Shapes, label_shapes: Shapes) -> None:
+def check_shapes(plan: Plan) -> None:
     """Raise ``ValueError`` if columns do not fit the shapes."""
-    for what, names, shapes in (
-        ("input_shapes", plan.features, input_shapes),
-        ("label_shapes", plan.labels, label_shapes),
-    ):
+    for what, names in (("input_shapes", plan.features), ("label_shapes", plan.labels)):
+        shapes: Shapes = plan.params[what]
         if shapes is None:
             continue
         if len(shapes) != len(names):

@@ -264,8 +264,8 @@ class Drivers:
         self.retry.limit_s = 0
         self.server.close()
         for thread in set(threading.enumerate()) - self._earlier:
-            if thread.name == "horovod-updates":
-                thread.join(timeout=30)
+            if thread.name in ("horovod-updates", "horovod-done"):
+                thread.join(timeout=60)
                 assert not thread.is_alive()
         for client in self.clients:
             client.close()
