@@ -238,11 +238,7 @@ def _open_contact(
                 identity, torch_store, deadline.remaining_s()
             )
         except TimeoutError:
-            raise InitError(
-                f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
-                "(HOROVOD_START_TIMEOUT)",
-                ranks=[0],
-            ) from None
+            raise deadline.missed_by([0], identity.size) from None
         return _Contact(source, torch_store, secret)
     address, secret = _launcher_store(identity, environ, deadline.remaining_s())
     store = StoreClient(address, secret, timeout_s=deadline.remaining_s())

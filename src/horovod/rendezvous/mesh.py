@@ -19,7 +19,7 @@ from horovod.rendezvous.allgather import StoreAllgather, decode_all
 from horovod.rendezvous.base.authentication import derive_key
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.interfaces import Address, local_addresses
-from horovod.rendezvous.base.membership import HostMesh, Mesh, SetLinks, as_failure
+from horovod.rendezvous.base.membership import HostMesh, Mesh, SetLinks, as_failure, misfit
 from horovod.rendezvous.base.protection import data_seals, leader_seals
 from horovod.rendezvous.base.tcp import tune
 from horovod.rendezvous.capabilities import RankCapabilities, hosts_of, split_names
@@ -119,9 +119,9 @@ def _exchange(
         try:
             other = RankCapabilities.from_bytes(text)
         except BadMessageError as error:
-            return _unfit(str(error))
+            return misfit(str(error))
         mismatch = own.mismatch(other)
-        return _unfit(mismatch, other.rank) if mismatch else None
+        return misfit(mismatch, other.rank) if mismatch else None
 
     allgather = StoreAllgather(
         store,
@@ -154,7 +154,7 @@ def _refuse_double(own: RankCapabilities, said: bytes | None) -> None:
         (other,) = decode_all([own.rank], [said], RankCapabilities.from_bytes)
         if other.token != own.token:
             pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
-            raise _unfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
+            raise misfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
 
 
 def _refuse_other_ranks(ranks: Sequence[RankCapabilities]) -> None:
@@ -163,15 +163,7 @@ def _refuse_other_ranks(ranks: Sequence[RankCapabilities]) -> None:
         if each.rank != rank:
             sender = f"rank {rank}"
             error = BadMessageError("capabilities", "rank", str(each.rank), str(rank), sender)
-            raise _unfit(str(error), rank)
-
-
-def _unfit(difference: str, *ranks: int) -> InitError:
-    return InitError(
-        f"init: ranks do not fit together: {difference}; all of them need the same version of "
-        "horovod, the same settings and one launcher",
-        ranks=ranks,
-    )
+            raise misfit(str(error), rank)
 
 
 def _warn_of_split(

@@ -119,6 +119,15 @@ def as_failure(rank: int, error: BaseException) -> InitError:
     return InitError(f"init: rank {rank} gave up: {error!r}", ranks=[rank])
 
 
+def misfit(difference: str, *ranks: int) -> InitError:
+    """The error when processes cannot form a world; the text says how they differ."""
+    return InitError(
+        f"init: ranks do not fit together: {difference}; all of them need the same version of "
+        "horovod, the same settings and one launcher",
+        ranks=ranks,
+    )
+
+
 def failure_to_bytes(error: InitError) -> bytes:
     """``error`` as a message; long texts are cut."""
     fields = {"text": str(error)[:_MOST_TEXT], "ranks": error.ranks, "host": error.host}

@@ -52,12 +52,7 @@ def join_mesh(group: HostGroup) -> HostMesh:
 
 
 def _absent_root(group: HostGroup) -> InitError:
-    root = group.members[0]
-    return InitError(
-        f"init: rank {root} of {group.claims.size} did not arrive within "
-        f"{group.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
-        ranks=[root],
-    )
+    return group.deadline.missed_by(group.members[:1], group.claims.size)
 
 
 def _connect(connected: socket.socket, root: int, name: bytes, deadline: Deadline) -> None:
