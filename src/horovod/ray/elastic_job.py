@@ -39,7 +39,7 @@ from horovod.ray.replies import (
     call_back,
     collect,
     first_cause,
-    items_of,
+    log_queue,
 )
 from horovod.ray.settings import HostDiscovery, RaySettings
 from horovod.rendezvous.base.authentication import CODE_BYTES, SECRET_BYTES, RecordCodes, derive_key
@@ -118,14 +118,14 @@ class _Run:
         directory = AgentDirectory()
         arrived: SimpleQueue[bytes | None] = SimpleQueue()
         with ExitStack() as stack:
-            path: LogPath | None = None
+            logs: LogSender | None = None
             extra: Mapping[str, str] = {}
             if callbacks:
                 store = stack.enter_context(LogStore(own_address(self.settings.nics), arrived))
-                path, extra = store.path, store.environment
+                logs, extra = LogSender(store.address), store.environment
             stack.enter_context(self._reservations(directory, extra))
             job = stack.enter_context(ThreadPoolExecutor(1, "horovod-job"))
-            call = Call(_work, (self.packed, path), {})
+            call = Call(_work, (self.packed, logs), {})
             results = job.submit(run_call, call, self._plan(), agents=directory)
             results.add_done_callback(lambda _: arrived.put(None))
             try:
@@ -168,24 +168,18 @@ class _Run:
         )
 
 
-def _work(packed: bytes, path: LogPath | None) -> Any:
+def _work(packed: bytes, logs: LogSender | None) -> Any:
     """Run the function in a worker."""
-    ray_logger.configure(None if path is None else path.open())
+    ray_logger.configure(logs)
     make, function = pickle.loads(packed)
     return function(make and make())
 
 
 def _run_in_cluster(run: _Run, callbacks: Sequence[Callback]) -> list[Any]:
     """For a Ray client, which nodes may not reach: the launcher runs in a task of the cluster."""
-    queue = Queue(actor_options=beside_caller())
-
-    def hand_over() -> None:
-        for item in items_of(queue):
-            call_back(callbacks, item)
-
-    try:
+    with log_queue(callbacks) as (queue, hand_over):
         task = ray.remote(**beside_caller(), max_retries=0)(_run_for_client)
-        reference = task.remote(run, queue if callbacks else None)
+        reference = task.remote(run, queue)
         try:
             results: list[Any] = collect([reference], meanwhile=hand_over)[0]
         except WorkersFailedError as failure:
@@ -193,9 +187,6 @@ def _run_in_cluster(run: _Run, callbacks: Sequence[Callback]) -> list[Any]:
         except BaseException:
             ray.cancel(reference)  # raises KeyboardInterrupt in the task
             raise
-        hand_over()
-    finally:
-        queue.shutdown(force=True)
     return results
 
 
@@ -203,30 +194,24 @@ def _run_for_client(run: _Run, queue: Queue | None) -> list[Any]:
     return run([] if queue is None else [queue.put])
 
 
-@dataclass(frozen=True)
-class LogPath:
-    """The address of the store."""
+# One for the process of a worker.
+_sending = threading.Lock()
+
+
+@dataclass
+class LogSender:
+    """A queue for ``ray_logger.configure`` in a worker; threads may share it.
+
+    The worker's environment has the secret, so a pickled sender has none.
+    """
 
     address: tuple[str, int]
-
-    def open(self) -> LogSender:
-        """A sender for a worker, whose environment has the secret."""
-        return LogSender(self.address, bytes.fromhex(os.environ[_SECRET]))
-
-
-class LogSender:
-    """A queue for ``ray_logger.configure``; threads may share it."""
-
-    def __init__(self, address: tuple[str, int], secret: bytes) -> None:
-        self._address = address
-        self._secret = secret
-        self._lock = threading.Lock()
-        self._client: StoreClient | None = None
+    _client: StoreClient | None = None
 
     def put(self, item: Any) -> None:
         """Send a dictionary. Raises ValueError if it takes more than about 64 KiB."""
         data = dumps(item)
-        with self._lock:
+        with _sending:
             client = self._connected()
             try:
                 client.set(self._key, self._codes.next(data) + data)
@@ -236,9 +221,10 @@ class LogSender:
 
     def _connected(self) -> StoreClient:
         if self._client is None or self._client.is_closed:
-            self._client = StoreClient(self._address, self._secret, timeout_s=_CONNECT_S)
+            secret = bytes.fromhex(os.environ[_SECRET])
+            self._client = StoreClient(self.address, secret, timeout_s=_CONNECT_S)
             self._key = _PREFIX + secrets.token_hex(8)
-            self._codes = _codes_of(self._secret, self._key)
+            self._codes = _codes_of(secret, self._key)
         return self._client
 
 
@@ -253,7 +239,7 @@ class LogStore:
         self._arrived = arrived
         self._codes: dict[str, RecordCodes] = {}
         self._server = StoreServer(self._secret, addresses=[(host, 0)], on_set=self._take)
-        self.path = LogPath(self._server.address)
+        self.address = self._server.address
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -190,7 +190,7 @@ def _mesh(
 ) -> Mesh:
     members = next(group for group in linker.hosts if linker.world.rank in group)
     pidfds = dict(zip(members, host.pidfds, strict=True))
-    bells = dict(zip(members, host.bells, strict=True)) if host.bells else {}
+    doorbells = dict(zip(members, host.doorbells, strict=True)) if host.doorbells else {}
     return Mesh(
         region_fd=host.region_fd,
         pidfds=tuple(pidfds.get(each.rank, -1) for each in ranks),
@@ -198,7 +198,7 @@ def _mesh(
         hostnames=tuple(each.hostname for each in ranks),
         nodes=tuple(each.node for each in ranks),
         hosts=linker.hosts,
-        bells=tuple(bells.get(each.rank, -1) for each in ranks) if bells else (),
+        doorbells=tuple(doorbells.get(each.rank, -1) for each in ranks) if doorbells else (),
         links=links,
         news=news,
         connector=linker.connect_set,

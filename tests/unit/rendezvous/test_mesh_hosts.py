@@ -91,7 +91,9 @@ def test_hosts_are_connected_and_ranks_of_one_share_memory(layout: list[list[int
             assert [fd >= 0 for fd in mesh.pidfds] == [
                 peer in host and peer != rank for peer in range(len(world))
             ]
-            assert [fd >= 0 for fd in mesh.bells] == [peer in host for peer in range(len(world))]
+            assert [fd >= 0 for fd in mesh.doorbells] == [
+                peer in host for peer in range(len(world))
+            ]
             assert mesh.pids == (os.getpid(),) * len(world)
     assert len({os.fstat(mesh.region_fd).st_ino for mesh in world}) == len(layout)
     check_pairs(layout, {rank: mesh.links for rank, mesh in enumerate(world)})
@@ -103,13 +105,13 @@ def test_hosts_are_connected_and_ranks_of_one_share_memory(layout: list[list[int
     close(world)
 
 
-def test_a_bell_is_one_for_all_ranks_of_the_host() -> None:
+def test_a_doorbell_is_one_for_all_ranks_of_the_host() -> None:
     world = world_of([[0, 1], [2]])
-    os.eventfd_write(world[1].bells[0], 5)
-    assert os.eventfd_read(world[0].bells[0]) == 5
+    os.eventfd_write(world[1].doorbells[0], 5)
+    assert os.eventfd_read(world[0].doorbells[0]) == 5
     with pytest.raises(BlockingIOError):
-        os.eventfd_read(world[0].bells[0])
-    assert fcntl.fcntl(world[0].bells[1], fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        os.eventfd_read(world[0].doorbells[0])
+    assert fcntl.fcntl(world[0].doorbells[1], fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     close(world)
 
 

@@ -1,4 +1,4 @@
-"""The first rank of a host: it authenticates the others and gives them region, bells and pidfds.
+"""The first rank of a host: it authenticates the others and gives them all shared descriptors.
 
 Every rank confirms that it has everything before any rank is told to go. A failure before that is
 the same error on all ranks. Runs on the thread that called ``init``.
@@ -77,7 +77,7 @@ def host_mesh(group: HostGroup) -> HostMesh:
                 group.store.set(group.key, root.name.encode())
                 root.gather(lambda: _check(group.store, group.key))
                 fds.append(make_region(claims.region_bytes))
-                if group.with_bells:
+                if group.with_doorbells:
                     fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
                 return root.hand_out(fds)
             except BaseException as error:
@@ -153,7 +153,7 @@ class _Root:
     def hand_out(self, shared: list[int]) -> HostMesh:
         """Send every member its descriptors, wait until all have them, then tell all to go.
 
-        ``shared``: the descriptors of the region and the bells.
+        ``shared``: the descriptors of the region and the doorbells.
         """
         peers = [self._members[rank] for rank in self._peers]
         own_pidfd = open_pidfd(os.getpid())
