@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
-from horovod.rendezvous.store.client import StoreClient, address_text
+from horovod.rendezvous.base.tcp import address_text
+from horovod.rendezvous.store.client import StoreClient
 
 _STAGGER_S = 0.25
 _LEAST_TRY_S = 0.1

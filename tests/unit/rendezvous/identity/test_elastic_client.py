@@ -29,7 +29,8 @@ from horovod.rendezvous.identity.elastic_messages import (
     WorkerKeys,
     update_key,
 )
-from horovod.rendezvous.store.client import AbandonedError, StoreClient, StoreUnreachableError
+from horovod.rendezvous.store.channel import StoreUnreachableError
+from horovod.rendezvous.store.client import AbandonedError, StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
 KEYS = WorkerKeys(5)
