@@ -25,7 +25,7 @@ _BEST = "checkpoint"
 
 @dataclass(frozen=True)
 class KerasPlan:
-    """A plan with Keras's additions; ``packing`` makes ``model`` and ``optimizer``."""
+    """A plan with the bytes of ``model_bytes`` and the result of ``optimizer_config``."""
 
     plan: Plan
     model: bytes
