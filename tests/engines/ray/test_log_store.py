@@ -66,7 +66,7 @@ def test_no_secret_is_in_what_a_call_carries(store: LogStore) -> None:
     assert secret.encode() not in pickle.dumps(LogSender(store.address))
 
 
-def test_what_bears_no_code_or_one_that_was_used_is_ignored(
+def test_a_value_without_a_code_or_with_a_used_code_is_ignored(
     store: LogStore, arrived: Arrived, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The writer knows the secret of the connection, as after a failure of its authentication."""

@@ -124,7 +124,7 @@ def test_a_process_with_another_secret_is_refused_and_does_not_disturb() -> None
         ({"size": 4}, "rank 1 has size 4, rank 0 has 3"),
     ],
 )
-def test_what_differs_is_named_on_every_rank(changed: dict[str, int], text: str) -> None:
+def test_a_difference_is_named_on_every_rank(changed: dict[str, int], text: str) -> None:
     store = MemoryStore()
 
     def action(rank: int) -> Mesh:

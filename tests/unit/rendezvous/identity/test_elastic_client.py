@@ -81,7 +81,7 @@ def test_newer_state_versions_are_larger() -> None:
     assert StateVersion(1, 0).has_state
 
 
-def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
+def test_an_assignment_makes_a_process_info(store: MemoryStore) -> None:
     assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2), (5, 0, 7))
     store.set(KEYS.assignment(1), assignment.to_bytes())
     member = ElasticClient(5)
@@ -128,7 +128,7 @@ def test_an_interrupted_wait_does_not_ask_again(store: MemoryStore) -> None:
     assert list(store._values) == [KEYS.assignment(1)]
 
 
-def test_no_seat_any_more(
+def test_a_removed_worker_gets_the_reason(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = []

@@ -52,7 +52,7 @@ def run(words: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def test_what_is_no_secret_is_refused() -> None:
+def test_a_value_that_is_no_secret_is_refused() -> None:
     from horovod.rendezvous.identity.torchrun import agree_on_secret
 
     store: Any = MemoryStore()
