@@ -87,11 +87,13 @@ def test_dead_silent_and_foreign_addresses_are_skipped(server: StoreServer) -> N
 
 
 def test_each_address_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def client(address: tuple[str, int], secret: bytes, *, timeout_s: float) -> StoreClient:
+    class Client(StoreClient):
         """The silent address has less time, so that the search ends when all have failed."""
-        return StoreClient(address, secret, timeout_s=0.2 if address == silent else timeout_s)
 
-    monkeypatch.setattr(address_search, "StoreClient", client)
+        def __init__(self, address: tuple[str, int], secret: bytes, *, timeout_s: float) -> None:
+            super().__init__(address, secret, timeout_s=0.2 if address == silent else timeout_s)
+
+    monkeypatch.setattr(address_search, "StoreClient", Client)
     dead = dead_address()
     with (
         socket.create_server(("::1", 0), family=socket.AF_INET6) as mute,
