@@ -40,4 +40,5 @@ def isolate_links(patch: Callable[[object, str, object], None], addresses: int =
 
     patch(mesh, "local_addresses", local_addresses)
     patch(dialing, "dialing_socket", dialing_from_there)
-    patch(listening, "_HANDSHAKE_TIMEOUT_S", 100.0)
+    patch(listening, "_HANDSHAKE_TIMEOUT_S", 500.0)
+    patch(dialing, "_ANSWER_TIMEOUT_S", 500.0)
