@@ -59,7 +59,7 @@ from horovod.rendezvous.identity.elastic_messages import (
 from horovod.rendezvous.identity.host_id import HostId as Where
 from horovod.rendezvous.links import handshake as link_handshake
 from horovod.rendezvous.links import round as link_round
-from horovod.rendezvous.links.plan import Purpose, Report, Unreached
+from horovod.rendezvous.links.plan import FailedTry, MissingLink, Purpose, Report, Unreached
 from horovod.rendezvous.store import wire
 from horovod.rendezvous.store.hosted import HostedStore
 from horovod.trace.presence import find_presences
@@ -89,7 +89,8 @@ def of(value: bytes, *more: bytes) -> Callable[[], list[bytes]]:
 SLOT = RankInfo(1, 4, 1, 2, 0, 2, "node")
 PLAN = HostPlan("node", ("python", "a.py"), {"PATH": "/bin"}, (("10.0.0.1", 4000),), SECRET)
 CAPABILITIES = RankCapabilities(1, 4, 4096, 77, "node", "node", Where("h", "n"))
-REPORT = Report(0, [1], {2: Unreached([(1, 0)], [("10.0.0.1:1", "refused")])})
+UNREACHED = Unreached(2, [MissingLink(1, 0)], [FailedTry("10.0.0.1:1", "refused")])
+REPORT = Report(0, (1,), [UNREACHED])
 CLAIMS = handshake.Claims(1, 2, 0, 4096)
 CHALLENGE = handshake.message(
     handshake.Kind.CHALLENGE, Listener(handshake.PROTOCOL, SECRET).opening
@@ -286,7 +287,7 @@ PARSERS: Mapping[str, Parser] = {
     "capabilities": Parser(
         of(CAPABILITIES.to_bytes()), lambda data, _: RankCapabilities.from_bytes(data)
     ),
-    "report": Parser(of(REPORT.to_bytes()), lambda data, _: Report.from_bytes(data, range(4))),
+    "report": Parser(of(REPORT.to_bytes()), lambda data, _: Report.about(range(4), data)),
     "addresses": Parser(
         of(json.dumps(MEMBER).encode()), lambda data, _: link_round._Member.from_bytes(data)
     ),

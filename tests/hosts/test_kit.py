@@ -151,8 +151,8 @@ def test_nothing_outlives_whoever_made_the_hosts(lab: Lab) -> None:
     ) as maker:
         assert maker.stdout is not None
         sleepers = [psutil.Process(int(pid)) for pid in maker.stdout.readline().split()]
-        keepers = psutil.Process(maker.pid).children(recursive=True)
+        inits = psutil.Process(maker.pid).children(recursive=True)
         assert len(sleepers) == 2
         maker.kill()
-    _, living = psutil.wait_procs([*sleepers, *keepers], timeout=30)
+    _, living = psutil.wait_procs([*sleepers, *inits], timeout=30)
     assert [process for process in living if process.status() != "zombie"] == []

@@ -186,7 +186,7 @@ def _engine_of(
             _pids_to_watch(mesh, rank),
             plane,
             hosts,
-            list(mesh.bells),
+            list(mesh.doorbells),
             list(mesh.links.control),
             list(mesh.links.data),
             list(mesh.news),

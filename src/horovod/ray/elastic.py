@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.launch.model.job_plan import Limits
-from horovod.ray.discovery import NodeDiscovery
 from horovod.ray.elastic_job import ElasticJob
 from horovod.ray.elastic_v2 import TestDiscovery as _TestDiscovery
 from horovod.ray.executor import check_range, elastic_shape, gpus_of
-from horovod.ray.placement import Share
+from horovod.ray.placement import NodeDiscovery, Share
 from horovod.ray.replies import Callback
 from horovod.ray.settings import HostDiscovery, RaySettings, interfaces_of
 

@@ -1,9 +1,18 @@
-"""An elastic job: workers of embedded agents on the cluster's nodes."""
+"""An elastic job: workers of embedded agents on the cluster's nodes.
+
+Elastic workers are children of actors and cannot use a queue of Ray, so they send their logs to a
+store in the caller. They get the store's secret in their environment, which Ray sends to the
+actors; the launcher sends calls in the clear. Every dictionary is sent with an authentication code
+over a running number, and is unpickled only if the code is right.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import pickle
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,12 +25,12 @@ import ray
 from ray.util.client import ray as ray_client
 from ray.util.queue import Queue
 
+from horovod.launch.calls.by_value import dumps
 from horovod.launch.calls.call import Call
 from horovod.launch.embedded.agent_news import AgentDirectory
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts
 from horovod.launch.run.function import run_call
 from horovod.ray import ray_logger
-from horovod.ray.log_store import LogPath, LogStore
 from horovod.ray.node_agents import AgentOptions, NodeReservations, cooldown_seconds, own_address
 from horovod.ray.placement import Share, beside_caller
 from horovod.ray.replies import (
@@ -30,10 +39,18 @@ from horovod.ray.replies import (
     call_back,
     collect,
     first_cause,
-    items_of,
+    log_queue,
 )
 from horovod.ray.settings import HostDiscovery, RaySettings
-from horovod.rendezvous.base.authentication import SECRET_BYTES
+from horovod.rendezvous.base.authentication import CODE_BYTES, SECRET_BYTES, RecordCodes, derive_key
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
+
+_log = logging.getLogger("horovod.ray")
+
+_CONNECT_S = 30.0
+_SECRET = "_HOROVOD_RAY_LOG_SECRET"
+_PREFIX = "log/"
 
 # The default limit: each worker needs a file descriptor in the caller.
 _MOST_WORKERS = 256
@@ -101,14 +118,14 @@ class _Run:
         directory = AgentDirectory()
         arrived: SimpleQueue[bytes | None] = SimpleQueue()
         with ExitStack() as stack:
-            path: LogPath | None = None
+            logs: LogSender | None = None
             extra: Mapping[str, str] = {}
             if callbacks:
                 store = stack.enter_context(LogStore(own_address(self.settings.nics), arrived))
-                path, extra = store.path, store.environment
+                logs, extra = LogSender(store.address), store.environment
             stack.enter_context(self._reservations(directory, extra))
             job = stack.enter_context(ThreadPoolExecutor(1, "horovod-job"))
-            call = Call(_work, (self.packed, path), {})
+            call = Call(_work, (self.packed, logs), {})
             results = job.submit(run_call, call, self._plan(), agents=directory)
             results.add_done_callback(lambda _: arrived.put(None))
             try:
@@ -151,24 +168,18 @@ class _Run:
         )
 
 
-def _work(packed: bytes, path: LogPath | None) -> Any:
+def _work(packed: bytes, logs: LogSender | None) -> Any:
     """Run the function in a worker."""
-    ray_logger.configure(None if path is None else path.open())
+    ray_logger.configure(logs)
     make, function = pickle.loads(packed)
     return function(make and make())
 
 
 def _run_in_cluster(run: _Run, callbacks: Sequence[Callback]) -> list[Any]:
     """For a Ray client, which nodes may not reach: the launcher runs in a task of the cluster."""
-    queue = Queue(actor_options=beside_caller())
-
-    def hand_over() -> None:
-        for item in items_of(queue):
-            call_back(callbacks, item)
-
-    try:
+    with log_queue(callbacks) as (queue, hand_over):
         task = ray.remote(**beside_caller(), max_retries=0)(_run_for_client)
-        reference = task.remote(run, queue if callbacks else None)
+        reference = task.remote(run, queue)
         try:
             results: list[Any] = collect([reference], meanwhile=hand_over)[0]
         except WorkersFailedError as failure:
@@ -176,11 +187,80 @@ def _run_in_cluster(run: _Run, callbacks: Sequence[Callback]) -> list[Any]:
         except BaseException:
             ray.cancel(reference)  # raises KeyboardInterrupt in the task
             raise
-        hand_over()
-    finally:
-        queue.shutdown(force=True)
     return results
 
 
 def _run_for_client(run: _Run, queue: Queue | None) -> list[Any]:
     return run([] if queue is None else [queue.put])
+
+
+# One for the process of a worker.
+_sending = threading.Lock()
+
+
+@dataclass
+class LogSender:
+    """A queue for ``ray_logger.configure`` in a worker; threads may share it.
+
+    The worker's environment has the secret, so a pickled sender has none.
+    """
+
+    address: tuple[str, int]
+    _client: StoreClient | None = None
+
+    def put(self, item: Any) -> None:
+        """Send a dictionary. Raises ValueError if it takes more than about 64 KiB."""
+        data = dumps(item)
+        with _sending:
+            client = self._connected()
+            try:
+                client.set(self._key, self._codes.next(data) + data)
+            except BaseException:
+                client.close()  # the next number is unknown
+                raise
+
+    def _connected(self) -> StoreClient:
+        if self._client is None or self._client.is_closed:
+            secret = bytes.fromhex(os.environ[_SECRET])
+            self._client = StoreClient(self.address, secret, timeout_s=_CONNECT_S)
+            self._key = _PREFIX + secrets.token_hex(8)
+            self._codes = _codes_of(secret, self._key)
+        return self._client
+
+
+class LogStore:
+    """Puts the pickled dictionaries of workers into ``arrived``, within ``with``.
+
+    A dictionary is there before the worker's ``log`` returns. ``environment`` is for the workers.
+    """
+
+    def __init__(self, host: str, arrived: SimpleQueue[bytes | None]) -> None:
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._arrived = arrived
+        self._codes: dict[str, RecordCodes] = {}
+        self._server = StoreServer(self._secret, addresses=[(host, 0)], on_set=self._take)
+        self.address = self._server.address
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variable with the secret; Ray sends it to the workers."""
+        return {_SECRET: self._secret.hex()}
+
+    def __enter__(self) -> LogStore:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+    def _take(self, key: str, value: bytes) -> None:
+        codes = self._codes.setdefault(key, _codes_of(self._secret, key))
+        code, data = value[:CODE_BYTES], value[CODE_BYTES:]
+        if codes.is_next(code, data):
+            self._arrived.put(data)
+        else:
+            _log.error("ignored a log of a worker (%s): it was altered on the way", key)
+
+
+def _codes_of(secret: bytes, key: str) -> RecordCodes:
+    return RecordCodes(derive_key(secret, b"horovod log", key.encode()))

@@ -6,8 +6,7 @@ import random
 import time
 
 from horovod.core.base.replaced import names_of
-from horovod.ray.discovery import NodeDiscovery
-from horovod.ray.placement import Share
+from horovod.ray.placement import NodeDiscovery, Share
 
 __all__ = ["RayHostDiscovery", "TestDiscovery"]
 

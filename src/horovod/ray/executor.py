@@ -7,9 +7,8 @@ from typing import Any
 
 from horovod.launch.model.argument_checks import check_count
 from horovod.launch.model.job_plan import Limits
-from horovod.ray.discovery import NodeDiscovery
 from horovod.ray.elastic_job import ElasticJob, ElasticShape
-from horovod.ray.placement import Shape, Share
+from horovod.ray.placement import NodeDiscovery, Shape, Share
 from horovod.ray.replies import Callback
 from horovod.ray.settings import RaySettings, interfaces_of, write_identity
 from horovod.ray.static_job import StaticJob

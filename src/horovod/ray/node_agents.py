@@ -20,8 +20,7 @@ from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.workers.addresses import interface_addresses
-from horovod.ray.discovery import Node, choose, nodes_now
-from horovod.ray.placement import Share
+from horovod.ray.placement import Node, Share, choose, nodes_now
 from horovod.ray.settings import HostDiscovery
 
 _PERIOD_S = 1.0

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 __all__ = ["configure", "log"]
 
 
-class _Queue(Protocol):
-    def put(self, item: Any) -> None:
-        """Send it."""
+_queues: list[Any] = []
 
 
-_queues: list[_Queue] = []
-
-
-def configure(queue: _Queue | None) -> None:
-    """Let ``log`` put dictionaries into ``queue``; None drops them."""
+def configure(queue: Any) -> None:
+    """Let ``log`` put dictionaries into ``queue``, which has a method ``put``; None drops them."""
     _queues[:] = [] if queue is None else [queue]
 
 

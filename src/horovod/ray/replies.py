@@ -94,30 +94,37 @@ def call_back(callbacks: Sequence[Callback], item: dict[str, Any]) -> None:
 
 
 @contextmanager
-def listening(
-    workers: Sequence[Any], callbacks: Sequence[Callback]
-) -> Iterator[Callable[[], None] | None]:
-    """Within ``with`` workers log into a queue; yields a function that empties it, or None."""
+def log_queue(
+    callbacks: Sequence[Callback],
+) -> Iterator[tuple[Queue | None, Callable[[], None] | None]]:
+    """A queue for logs and a function that empties it; without callbacks there are none."""
     if not callbacks:
-        yield None
+        yield None, None
         return
     queue = Queue(actor_options=beside_caller())
+
+    def empty() -> None:
+        """Hand over the items; does not wait for more."""
+        with suppress(Empty):
+            while count := queue.qsize():
+                for item in queue.get_nowait_batch(count):
+                    call_back(callbacks, item)
+
     try:
-        ray.get([worker.set_queue.remote(queue) for worker in workers])
-
-        def empty() -> None:
-            for item in items_of(queue):
-                call_back(callbacks, item)
-
-        yield empty
+        yield queue, empty
         empty()
-        ray.get([worker.set_queue.remote(None) for worker in workers])
     finally:
         queue.shutdown(force=True)
 
 
-def items_of(queue: Queue) -> Iterator[Any]:
-    """The items of a queue until it is empty; does not wait for more."""
-    with suppress(Empty):
-        while count := queue.qsize():
-            yield from queue.get_nowait_batch(count)
+@contextmanager
+def listening(
+    workers: Sequence[Any], callbacks: Sequence[Callback]
+) -> Iterator[Callable[[], None] | None]:
+    """Within ``with`` workers log into a queue; yields a function that empties it, or None."""
+    with log_queue(callbacks) as (queue, empty):
+        if queue is not None:
+            ray.get([worker.set_queue.remote(queue) for worker in workers])
+        yield empty
+        if queue is not None:
+            ray.get([worker.set_queue.remote(None) for worker in workers])

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from horovod.core.base.checked import BadMessageError, printable
-from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.membership import failure_from_bytes, failure_to_bytes
@@ -152,11 +151,7 @@ class StoreAllgather:
         return InitError(f"init: {error}", ranks=self.ranks[:1])
 
     def _absent_first(self, what: str) -> InitError:
-        return InitError(
-            f"init: rank {self.ranks[0]} of {len(self.ranks)} {what} within "
-            f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
-            ranks=self.ranks[:1],
-        )
+        return self.deadline.missed_by(self.ranks[:1], len(self.ranks), what)
 
     def _listen(self, wait_s: float) -> list[bytes] | None:
         answer = self._take("all", wait_s)
@@ -197,13 +192,7 @@ class StoreAllgather:
         if self.deadline.has_passed:
             missing = set(self.ranks) - set(self._values)
             late = "did not arrive" if self.is_bootstrap else "stopped answering"
-            self._end(
-                InitError(
-                    f"init: {ranks_text(missing)} of {len(self.ranks)} {late} within "
-                    f"{self.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
-                    ranks=missing,
-                )
-            )
+            self._end(self.deadline.missed_by(missing, len(self.ranks), late))
         return None
 
     def _note(self, rank: int, value: bytes) -> None:

@@ -22,11 +22,7 @@ from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.descriptors import raise_limit
 from horovod.rendezvous.base.membership import Mesh, SetLinks
 from horovod.rendezvous.identity import mpi as mpi_identity
-from horovod.rendezvous.identity.elastic_client import (
-    ElasticClient,
-    RemovedError,
-    this_client,
-)
+from horovod.rendezvous.identity.elastic_client import ElasticClient, RemovedError, this_client
 from horovod.rendezvous.identity.environment import ProcessInfo, identify
 from horovod.rendezvous.identity.secret_socket import ask_for_secret
 from horovod.rendezvous.store.client import Store, StoreClient
@@ -242,11 +238,7 @@ def _open_contact(
                 identity, torch_store, deadline.remaining_s()
             )
         except TimeoutError:
-            raise InitError(
-                f"init: rank 0 of {identity.size} did not arrive within {deadline.timeout_s:g} s "
-                "(HOROVOD_START_TIMEOUT)",
-                ranks=[0],
-            ) from None
+            raise deadline.missed_by([0], identity.size) from None
         return _Contact(source, torch_store, secret)
     address, secret = _launcher_store(identity, environ, deadline.remaining_s())
     store = StoreClient(address, secret, timeout_s=deadline.remaining_s())

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from horovod.core.base.checked import MOST_PID, MOST_RANKS, Fields, printable
+from horovod.core.base.checked import MOST_PID, MOST_RANKS, Record, between, limited, shown
 from horovod.rendezvous.identity.host_id import HostId
 
 
 @dataclass(frozen=True)
-class RankCapabilities:
+class RankCapabilities(Record):
     """One process. ``node`` is its machine as the launcher names it. ``token`` tells it from
     another process that believes to be the same rank.
     """
 
-    rank: int
-    size: int
+    message = "capabilities"
+
+    rank: Annotated[int, between(0, MOST_RANKS - 1)]
+    size: Annotated[int, between(1, MOST_RANKS)]
     region_bytes: int
-    pid: int
-    hostname: str
-    node: str
+    pid: Annotated[int, between(1, MOST_PID)]
+    hostname: Annotated[str, shown(255)]
+    node: Annotated[str, shown(255)]
     host_id: HostId
-    token: str = dataclasses.field(default_factory=lambda: os.urandom(8).hex())
-
-    def to_bytes(self) -> bytes:
-        """The capabilities as a message."""
-        return json.dumps(dataclasses.asdict(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, text: bytes) -> RankCapabilities:
-        """The capabilities in ``text``. Raises BadMessageError."""
-        fields = Fields.read("capabilities", text)
-        host_id = fields.fields("host_id")
-        found = cls(
-            rank=fields.integer("rank", 0, MOST_RANKS - 1),
-            size=fields.integer("size", 1, MOST_RANKS),
-            region_bytes=fields.integer("region_bytes"),
-            pid=fields.integer("pid", 1, MOST_PID),
-            hostname=printable(fields.text("hostname", 255)),
-            node=printable(fields.text("node", 255)),
-            host_id=HostId(host_id.text("host", 1024), host_id.text("network", 1024)),
-            token=fields.text("token", 64),
-        )
-        host_id.close()
-        fields.close()
-        return found
+    token: Annotated[str, limited(64)] = field(default_factory=lambda: os.urandom(8).hex())
 
     def mismatch(self, other: RankCapabilities) -> str | None:
         """How ``other`` differs from this rank, in words; None if they can form a world."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod.core.base.checked import BadMessageError
@@ -17,21 +18,29 @@ from horovod.errors import InitError
 from horovod.rendezvous.allgather import StoreAllgather, decode_all
 from horovod.rendezvous.base.authentication import derive_key
 from horovod.rendezvous.base.deadlines import Deadline
-from horovod.rendezvous.base.membership import HostMesh, Mesh, SetLinks, as_failure
+from horovod.rendezvous.base.interfaces import Address, local_addresses
+from horovod.rendezvous.base.membership import HostMesh, Mesh, SetLinks, as_failure, misfit
+from horovod.rendezvous.base.protection import data_seals, leader_seals
+from horovod.rendezvous.base.tcp import tune
 from horovod.rendezvous.capabilities import RankCapabilities, hosts_of, split_names
 from horovod.rendezvous.host.handshake import Claims, HostGroup
 from horovod.rendezvous.host.peer import join_mesh
 from horovod.rendezvous.host.root import host_mesh
 from horovod.rendezvous.identity.environment import ProcessInfo
 from horovod.rendezvous.identity.host_id import HostId, this_host_id
-from horovod.rendezvous.links.linker import Linker
-from horovod.rendezvous.links.round import World
+from horovod.rendezvous.links.handshake import Connected
+from horovod.rendezvous.links.plan import Link, Purpose, hosts_with
+from horovod.rendezvous.links.round import LinkRound, World
 from horovod.rendezvous.store.client import Store
 
 if TYPE_CHECKING:
     from horovod._native import LinkSeals
 
+    LeaderLinks = tuple[tuple[int, int, LinkSeals], ...]
+
 __all__ = ["Mesh", "connect"]
+
+_MAX_ADDRESSES = 32
 
 
 def connect(
@@ -110,9 +119,9 @@ def _exchange(
         try:
             other = RankCapabilities.from_bytes(text)
         except BadMessageError as error:
-            return _unfit(str(error))
+            return misfit(str(error))
         mismatch = own.mismatch(other)
-        return _unfit(mismatch, other.rank) if mismatch else None
+        return misfit(mismatch, other.rank) if mismatch else None
 
     allgather = StoreAllgather(
         store,
@@ -145,7 +154,7 @@ def _refuse_double(own: RankCapabilities, said: bytes | None) -> None:
         (other,) = decode_all([own.rank], [said], RankCapabilities.from_bytes)
         if other.token != own.token:
             pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
-            raise _unfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
+            raise misfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
 
 
 def _refuse_other_ranks(ranks: Sequence[RankCapabilities]) -> None:
@@ -154,15 +163,7 @@ def _refuse_other_ranks(ranks: Sequence[RankCapabilities]) -> None:
         if each.rank != rank:
             sender = f"rank {rank}"
             error = BadMessageError("capabilities", "rank", str(each.rank), str(rank), sender)
-            raise _unfit(str(error), rank)
-
-
-def _unfit(difference: str, *ranks: int) -> InitError:
-    return InitError(
-        f"init: ranks do not fit together: {difference}; all of them need the same version of "
-        "horovod, the same settings and one launcher",
-        ranks=ranks,
-    )
+            raise misfit(str(error), rank)
 
 
 def _warn_of_split(
@@ -189,7 +190,7 @@ def _mesh(
 ) -> Mesh:
     members = next(group for group in linker.hosts if linker.world.rank in group)
     pidfds = dict(zip(members, host.pidfds, strict=True))
-    bells = dict(zip(members, host.bells, strict=True)) if host.bells else {}
+    doorbells = dict(zip(members, host.doorbells, strict=True)) if host.doorbells else {}
     return Mesh(
         region_fd=host.region_fd,
         pidfds=tuple(pidfds.get(each.rank, -1) for each in ranks),
@@ -197,9 +198,76 @@ def _mesh(
         hostnames=tuple(each.hostname for each in ranks),
         nodes=tuple(each.node for each in ranks),
         hosts=linker.hosts,
-        bells=tuple(bells.get(each.rank, -1) for each in ranks) if bells else (),
+        doorbells=tuple(doorbells.get(each.rank, -1) for each in ranks) if doorbells else (),
         links=links,
         news=news,
         connector=linker.connect_set,
         object_key=object_key,
     )
+
+
+@dataclass
+class Linker:
+    """What all process sets of one world share. ``key`` is the world's key in the store.
+
+    ``link_timeout_s``: a link ends that long after the other end last answered. ``interfaces``: the
+    only ones to use, if any are named.
+    """
+
+    world: World
+    hosts: tuple[tuple[int, ...], ...]
+    key: str
+    start_timeout_s: float
+    link_timeout_s: float
+    interfaces: Sequence[str]
+    _sets: int = 0  # connected so far; the same number on every rank
+
+    def world_round(self, deadline: Deadline) -> LinkRound:
+        """The attempt to connect the world, for ``connect_world``."""
+        return LinkRound(self.world, self.hosts, f"{self.key}/world", deadline, with_news=True)
+
+    def connect_world(self, attempt: LinkRound) -> tuple[SetLinks, LeaderLinks]:
+        """Links and news of the world."""
+        return self._hand_over(attempt, attempt.connect(self._own_addresses()))
+
+    def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
+        """See ``Mesh.connect_set``."""
+        self._sets += 1
+        hosts = hosts_with(members, self.hosts)
+        if self.world.rank not in members or len(hosts) == 1:
+            return SetLinks()
+        key = f"{self.key}/set/{self._sets}/{set_id}"
+        with LinkRound(self.world, hosts, key, Deadline(self.start_timeout_s)) as attempt:
+            return self._hand_over(attempt, attempt.connect(self._own_addresses()))[0]
+
+    def _own_addresses(self) -> list[Address]:
+        """Addresses that may lead here; loopback if another host of the world shares it."""
+        own_host = next(host for host in self.hosts if self.world.rank in host)
+        is_shared = any(
+            self.world.shares_network(rank)
+            for host in self.hosts
+            if host != own_host
+            for rank in host
+        )
+        addresses = local_addresses(self.interfaces)
+        useful = [a for a in addresses if is_shared or not a.ip.is_loopback]
+        return sorted(useful, key=lambda a: a.ip.is_link_local)[:_MAX_ADDRESSES]
+
+    def _hand_over(
+        self, attempt: LinkRound, made: dict[Link, Connected]
+    ) -> tuple[SetLinks, LeaderLinks]:
+        """The descriptors and seals, in the order of hosts and channels."""
+        data: list[tuple[int, int, int, LinkSeals | None]] = []
+        leaders: dict[Purpose, list[tuple[int, int, LinkSeals]]]
+        leaders = {Purpose.CONTROL: [], Purpose.NEWS: []}
+        for link in sorted(made, key=lambda link: (link.host, link.channel)):
+            connected = made[link]
+            tune(connected.socket, self.link_timeout_s)
+            if link.purpose == Purpose.DATA:
+                seals = data_seals(attempt.cipher, connected.keys, self.world.protection)
+                data.append((link.host, link.channel, connected.socket.detach(), seals))
+            else:
+                sealed = leader_seals(attempt.cipher, connected.keys)
+                leaders[link.purpose].append((link.host, connected.socket.detach(), sealed))
+        control, news = leaders[Purpose.CONTROL], leaders[Purpose.NEWS]
+        return SetLinks(tuple(control), tuple(data)), tuple(news)

@@ -1,7 +1,7 @@
 """Horovod on a Spark cluster; see docs/spark.md.
 
 ``stage`` runs a barrier stage. Each of its tasks (``task``) runs an embedded agent of the launcher
-and sends its address (``task_info``) to a store on the driver. A task of an elastic job fails with
+and sends its address (``TaskInfo``) to a store on the driver. A task of an elastic job fails with
 its worker, so Spark starts it again.
 
 Tasks import this package, so modules for the driver are imported when they are used.

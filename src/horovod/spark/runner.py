@@ -23,7 +23,7 @@ from horovod.launch.workers.python_command import python_command
 from horovod.spark import settings
 from horovod.spark.settings import descriptors_of
 from horovod.spark.stage import AgentStage, active_context
-from horovod.spark.task_info import AgentNames, TaskInfo
+from horovod.spark.task import AgentNames, TaskInfo
 
 __all__ = ["run", "run_elastic"]
 

@@ -18,8 +18,7 @@ from horovod.launch.workers.addresses import resolve, store_addresses
 from horovod.launch.workers.python_command import path_ahead
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.store.server import StoreServer
-from horovod.spark.task import TASK_FAILED, serve
-from horovod.spark.task_info import AgentOptions, TaskInfo, newest
+from horovod.spark.task import TASK_FAILED, AgentOptions, TaskInfo, newest, serve
 
 # The last line of a Python traceback, not of a Java class.
 _PYTHON_ERROR = re.compile(r"(?!(org|java|scala|py4j)\.)[\w.]+(Error|Exception): ")

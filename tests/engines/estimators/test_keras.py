@@ -77,7 +77,7 @@ def test_it_learns_goes_on_is_saved_and_predicts(
     assert again.getHistory()["loss"][0] < middle
 
 
-def test_what_cannot_be_is_refused_before_anything_runs(digits: Any, store: Any) -> None:
+def test_unusable_params_are_refused_before_the_training(digits: Any, store: Any) -> None:
     for changes, message in (
         ({"model": "a model"}, "keras.Model"),
         ({"loss": None}, "Loss parameter is required"),

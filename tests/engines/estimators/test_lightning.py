@@ -130,7 +130,7 @@ def test_a_data_module_of_lightnings_own(digits: Any, store: Any, here: Any) -> 
     assert int(model.getModel()(torch.zeros(1, 64)).argmax()) == 3
 
 
-def test_what_cannot_be_is_refused_before_anything_runs(digits: Any, store: Any) -> None:
+def test_unusable_params_are_refused_before_the_training(digits: Any, store: Any) -> None:
     module = Digits()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for model, changes, message in (

@@ -44,7 +44,7 @@ def test_data_modules_have_a_path_of_each_framework(framework: str) -> None:
         ("mpi_run", "horovod.spark.run"),
     ],
 )
-def test_what_is_not_there_is_an_error_with_the_replacement(name: str, instead: str) -> None:
+def test_a_missing_name_is_an_error_with_its_replacement(name: str, instead: str) -> None:
     with pytest.raises(ImportError, match=instead):
         import_module(f"horovod.spark.{name}")
 

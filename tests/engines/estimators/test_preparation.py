@@ -84,7 +84,7 @@ def test_data_goes_beside_what_a_user_has_there(digits: Any, store: Any) -> None
         ({"validation": "features"}, "of type vector"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_unusable_arguments_are_refused(
     digits: Any, store: Any, changes: dict[str, Any], message: str
 ) -> None:
     options = {

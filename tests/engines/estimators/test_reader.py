@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from horovod.spark.common.columns import Column, block_of, describe
+from horovod.spark.common.columns import Column, block_of, describe, row_groups_of, shard_of
 from horovod.spark.common.datamodule import ParquetDataModule
-from horovod.spark.common.shards import row_groups_of, shard_of
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -71,7 +71,7 @@ def test_parquet_is_found_where_it_is(tmp_path: Path, prefix: str) -> None:
     assert store.get_parquet_dataset(path).to_table()["a"].to_pylist() == [1, 2, 3]
 
 
-def test_what_processes_get_can_be_pickled_and_syncs_folders(tmp_path: Path) -> None:
+def test_a_remote_store_can_be_pickled_and_syncs_folders(tmp_path: Path) -> None:
     remote = pickle.loads(pickle.dumps(Store.create(str(tmp_path)).to_remote("r", 2)))
     assert remote.train_data_path == f"file://{tmp_path}/intermediate_train_data.2"
     with remote.get_local_output_dir() as folder:
@@ -139,7 +139,7 @@ def test_data_that_no_estimator_has_written_is_left_alone(tmp_path: Path) -> Non
     assert memory.may_replace_data(other)
 
 
-def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
     store = Store.create(str(tmp_path))
     (tmp_path / "runs" / "r").mkdir(parents=True)
     (tmp_path / "runs" / "r" / "checkpoint.part").write_text("words")

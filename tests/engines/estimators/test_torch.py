@@ -167,7 +167,7 @@ def test_several_columns_own_steps_and_own_reading(
     np.testing.assert_allclose(row["mean__output"], mean.item(), rtol=1e-5)
 
 
-def test_what_cannot_be_is_refused_before_anything_runs(digits: Any, store: Any) -> None:
+def test_unusable_params_are_refused_before_the_training(digits: Any, store: Any) -> None:
     model = network()
     for changes, message in (
         ({"loss": None}, "either loss or loss_constructors"),

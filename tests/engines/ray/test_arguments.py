@@ -49,7 +49,7 @@ def test_before_start_there_is_nothing_to_run_on() -> None:
         RayExecutor(SETTINGS, num_workers=1).run(print)
 
 
-def test_what_an_elastic_job_has_not() -> None:
+def test_methods_that_an_elastic_job_does_not_have() -> None:
     executor = RayExecutor(SETTINGS, min_workers=1)
     executor.start()
     with pytest.raises(NotImplementedError, match="run_remote"):

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from horovod.ray.log_store import LogStore
+from horovod.ray.elastic_job import LogSender, LogStore
 from horovod.rendezvous.store.client import StoreClient
 
 Arrived = SimpleQueue[bytes | None]
@@ -40,7 +40,7 @@ def store(arrived: Arrived, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogStor
 
 
 def test_items_arrive_in_order(store: LogStore, arrived: Arrived) -> None:
-    one, other = store.path.open(), pickle.loads(pickle.dumps(store.path)).open()
+    one, other = LogSender(store.address), pickle.loads(pickle.dumps(LogSender(store.address)))
     for number in range(5):
         one.put({"one": number})
         other.put({"other": number})
@@ -49,7 +49,7 @@ def test_items_arrive_in_order(store: LogStore, arrived: Arrived) -> None:
 
 
 def test_one_that_is_too_long_does_not_end_the_rest(store: LogStore, arrived: Arrived) -> None:
-    sender = store.path.open()
+    sender = LogSender(store.address)
     sender.put({"number": 1})
     with pytest.raises(ValueError, match="bytes"):
         sender.put({"long": "x" * 100_000})
@@ -62,11 +62,11 @@ def test_one_that_is_too_long_does_not_end_the_rest(store: LogStore, arrived: Ar
 
 def test_no_secret_is_in_what_a_call_carries(store: LogStore) -> None:
     (secret,) = store.environment.values()
-    assert bytes.fromhex(secret) not in pickle.dumps(store.path)
-    assert secret.encode() not in pickle.dumps(store.path)
+    assert bytes.fromhex(secret) not in pickle.dumps(LogSender(store.address))
+    assert secret.encode() not in pickle.dumps(LogSender(store.address))
 
 
-def test_what_bears_no_code_or_one_that_was_used_is_ignored(
+def test_a_value_without_a_code_or_with_a_used_code_is_ignored(
     store: LogStore, arrived: Arrived, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The writer knows the secret of the connection, as after a failure of its authentication."""
@@ -76,9 +76,9 @@ def test_what_bears_no_code_or_one_that_was_used_is_ignored(
     seen: list[tuple[str, bytes]] = []
     take = store._take
     store._server._on_set = lambda key, value: (seen.append((key, value)), take(key, value))[1]
-    store.path.open().put({"genuine": 1})
+    LogSender(store.address).put({"genuine": 1})
     assert pickle.loads(arrived.get_nowait() or b"") == {"genuine": 1}
-    client = StoreClient(store.path.address, bytes.fromhex(secret), timeout_s=30)
+    client = StoreClient(store.address, bytes.fromhex(secret), timeout_s=30)
     key, genuine = seen[0]
     for name, value in [
         ("log/mine", forged),

@@ -34,7 +34,7 @@ def test_the_executor_and_the_worker_have_other_paths() -> None:
         ("horovod.ray.utils", "detect_nics", "nics="),
     ],
 )
-def test_what_is_not_there_is_an_error_with_the_replacement(
+def test_a_missing_name_is_an_error_with_its_replacement(
     module: str, name: str | None, instead: str
 ) -> None:
     with pytest.raises(ImportError, match=instead) as caught:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize("what", ["worker", "executor"])
-def test_what_is_lost_comes_back(context: SparkContext, what: str) -> None:
+def test_a_lost_worker_or_executor_is_replaced(context: SparkContext, what: str) -> None:
     found = horovod.spark.run_elastic(workers.count, (what,), num_proc=2, elastic_timeout=60)
     assert [result[:3] for result in found] == [(0, 2, 20), (1, 2, 20)]
     pids = found[0][3]

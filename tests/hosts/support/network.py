@@ -1,10 +1,10 @@
 """Hosts on this machine: namespaces, joined by virtual cables and switches.
 
 A host has its own network, hostname, processes, /dev/shm, /run and name resolution. Files and cores
-are shared. One process for each host, its keeper, owns all of it and reads a pipe from the process
-that made the host. At the end of that pipe, for any reason, the kernel ends every process of the
-host and removes its namespaces and cables. So nothing has a name on this machine and nothing must
-be cleaned up. Needs root; ``missing`` returns what else is missing.
+are shared. Each host's init process owns all of it and reads a pipe from the process that made the
+host. At the end of that pipe, for any reason, the kernel ends every process of the host and removes
+its namespaces and cables. So nothing has a name on this machine and nothing must be cleaned up.
+Needs root; ``missing`` returns what else is missing.
 """
 
 from __future__ import annotations
@@ -106,11 +106,13 @@ def missing() -> str:
 class Host:
     """One host of a ``Network``, which makes and ends it."""
 
-    def __init__(self, name: str, index: int, interfaces: Sequence[Interface], keeper: int) -> None:
+    def __init__(
+        self, name: str, index: int, interfaces: Sequence[Interface], init_pid: int
+    ) -> None:
         self.name = name
         self.index = index
         self.interfaces = tuple(interfaces)
-        self._keeper = keeper
+        self._init_pid = init_pid
 
     @property
     def address(self) -> str:
@@ -124,11 +126,11 @@ class Host:
     @property
     def network_namespace(self) -> Path:
         """The file that stands for the host's network."""
-        return Path(f"/proc/{self._keeper}/ns/net")
+        return Path(f"/proc/{self._init_pid}/ns/net")
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The command that runs ``words`` on this host in the caller's working directory."""
-        enter = ["nsenter", "--target", str(self._keeper), *_OWN_NAMESPACES]
+        enter = ["nsenter", "--target", str(self._init_pid), *_OWN_NAMESPACES]
         # A test runner started in the background may have left these signals ignored.
         return [*enter, "env", "--default-signal=HUP,INT", "-C", os.getcwd(), *words]
 
@@ -143,21 +145,21 @@ class Host:
         return _run(self.command(words), **options)
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of the host but its keeper."""
-        own = os.stat(f"/proc/{self._keeper}/ns/pid").st_ino
+        """All processes of the host but its init process."""
+        own = os.stat(f"/proc/{self._init_pid}/ns/pid").st_ino
         found = []
         for process in psutil.process_iter():
             try:
                 is_here = os.stat(f"/proc/{process.pid}/ns/pid").st_ino == own
             except OSError:  # it has ended
                 continue
-            if is_here and process.pid != self._keeper:
+            if is_here and process.pid != self._init_pid:
                 found.append(process)
         return found
 
     def traffic(self, interface: str = "eth0") -> Traffic:
         """Bytes through ``interface`` so far."""
-        for line in Path(f"/proc/{self._keeper}/net/dev").read_text().splitlines():
+        for line in Path(f"/proc/{self._init_pid}/net/dev").read_text().splitlines():
             name, _, counters = line.partition(":")
             if name.strip() == interface:
                 numbers = [int(text) for text in counters.split()]
@@ -168,7 +170,7 @@ class Host:
         """Addresses and ports where processes of the host listen."""
         found = []
         for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
-            for line in Path(f"/proc/{self._keeper}/net/{table}").read_text().splitlines()[1:]:
+            for line in Path(f"/proc/{self._init_pid}/net/{table}").read_text().splitlines()[1:]:
                 _, local, _, state, *_ = line.split()
                 if state == _LISTENING:
                     address, _, port = local.partition(":")
@@ -204,7 +206,7 @@ class Host:
 
     def in_network(self, words: Sequence[str], **options: Any) -> str:
         """Run ``words`` of this machine in the host's network only."""
-        return _run(["nsenter", "--target", str(self._keeper), "--net", *words], **options)
+        return _run(["nsenter", "--target", str(self._init_pid), "--net", *words], **options)
 
     def _filter(self, rules: str) -> None:
         chain = f"chain input {{\ntype filter hook input priority 0;\n{rules}\n}}"
@@ -256,13 +258,13 @@ class Network:
     def _open(self, cabling: Sequence[Sequence[Interface]], own_name_address: str | None) -> None:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts-")))
         names = [f"host{index}" for index in range(len(cabling))]
-        keepers = [self._keep(["--net"], _SWITCH_SCRIPT)]
+        inits = [self._start_init(["--net"], _SWITCH_SCRIPT)]
         for name in names:
             own = folder / name
             own.mkdir()
             (own / "hosts").write_text(_hosts_file(name, names, cabling, own_name_address))
-            keepers.append(self._keep(_OWN_NAMESPACES, _HOST_SCRIPT, str(own), name))
-        switch, *pids = [_when_ready(keeper) for keeper in keepers]
+            inits.append(self._start_init(_OWN_NAMESPACES, _HOST_SCRIPT, str(own), name))
+        switch, *pids = [_when_ready(init) for init in inits]
         for index, (name, interfaces) in enumerate(zip(names, cabling, strict=True)):
             self.hosts.append(Host(name, index, interfaces, pids[index]))
         self._switch = Host("switch", -1, (), switch)
@@ -270,18 +272,18 @@ class Network:
         for host in self.hosts:
             host.in_network(["ip", "-batch", "-"], input=_addresses_and_links(host))
 
-    def _keep(
+    def _start_init(
         self, namespaces: Sequence[str], script: str, *arguments: str
     ) -> subprocess.Popen[str]:
         """A process that lives in new namespaces until the end of its standard input."""
         is_host = "--pid" in namespaces
         forks = ["--fork", "--kill-child", "--mount-proc"] if is_host else []
-        words = ["unshare", *namespaces, *forks, "sh", "-c", script, "keeper", *arguments]
-        keeper = subprocess.Popen(
+        words = ["unshare", *namespaces, *forks, "sh", "-c", script, "init", *arguments]
+        init = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        self._stack.callback(_end, keeper)
-        return keeper
+        self._stack.callback(_end, init)
+        return init
 
     def _set_port(self, host: Host, interface: str, state: str) -> None:
         names = [each.name for each in host.interfaces]
@@ -347,24 +349,24 @@ def _addresses_and_links(host: Host) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _when_ready(keeper: subprocess.Popen[str]) -> int:
+def _when_ready(init: subprocess.Popen[str]) -> int:
     """The pid of the process inside, once it has set everything up."""
-    assert keeper.stdout is not None
-    if keeper.stdout.readline() != "ready\n":
+    assert init.stdout is not None
+    if init.stdout.readline() != "ready\n":
         raise RuntimeError("a host could not be made; its message is above")
-    children = psutil.Process(keeper.pid).children()
-    return children[0].pid if children else keeper.pid
+    children = psutil.Process(init.pid).children()
+    return children[0].pid if children else init.pid
 
 
-def _end(keeper: subprocess.Popen[str]) -> None:
-    assert keeper.stdin is not None
-    assert keeper.stdout is not None
-    keeper.stdin.close()
-    keeper.stdout.close()
+def _end(init: subprocess.Popen[str]) -> None:
+    assert init.stdin is not None
+    assert init.stdout is not None
+    init.stdin.close()
+    init.stdout.close()
     try:
-        keeper.wait(timeout=_START_TIMEOUT_S)
+        init.wait(timeout=_START_TIMEOUT_S)
     finally:
-        keeper.kill()
+        init.kill()
 
 
 def _run(words: Sequence[str], **options: Any) -> str:

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from horovod.rendezvous import allgather
+from horovod.rendezvous.host import peer
+from horovod.rendezvous.store import client
+
 
 def _open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
@@ -20,3 +24,12 @@ def nothing_leaks() -> Iterator[None]:
     before = _open_descriptors()
     yield
     assert _open_descriptors() == before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patience() -> Iterator[None]:
+    """Other threads and processes may be slow to answer."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (allgather, peer, client):
+            patch.setattr(module, "_GRACE_S", 60.0)
+        yield

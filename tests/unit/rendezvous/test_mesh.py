@@ -121,11 +121,11 @@ def test_fifty_rounds_leave_nothing() -> None:
         close(meshes(3, lambda rank: join(rank, 3, store, generation=generation)))  # noqa: B023
 
 
-def test_one_host_needs_no_bells_and_no_links() -> None:
+def test_one_host_needs_no_doorbells_and_no_links() -> None:
     store = MemoryStore()
     world = meshes(2, lambda rank: join(rank, 2, store))
     for mesh in world:
         assert mesh.hosts == ((0, 1),)
-        assert (mesh.bells, mesh.news, mesh.links) == ((), (), SetLinks())
+        assert (mesh.doorbells, mesh.news, mesh.links) == ((), (), SetLinks())
         assert mesh.connect_set(1, [0, 1]) == SetLinks()
     close(world)

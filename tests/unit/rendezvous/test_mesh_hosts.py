@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 import worlds
+from loopback import isolate_links
 from worlds import MemoryStore, join_hosts, meshes, outcomes
 
 from horovod.errors import InitError
@@ -90,7 +91,9 @@ def test_hosts_are_connected_and_ranks_of_one_share_memory(layout: list[list[int
             assert [fd >= 0 for fd in mesh.pidfds] == [
                 peer in host and peer != rank for peer in range(len(world))
             ]
-            assert [fd >= 0 for fd in mesh.bells] == [peer in host for peer in range(len(world))]
+            assert [fd >= 0 for fd in mesh.doorbells] == [
+                peer in host for peer in range(len(world))
+            ]
             assert mesh.pids == (os.getpid(),) * len(world)
     assert len({os.fstat(mesh.region_fd).st_ino for mesh in world}) == len(layout)
     check_pairs(layout, {rank: mesh.links for rank, mesh in enumerate(world)})
@@ -102,13 +105,13 @@ def test_hosts_are_connected_and_ranks_of_one_share_memory(layout: list[list[int
     close(world)
 
 
-def test_a_bell_is_one_for_all_ranks_of_the_host() -> None:
+def test_a_doorbell_is_one_for_all_ranks_of_the_host() -> None:
     world = world_of([[0, 1], [2]])
-    os.eventfd_write(world[1].bells[0], 5)
-    assert os.eventfd_read(world[0].bells[0]) == 5
+    os.eventfd_write(world[1].doorbells[0], 5)
+    assert os.eventfd_read(world[0].doorbells[0]) == 5
     with pytest.raises(BlockingIOError):
-        os.eventfd_read(world[0].bells[0])
-    assert fcntl.fcntl(world[0].bells[1], fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        os.eventfd_read(world[0].doorbells[0])
+    assert fcntl.fcntl(world[0].doorbells[1], fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     close(world)
 
 
@@ -172,7 +175,7 @@ def only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     def addresses(interfaces: Sequence[str]) -> list[Address]:
         return [Address(host, 128 if ":" in host else 8, "lo")]
 
-    monkeypatch.setattr("horovod.rendezvous.links.linker.local_addresses", addresses)
+    monkeypatch.setattr("horovod.rendezvous.mesh.local_addresses", addresses)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -322,6 +325,7 @@ def test_a_rank_that_fails_on_its_host_fails_the_other_hosts(
 def test_a_host_name_with_separate_memories_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    isolate_links(monkeypatch.setattr)
     close(world_of([[0], [1]]))
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(worlds, "HOST_NAME", "box")

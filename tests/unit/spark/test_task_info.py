@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horovod.spark.task_info import AgentNames, TaskInfo, newest
+from horovod.spark.task import AgentNames, TaskInfo, newest
 
 
 def task(index: int, number: int, place: str = "here", hostname: str = "node") -> TaskInfo:

@@ -9,6 +9,8 @@ import struct
 import threading
 from collections.abc import Callable
 
+from loopback import new_loopback
+
 TO_SERVER, TO_CLIENT = 0, 1
 # Direction, bytes that have passed in it, the next bytes -> bytes to pass on; None resets.
 Meddler = Callable[[int, int, bytes], "bytes | None"]
@@ -49,7 +51,7 @@ class Proxy:
         self.count = 0
         self._server = server
         self._meddlers = meddlers
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self._listener = socket.create_server((new_loopback(), 0), backlog=64)
         self.address: tuple[str, int] = self._listener.getsockname()
         self._ended, self._end = socket.socketpair()
         self._thread = threading.Thread(target=self._serve)

@@ -10,7 +10,9 @@ import json
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import asdict, fields
+from functools import cache
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 MOST_RANKS = 2**24  # of a world; more than any machine has, less than what breaks a counter
 MOST_PID = 2**31 - 1
@@ -18,6 +20,7 @@ _MOST_TEXT = 64 * 1024
 _MOST_NUMBER = 2**63 - 1
 
 _Item = TypeVar("_Item")
+_Kind = TypeVar("_Kind", bound="Record")
 
 
 class BadMessageError(ValueError):
@@ -188,3 +191,76 @@ class Fields:
         if not isinstance(value, str) or len(value) > most:
             raise self.error(name, value, f"text of at most {most} characters")
         return value
+
+
+Reader = Callable[[Fields, str], Any]
+
+
+def between(least: int, most: int) -> Reader:
+    """Reads a whole number within a range."""
+    return lambda fields, name: fields.integer(name, least, most)
+
+
+def limited(most: int) -> Reader:
+    """Reads a text of at most ``most`` characters; may be anything."""
+    return lambda fields, name: fields.text(name, most)
+
+
+def shown(most: int = _MOST_TEXT) -> Reader:
+    """Reads a text of at most ``most`` characters as ``printable``."""
+    return lambda fields, name: printable(fields.text(name, most))
+
+
+def listed(kind: type[Record]) -> Reader:
+    """Reads a list of records."""
+    return lambda fields, name: fields.each(name, kind.read)
+
+
+class Record:
+    """A frozen dataclass that is sent as JSON; every field is checked when it is read.
+
+    A field's type says what it must be, or a ``Reader`` in its ``Annotated`` type reads it.
+    ``message`` is the name of the message in errors.
+    """
+
+    message: ClassVar[str]
+
+    def to_bytes(self) -> bytes:
+        """The record as JSON."""
+        return json.dumps(asdict(self)).encode()  # type: ignore[call-overload]
+
+    @classmethod
+    def from_bytes(cls: type[_Kind], text: bytes) -> _Kind:
+        """The inverse of ``to_bytes``; BadMessageError for anything else."""
+        return cls.read(Fields.read(cls.message, text))
+
+    @classmethod
+    def read(cls: type[_Kind], fields: Fields) -> _Kind:
+        """The record that has exactly these fields. Raises BadMessageError."""
+        readers: dict[str, Reader] = _readers(cls)  # type: ignore[arg-type]
+        found = cls(**{name: reader(fields, name) for name, reader in readers.items()})
+        fields.close()
+        return found
+
+
+_PLAIN: dict[Any, Reader] = {
+    int: Fields.integer,
+    str: Fields.text,
+    bool: Fields.flag,
+    tuple[int, ...]: Fields.integers,
+}
+
+
+@cache
+def _readers(kind: Any) -> dict[str, Reader]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: _reader_of(hints[each.name]) for each in fields(kind)}
+
+
+def _reader_of(hint: Any) -> Reader:
+    if hasattr(hint, "__metadata__"):
+        reader: Reader = hint.__metadata__[0]
+        return reader
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return lambda fields, name: hint.read(fields.fields(name))
+    return _PLAIN[hint]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from horovod.launch.elastic.memory import JobRefusedError, Record
 from horovod.launch.elastic.policy.actions import Abandon
+from horovod.rendezvous.base.tcp import address_text
 from horovod.rendezvous.identity.elastic_messages import (
     RankAssignment,
     Update,
@@ -21,7 +22,6 @@ from horovod.rendezvous.identity.elastic_messages import (
     update_key,
     world_scope,
 )
-from horovod.rendezvous.store.client import address_text
 from horovod.rendezvous.store.server import StoreServer
 
 # Worker, kind, number and contents; the kinds are those of ``WorkerKeys``.

@@ -23,7 +23,8 @@ from horovod.core.base.checked import BadMessageError, printable
 from horovod.errors import InitError
 from horovod.launch.model.host_plan import Rendezvous
 from horovod.rendezvous.base.authentication import prove
-from horovod.rendezvous.store.client import StoreClient, StoreUnreachableError
+from horovod.rendezvous.store.channel import StoreUnreachableError
+from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
 _FAILURE = "failure"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Generic, TypeVar
+
+from horovod.core.base.ranks import ranks_text
+from horovod.errors import InitError
 
 _MOST_STALE = 64
 
@@ -28,6 +31,16 @@ class Deadline:
     def has_passed(self) -> bool:
         """Whether no time is left."""
         return time.monotonic() >= self.at
+
+    def missed_by(
+        self, ranks: Collection[int], size: int, what: str = "did not arrive"
+    ) -> InitError:
+        """The error for these ranks of a world of ``size``."""
+        return InitError(
+            f"init: {ranks_text(ranks)} of {size} {what} within {self.timeout_s:g} s "
+            "(HOROVOD_START_TIMEOUT)",
+            ranks=ranks,
+        )
 
 
 class Timers(Generic[Thing]):

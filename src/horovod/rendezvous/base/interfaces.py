@@ -9,23 +9,35 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from horovod.core.base.checked import Fields, Record, between, limited, shown
 from horovod.errors import InitError
 
 
 @dataclass(frozen=True)
-class Address:
+class Address(Record):
     """An address of an interface that is up: ``10.0.0.5``, ``24`` bits of network.
 
     ``scope``: index of the interface for link-local addresses, else 0.
     ``speed``: Mbit/s, 0 where the system does not say.
     """
 
-    host: str
-    bits: int
-    interface: str
-    scope: int = 0
+    host: Annotated[str, limited(64)]
+    bits: Annotated[int, between(0, 128)]
+    interface: Annotated[str, shown(255)]
+    scope: Annotated[int, between(0, 2**32 - 1)] = 0
     speed: int = 0
+
+    @classmethod
+    def read(cls, fields: Fields) -> Address:
+        """See ``Record.read``; the host must be an address too."""
+        address = super().read(fields)
+        try:
+            _ = address.network
+        except ValueError as error:
+            raise fields.error("host", address.host, f"an address ({error})") from None
+        return address
 
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -39,11 +51,11 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Listening:
+class Listening(Record):
     """An address and the port where its owner listens."""
 
     address: Address
-    port: int
+    port: Annotated[int, between(1, 65535)]
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,19 @@ class HostMesh:
     """What the ranks of one host share. The tuples follow the host's ranks in rising order.
 
     ``region_fd`` is shared memory of the agreed size, zeroed. A descriptor in ``pidfds`` becomes
-    readable when that process ends; -1 for this rank and where the system gives none. ``bells`` are
-    eventfds, one for each rank; empty in a world of one host. All descriptors are close-on-exec.
+    readable when that process ends; -1 for this rank and where the system gives none. ``doorbells``
+    are eventfds, one for each rank; empty in a world of one host. All descriptors are
+    close-on-exec.
     """
 
     region_fd: int
     pidfds: tuple[int, ...]
     pids: tuple[int, ...]
-    bells: tuple[int, ...] = ()
+    doorbells: tuple[int, ...] = ()
 
     def close(self) -> None:
         """Close every descriptor."""
-        close_all((self.region_fd, *self.pidfds, *self.bells))
+        close_all((self.region_fd, *self.pidfds, *self.doorbells))
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Mesh:
     """The result of a rendezvous. All tuples but ``hosts``, ``links`` and ``news`` go by rank.
 
     ``hosts`` are the groups of ranks that share memory, in the order of their lowest ranks. The
-    ranks of this host share ``region_fd`` and have a pidfd (see ``HostMesh``) and a bell; the
-    entries of other ranks are -1. ``bells`` is empty in a world of one host. ``links`` lead to
+    ranks of this host share ``region_fd`` and have a pidfd (see ``HostMesh``) and a doorbell; the
+    entries of other ranks are -1. ``doorbells`` is empty in a world of one host. ``links`` lead to
     other hosts. ``news`` are like ``links.control``, but between the first ranks of all hosts.
     ``nodes`` are the machines as the launcher names them. Only the ranks of this world know
     ``object_key``, the key of object codes. All descriptors belong to the caller.
@@ -73,7 +74,7 @@ class Mesh:
     hostnames: tuple[str, ...]
     nodes: tuple[str, ...]
     hosts: tuple[tuple[int, ...], ...]
-    bells: tuple[int, ...]
+    doorbells: tuple[int, ...]
     links: SetLinks
     news: tuple[tuple[int, int, LinkSeals], ...]
     connector: Callable[[int, Sequence[int]], SetLinks]
@@ -100,7 +101,7 @@ class Mesh:
 
     def close(self) -> None:
         """Close every descriptor; call it once, and only if no engine owns them."""
-        close_all((self.region_fd, *self.pidfds, *self.bells))
+        close_all((self.region_fd, *self.pidfds, *self.doorbells))
         close_all(link[1] for link in self.news)
         self.links.close()
 
@@ -117,6 +118,15 @@ def as_failure(rank: int, error: BaseException) -> InitError:
     if isinstance(error, InitError):
         return error
     return InitError(f"init: rank {rank} gave up: {error!r}", ranks=[rank])
+
+
+def misfit(difference: str, *ranks: int) -> InitError:
+    """The error when processes cannot form a world; the text says how they differ."""
+    return InitError(
+        f"init: ranks do not fit together: {difference}; all of them need the same version of "
+        "horovod, the same settings and one launcher",
+        ranks=ranks,
+    )
 
 
 def failure_to_bytes(error: InitError) -> bytes:

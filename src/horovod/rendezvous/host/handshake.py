@@ -96,12 +96,13 @@ class Claims:
 class HostGroup:
     """The ranks of one host that connect. ``members`` begins with the root.
 
-    The others find the root under ``key`` in ``store``. ``with_bells``: the world has other hosts.
+    The others find the root under ``key`` in ``store``. ``with_doorbells``: the world has other
+    hosts.
     """
 
     claims: Claims
     members: Sequence[int]
-    with_bells: bool
+    with_doorbells: bool
     key: str
     store: Store
     secret: bytes

@@ -52,12 +52,7 @@ def join_mesh(group: HostGroup) -> HostMesh:
 
 
 def _absent_root(group: HostGroup) -> InitError:
-    root = group.members[0]
-    return InitError(
-        f"init: rank {root} of {group.claims.size} did not arrive within "
-        f"{group.deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
-        ranks=[root],
-    )
+    return group.deadline.missed_by(group.members[:1], group.claims.size)
 
 
 def _connect(connected: socket.socket, root: int, name: bytes, deadline: Deadline) -> None:
@@ -87,7 +82,7 @@ class _Joining:
         self._socket = connected
         self._claims = group.claims
         self._ranks = group.members
-        self._bells = len(group.members) if group.with_bells else 0
+        self._doorbells = len(group.members) if group.with_doorbells else 0
         self._side = Dialer(PROTOCOL, group.secret)
         self._deadline = group.deadline
         self._fds = fds
@@ -100,7 +95,7 @@ class _Joining:
         answer = self._side.read_reply(self._payload(Kind.WELCOME))
         self._deadline = Deadline(handshake.seconds_in(answer, self._ranks[0]) + _GRACE_S)
         members = Members.from_bytes(self._payload(Kind.MEMBERS), len(self._ranks))
-        wanted = 1 + self._bells + sum(members.has_pidfd)
+        wanted = 1 + self._doorbells + sum(members.has_pidfd)
         while len(self._fds) < wanted:
             self._payload(Kind.MORE)
         mesh = self._mesh(members)
@@ -110,7 +105,7 @@ class _Joining:
 
     def _mesh(self, members: Members) -> HostMesh:
         region_fd, *rest = self._fds
-        bells, pidfds = rest[: self._bells], rest[self._bells :]
+        doorbells, pidfds = rest[: self._doorbells], rest[self._doorbells :]
         found = os.fstat(region_fd).st_size
         if found != self._claims.region_bytes or len(pidfds) != sum(members.has_pidfd):
             raise ProtocolError(
@@ -119,7 +114,7 @@ class _Joining:
             )
         each = iter(pidfds)
         by_rank = tuple(next(each) if has else -1 for has in members.has_pidfd)
-        return HostMesh(region_fd, by_rank, members.pids, tuple(bells))
+        return HostMesh(region_fd, by_rank, members.pids, tuple(doorbells))
 
     def _send(self, message: bytes) -> None:
         # If the root has closed the connection, its last message can still be read and says why.

@@ -1,4 +1,4 @@
-"""The first rank of a host: it authenticates the others and gives them region, bells and pidfds.
+"""The first rank of a host: it authenticates the others and gives them all shared descriptors.
 
 Every rank confirms that it has everything before any rank is told to go. A failure before that is
 the same error on all ranks. Runs on the thread that called ``init``.
@@ -14,12 +14,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.base.admission import accept_some
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Listener, ProtocolError
-from horovod.rendezvous.base.membership import HostMesh, as_failure, close_all
+from horovod.rendezvous.base.membership import HostMesh, as_failure, close_all, misfit
 from horovod.rendezvous.host import handshake
 from horovod.rendezvous.host.handshake import PROTOCOL, Claims, HostGroup, Kind, Members
 from horovod.rendezvous.host.peer_socket import (
@@ -78,7 +77,7 @@ def host_mesh(group: HostGroup) -> HostMesh:
                 group.store.set(group.key, root.name.encode())
                 root.gather(lambda: _check(group.store, group.key))
                 fds.append(make_region(claims.region_bytes))
-                if group.with_bells:
+                if group.with_doorbells:
                     fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
                 return root.hand_out(fds)
             except BaseException as error:
@@ -136,7 +135,8 @@ class _Root:
         """Accept and authenticate until all ranks are here; ``check`` may end the wait."""
         while len(self._members) < len(self._peers):
             if self._deadline.remaining_s() <= 0:
-                raise self._missing_error()
+                missing = set(self._peers) - set(self._members)
+                raise self._deadline.missed_by(missing, self._claims.size)
             waits = [peer.deadline.remaining_s() for peer in self._unauthenticated]
             wait_s = min([*waits, self._deadline.remaining_s(), _CHECK_S])
             events = self._selector.select(wait_s)
@@ -153,7 +153,7 @@ class _Root:
     def hand_out(self, shared: list[int]) -> HostMesh:
         """Send every member its descriptors, wait until all have them, then tell all to go.
 
-        ``shared``: the descriptors of the region and the bells.
+        ``shared``: the descriptors of the region and the doorbells.
         """
         peers = [self._members[rank] for rank in self._peers]
         own_pidfd = open_pidfd(os.getpid())
@@ -231,11 +231,7 @@ class _Root:
         self._unauthenticated.discard(peer)
         if mismatch is not None:
             self._refused.append(peer)
-            raise InitError(
-                f"init: ranks do not fit together: {mismatch}; all of them need the same version "
-                "of horovod, the same settings and one launcher",
-                ranks=[rank],
-            )
+            raise misfit(mismatch, rank)
         self._members[rank] = peer
         self._watch(peer)
         welcome = handshake.welcome(self._claims.rank, self._deadline.remaining_s())
@@ -257,11 +253,7 @@ class _Root:
             remaining_s = self._deadline.remaining_s()
             if remaining_s <= 0:
                 silent = [rank for peer in waiting for rank in peer.ranks]
-                raise InitError(
-                    f"init: {ranks_text(silent)} of {self._claims.size} stopped answering within "
-                    f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
-                    ranks=silent,
-                )
+                raise self._deadline.missed_by(silent, self._claims.size, "stopped answering")
             for key, _ in self._selector.select(remaining_s):
                 if key.fileobj is self._listener:
                     self._accept()
@@ -319,15 +311,6 @@ class _Root:
         self._reported += 1
         if self._reported <= _MAX_REPORTS:  # any process of this machine can connect repeatedly
             sys.stderr.write(f"horovod: init: dropped a connection from pid {peer.pid}: {reason}\n")
-
-    def _missing_error(self) -> InitError:
-        size = self._claims.size
-        missing = set(self._peers) - set(self._members)
-        return InitError(
-            f"init: {ranks_text(missing)} of {size} did not arrive within "
-            f"{self._deadline.timeout_s:g} s (HOROVOD_START_TIMEOUT)",
-            ranks=missing,
-        )
 
     def _lost_error(self, peer: _Peer) -> InitError:
         return InitError(

@@ -8,18 +8,18 @@ can write to the store.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntFlag
+from typing import Annotated
 
-from horovod.core.base.checked import Fields, printable
+from horovod.core.base.checked import Fields, Record, between, shown
 from horovod.core.base.rank_info import RankInfo, read_rank_info
 from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of
 
 
 @dataclass(frozen=True, order=True)
-class StateVersion:
+class StateVersion(Record):
     """How new the state is that a worker could go back to; the larger version is newer.
 
     ``world`` is the last one whose state it took over, 0 if none; ``commits`` counts since then.
@@ -35,14 +35,7 @@ class StateVersion:
 
 
 @dataclass(frozen=True)
-class _Message:
-    def to_bytes(self) -> bytes:
-        """The message as JSON."""
-        return json.dumps(asdict(self)).encode()
-
-
-@dataclass(frozen=True)
-class Ready(_Message):
+class Ready(Record):
     """A worker asks for a rank: at its start, after a failure, or after an update.
 
     ``reason`` is the error that brought it here, if any; ``lost`` are workers that it has found
@@ -51,33 +44,22 @@ class Ready(_Message):
     trains, so a provisional rank is enough. ``checkpoint`` is the file last written from its state.
     """
 
+    message = "ready"
+
     state_version: StateVersion = StateVersion()
-    reason: str = ""
+    reason: Annotated[str, shown()] = ""
     lost: tuple[int, ...] = ()
     keeps_state: bool = False
     is_early: bool = False
     checkpoint: str = ""
 
-    @classmethod
-    def from_bytes(cls, text: bytes) -> Ready:
-        """The inverse of ``to_bytes``; BadMessageError for anything else."""
-        fields = Fields.read("ready", text)
-        version = fields.fields("state_version")
-        ready = cls(
-            state_version=StateVersion(version.integer("world"), version.integer("commits")),
-            reason=printable(fields.text("reason")),
-            lost=fields.integers("lost"),
-            keeps_state=fields.flag("keeps_state"),
-            is_early=fields.flag("is_early"),
-            checkpoint=fields.text("checkpoint"),
-        )
-        version.close()
-        fields.close()
-        return ready
+
+def _read_rank_info(fields: Fields, name: str) -> RankInfo:
+    return read_rank_info(fields.fields(name))
 
 
 @dataclass(frozen=True)
-class RankAssignment(_Message):
+class RankAssignment(Record):
     """A worker's position in a world, whose ``members`` are the workers' numbers by rank.
 
     ``updates`` counts those published before; newer ones concern this world. ``must_sync``: some
@@ -86,28 +68,20 @@ class RankAssignment(_Message):
     without the worker, and the text says why.
     """
 
+    message = "rank assignment"
+
     world: int = 0
-    rank_info: RankInfo = field(default_factory=RankInfo)
+    rank_info: Annotated[RankInfo, _read_rank_info] = field(default_factory=RankInfo)
     members: tuple[int, ...] = ()
     updates: int = 0
     must_sync: bool = True
     is_provisional: bool = False
-    removal: str = ""
+    removal: Annotated[str, shown()] = ""
 
     @classmethod
-    def from_bytes(cls, text: bytes) -> RankAssignment:
-        """The inverse of ``to_bytes``; BadMessageError for anything else."""
-        fields = Fields.read("rank assignment", text)
-        assignment = cls(
-            world=fields.integer("world"),
-            rank_info=read_rank_info(fields.fields("rank_info")),
-            members=fields.integers("members"),
-            updates=fields.integer("updates"),
-            must_sync=fields.flag("must_sync"),
-            is_provisional=fields.flag("is_provisional"),
-            removal=printable(fields.text("removal")),
-        )
-        fields.close()
+    def read(cls, fields: Fields) -> RankAssignment:
+        """See ``Record.read``; there must be a member for each rank."""
+        assignment = super().read(fields)
         size = assignment.rank_info.size
         if assignment.members and len(set(assignment.members)) != size:
             raise fields.error("members", assignment.members, f"{size} workers")
@@ -134,20 +108,13 @@ class HostUpdate(IntFlag):
 
 
 @dataclass(frozen=True)
-class Update(_Message):
+class Update(Record):
     """News for the members of a world: ``kind`` is a ``HostUpdate``; ``timestamp`` always grows."""
 
-    timestamp: int
-    kind: int
+    message = "update"
 
-    @classmethod
-    def from_bytes(cls, text: bytes) -> Update:
-        """The inverse of ``to_bytes``; BadMessageError for anything else."""
-        fields = Fields.read("update", text)
-        kind = fields.integer("kind", HostUpdate.NONE, HostUpdate.MIXED)
-        update = cls(fields.integer("timestamp"), kind)
-        fields.close()
-        return update
+    timestamp: int
+    kind: Annotated[int, between(HostUpdate.NONE, HostUpdate.MIXED)]
 
 
 @dataclass(frozen=True)

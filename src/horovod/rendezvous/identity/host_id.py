@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from horovod.core.base.checked import Record, limited
 
 
 @dataclass(frozen=True)
-class HostId:
+class HostId(Record):
     """``host`` is equal for processes that can share memory, ``network`` for those with the same
     network interfaces. An empty network is equal to no other.
     """
 
-    host: str
-    network: str
+    host: Annotated[str, limited(1024)]
+    network: Annotated[str, limited(1024)]
 
 
 def this_host_id() -> HostId:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from horovod.core.base.own_files import replacing
 from horovod.core.base.rank_info import cross_numbers
-from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of, position_of
@@ -102,11 +101,7 @@ def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
             store.get(f"arrived/{rank}", deadline.remaining_s())
             missing.discard(rank)
     if missing:
-        raise InitError(
-            f"init: {ranks_text(missing)} of {size} did not arrive within {deadline.timeout_s:g} s "
-            "(HOROVOD_START_TIMEOUT)",
-            ranks=missing,
-        )
+        raise deadline.missed_by(missing, size)
 
 
 def contact_file(identity: ProcessInfo, environ: Mapping[str, str]) -> Path:

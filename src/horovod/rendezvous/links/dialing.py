@@ -27,7 +27,7 @@ from horovod.rendezvous.links.handshake import (
     verdict_in,
 )
 from horovod.rendezvous.links.listening import LinkListener
-from horovod.rendezvous.links.plan import Link, Report, Unreached
+from horovod.rendezvous.links.plan import FailedTry, Link, MissingLink, Report, Unreached
 
 _STAGGER_S = 0.25
 _CONTACT_S = 2.0  # after a connection, until the next address is tried
@@ -244,15 +244,17 @@ class LinkAttempt:
 
     def report(self, rank: int) -> Report:
         """The result of the last ``dial``."""
-        report = Report(rank)
-        for dial in self._current:
-            if dial.missing:
-                links = [(int(link.purpose), link.channel) for link in dial.missing]
-                tries = [(str(route), why) for route, why in dial.reasons.items()]
-                report.unreached[dial.peer] = Unreached(links, tries)
-            else:
-                report.reached.append(dial.peer)
-        return report
+        reached = tuple(dial.peer for dial in self._current if not dial.missing)
+        unreached = [
+            Unreached(
+                dial.peer,
+                [MissingLink(link.purpose, link.channel) for link in dial.missing],
+                [FailedTry(str(route), why) for route, why in dial.reasons.items()],
+            )
+            for dial in self._current
+            if dial.missing
+        ]
+        return Report(rank, reached, unreached)
 
     def take_over(self) -> dict[Link, Connected]:
         """All connections, which belong to the caller now."""

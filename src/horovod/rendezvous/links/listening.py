@@ -25,14 +25,7 @@ from horovod.rendezvous.base.handshake import Listener, ProtocolError
 from horovod.rendezvous.base.interfaces import Address, Listening, Route
 from horovod.rendezvous.base.tcp import listening_socket
 from horovod.rendezvous.links.connector import Connector, Stream, Talk
-from horovod.rendezvous.links.handshake import (
-    PROTOCOL,
-    TAKE,
-    Claims,
-    Connected,
-    Verdict,
-    connected,
-)
+from horovod.rendezvous.links.handshake import PROTOCOL, TAKE, Claims, Connected, Verdict, connected
 from horovod.rendezvous.links.plan import Link
 
 _HANDSHAKE_TIMEOUT_S = 10.0
@@ -47,11 +40,7 @@ class LinkListener:
     """
 
     def __init__(
-        self,
-        connector: Connector,
-        rank: int,
-        secret: bytes,
-        addresses: Sequence[Address],
+        self, connector: Connector, rank: int, secret: bytes, addresses: Sequence[Address]
     ) -> None:
         self.arrived: dict[Link, Connected] = {}
         self.listening: list[Listening] = []

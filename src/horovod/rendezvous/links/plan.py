@@ -8,12 +8,12 @@ pair of first ranks. Both ends of a link compute the same plan.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Annotated
 
-from horovod.core.base.checked import MOST_RANKS, Fields, printable
+from horovod.core.base.checked import MOST_RANKS, BadMessageError, Record, between, listed, shown
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.capabilities import RankCapabilities
@@ -74,94 +74,79 @@ def _owner(host: Sequence[int], channel: int) -> int:
 
 
 @dataclass(frozen=True)
-class Unreached:
-    """(purpose, channel) of each missing link; each address with the reason why it failed."""
+class MissingLink(Record):
+    """A link that was not made."""
 
-    links: list[tuple[int, int]]
-    tries: list[tuple[str, str]]
+    purpose: Annotated[int, between(min(Purpose), max(Purpose))]
+    channel: Annotated[int, between(0, MOST_RANKS)]
 
 
 @dataclass(frozen=True)
-class Report:
+class FailedTry(Record):
+    """An address, and the reason why it failed."""
+
+    address: Annotated[str, shown(255)]
+    why: Annotated[str, shown(4096)]
+
+
+@dataclass(frozen=True)
+class Unreached(Record):
+    """A rank that was not reached."""
+
+    peer: Annotated[int, between(0, MOST_RANKS - 1)]
+    links: Annotated[list[MissingLink], listed(MissingLink)]
+    tries: Annotated[list[FailedTry], listed(FailedTry)]
+
+
+@dataclass(frozen=True)
+class Report(Record):
     """Which of the ranks that ``rank`` dialled it reached."""
 
-    rank: int
-    reached: list[int] = field(default_factory=list)
-    unreached: dict[int, Unreached] = field(default_factory=dict)
+    message = "report"
 
-    def to_bytes(self) -> bytes:
-        """The report as a message."""
-        unreached = [
-            {
-                "peer": peer,
-                "links": [{"purpose": p, "channel": c} for p, c in u.links],
-                "tries": [{"address": a, "why": why} for a, why in u.tries],
-            }
-            for peer, u in self.unreached.items()
-        ]
-        fields = {"rank": self.rank, "reached": self.reached, "unreached": unreached}
-        return json.dumps(fields).encode()
+    rank: Annotated[int, between(0, MOST_RANKS - 1)]
+    reached: tuple[int, ...]
+    unreached: Annotated[list[Unreached], listed(Unreached)]
 
     @classmethod
-    def from_bytes(cls, text: bytes, ranks: Container[int]) -> Report:
-        """The report in ``text`` about some of ``ranks``. Raises BadMessageError."""
-        fields = Fields.read("report", text)
-
-        def known(rank: int, name: str) -> int:
-            if rank not in ranks:
-                raise fields.error(name, rank, "a rank of this bootstrap")
-            return rank
-
-        def unreached(of: Fields) -> tuple[int, Unreached]:
-            peer = known(of.integer("peer", 0, MOST_RANKS - 1), "unreached.peer")
-            return peer, Unreached(of.each("links", _link), of.each("tries", _try))
-
-        report = cls(
-            known(fields.integer("rank", 0, MOST_RANKS - 1), "rank"),
-            [known(rank, "reached") for rank in fields.integers("reached", 0, MOST_RANKS - 1)],
-            dict(fields.each("unreached", unreached)),
-        )
-        fields.close()
+    def about(cls, ranks: Container[int], text: bytes) -> Report:
+        """The report in ``text``, which names no other ranks. Raises BadMessageError."""
+        report = cls.from_bytes(text)
+        for name, found in (
+            ("rank", [report.rank]),
+            ("reached", report.reached),
+            ("unreached.peer", [each.peer for each in report.unreached]),
+        ):
+            for rank in found:
+                if rank not in ranks:
+                    raise BadMessageError("report", name, str(rank), "a rank of this bootstrap")
         return report
 
 
-def _link(fields: Fields) -> tuple[int, int]:
-    purpose = fields.integer("purpose", min(Purpose), max(Purpose))
-    return purpose, fields.integer("channel", 0, MOST_RANKS)
-
-
-def _try(fields: Fields) -> tuple[str, str]:
-    return printable(fields.text("address", 255)), printable(fields.text("why", 4096))
-
-
 def failure_of(
-    ranks: Sequence[RankCapabilities],
-    hosts: Sequence[Sequence[int]],
-    reports: Sequence[Report],
+    ranks: Sequence[RankCapabilities], hosts: Sequence[Sequence[int]], reports: Sequence[Report]
 ) -> InitError:
     """The error with a table of which hosts reach which, failures first; the same on every rank.
 
     Its ranks are those of all hosts that cannot connect to each other.
     """
-    apart = {peer for report in reports for peer in report.unreached}
+    apart = {unreached.peer for report in reports for unreached in report.unreached}
     apart |= {report.rank for report in reports if report.unreached}
     named = [rank for host in hosts if apart & set(host) for rank in host]
     return InitError(_failure_text(ranks, hosts, reports), ranks=named)
 
 
 def _failure_text(
-    ranks: Sequence[RankCapabilities],
-    hosts: Sequence[Sequence[int]],
-    reports: Sequence[Report],
+    ranks: Sequence[RankCapabilities], hosts: Sequence[Sequence[int]], reports: Sequence[Report]
 ) -> str:
     names = {
         rank: f"{ranks[host[0]].hostname} ({ranks_text(host)})" for host in hosts for rank in host
     }
     failures = [
-        (names[report.rank], names[peer], address, why)
+        (names[report.rank], names[unreached.peer], each.address, each.why)
         for report in reports
-        for peer, unreached in report.unreached.items()
-        for address, why in unreached.tries or [("-", "no address of a kind that both have")]
+        for unreached in report.unreached
+        for each in unreached.tries or [FailedTry("-", "no address of a kind that both have")]
     ]
     successes = {
         (names[report.rank], names[peer], "", "connected")

@@ -8,15 +8,14 @@ same error.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from horovod import __version__
-from horovod.core.base.checked import Fields, printable
+from horovod.core.base.checked import Record, listed, shown
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.allgather import StoreAllgather, decode_all
@@ -56,26 +55,15 @@ class World:
 
 
 @dataclass(frozen=True)
-class _Member:
+class _Member(Record):
     """What one member publishes. ``cipher_problem``: why it cannot seal links, else empty."""
 
-    build: str
-    protection: str
-    cipher_problem: str
-    listening: list[Listening]
+    message = "addresses"
 
-    @classmethod
-    def from_bytes(cls, text: bytes) -> _Member:
-        """The member that sent ``text``. Raises BadMessageError."""
-        fields = Fields.read("addresses", text)
-        member = cls(
-            printable(fields.text("build", 255)),
-            printable(fields.text("protection", 32)),
-            printable(fields.text("cipher_problem", 4096)),
-            fields.each("listening", _listening),
-        )
-        fields.close()
-        return member
+    build: Annotated[str, shown(255)]
+    protection: Annotated[str, shown(32)]
+    cipher_problem: Annotated[str, shown(4096)]
+    listening: Annotated[list[Listening], listed(Listening)]
 
 
 class LinkRound:
@@ -141,7 +129,7 @@ class LinkRound:
     def _publish(self, listening: list[Listening]) -> dict[int, _Member]:
         problem = self._cipher if isinstance(self._cipher, str) else ""
         own = _Member(_build(), self._world.protection, problem, listening)
-        answers = self._step.exchange(json.dumps(dataclasses.asdict(own)).encode())
+        answers = self._step.exchange(own.to_bytes())
         decoded = decode_all(self._ranks, answers, _Member.from_bytes)
         members = dict(zip(self._ranks, decoded, strict=True))
         for rank, member in members.items():
@@ -206,9 +194,9 @@ class LinkRound:
     def _turned(self, reports: Sequence[Report]) -> tuple[list[Link], list[Link]]:
         """The links that could not be dialled: those for this rank to dial, and those to expect."""
         failed = {
-            (report.rank, peer, *link)
+            (report.rank, unreached.peer, link.purpose, link.channel)
             for report in reports
-            for peer, unreached in report.unreached.items()
+            for unreached in report.unreached
             for link in unreached.links
         }
         mine, theirs = [], []
@@ -236,7 +224,7 @@ class LinkRound:
             answers = self._step.poll(_CHECK_S if attempt.listener.is_complete else 0.0)
             attempt.step(0.0)
         known = frozenset(self._ranks)
-        return decode_all(self._ranks, answers, lambda text: Report.from_bytes(text, known))
+        return decode_all(self._ranks, answers, lambda text: Report.about(known, text))
 
     def _receive_rest(self, attempt: LinkAttempt) -> None:
         """Wait for the last messages of the ranks that have dialled this one with success."""
@@ -253,20 +241,3 @@ class LinkRound:
 def _build() -> str:
     """What must be the same on all ranks, so that their engines can exchange bytes."""
     return f"horovod {__version__} ({sys.byteorder} endian)"
-
-
-def _listening(fields: Fields) -> Listening:
-    there = fields.fields("address")
-    address = Address(
-        host=there.text("host", 64),
-        bits=there.integer("bits", 0, 128),
-        interface=printable(there.text("interface", 255)),
-        scope=there.integer("scope", 0, 2**32 - 1),
-        speed=there.integer("speed"),
-    )
-    there.close()
-    try:
-        _ = address.network
-    except ValueError as error:
-        raise there.error("host", address.host, f"an address ({error})") from None
-    return Listening(address, fields.integer("port", 1, 65535))

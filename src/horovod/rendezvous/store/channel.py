@@ -143,8 +143,8 @@ class StoreChannel:
         self._receive_codes = RecordCodes(side.receive_key)
 
     def _send(self, data: bytes) -> None:
-        self._arm()
         try:
+            self._arm()
             self._socket.sendall(data)
         except OSError as error:
             raise LostError(f"init: lost the store at {self._name}: {error}") from None
@@ -152,8 +152,8 @@ class StoreChannel:
     def _receive(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
-            self._arm()
             try:
+                self._arm()  # an error if another thread has closed the connection
                 more = self._socket.recv(count - len(data))
             except OSError as error:
                 if isinstance(error, TimeoutError) and error.errno is None:  # ours

@@ -21,17 +21,7 @@ from horovod.rendezvous.store.channel import (
     LostError,
     SilentError,
     StoreChannel,
-    StoreUnreachableError,
 )
-
-__all__ = [
-    "REPORT_KEYS",
-    "AbandonedError",
-    "Store",
-    "StoreClient",
-    "StoreUnreachableError",
-    "address_text",
-]
 
 # Prefix of the keys under which processes publish values for the report of their job.
 REPORT_KEYS = "report/"

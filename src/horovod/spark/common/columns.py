@@ -1,15 +1,26 @@
-"""Columns of training data as NumPy arrays, made from Arrow batches without loops over rows."""
+"""Columns of training data as NumPy arrays, made from Arrow batches without loops over rows.
+
+A user's function may transform rows before. A dataset is cut into shards of equally many rows, one
+for each rank.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+_SPARK_TYPES = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
+_FLOAT_TYPES = {"float16": "float", "float32": "float", "float64": "double", "bool": "boolean"}
+
+# Reading a footer takes a round trip and few bytes.
+_FOOTER_THREADS = 16
 
 # The name of MLlib's vectors among Spark's types.
 VECTOR = "vector"
@@ -74,9 +85,7 @@ def block_of(batch: pa.RecordBatch | pa.Table, names: Iterable[str], floats: str
         column = batch.column(name)
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
-        array = _array(column, name)
-        is_cast = floats is not None and array.dtype.kind == "f"
-        block[name] = array.astype(floats, copy=False) if is_cast else array
+        block[name] = _cast(_array(column, name), floats)
     return block
 
 
@@ -109,8 +118,8 @@ def spark_types(schema: pa.Schema) -> dict[str, str]:
 def _spark_name(kind: pa.DataType) -> str:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return f"array<{_spark_name(kind.value_type)}>"
-    names = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
-    return {**names, "bool": "boolean", "halffloat": "float"}.get(str(kind), str(kind))
+    names = {**_SPARK_TYPES, "bool": "boolean", "halffloat": "float"}
+    return names.get(str(kind), str(kind))
 
 
 def _array(column: pa.Array, name: str) -> Array:
@@ -129,6 +138,12 @@ def _array(column: pa.Array, name: str) -> Array:
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise ValueError(f"column {name!r}: values of type {kind} are no numbers")
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _cast(array: Array, floats: str | None) -> Array:
+    """``array`` with floating-point numbers of the dtype ``floats``, if given."""
+    is_cast = floats is not None and array.dtype.kind == "f"
+    return array.astype(floats, copy=False) if is_cast else array
 
 
 def _lists(column: pa.Array, name: str) -> Array:
@@ -169,3 +184,130 @@ def _width(lengths: Array, name: str) -> int:
             f"column {name!r}: rows have {width} and {other} values; expected equal numbers"
         )
     return width
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group of a file."""
+
+    path: str
+    index: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """Rows ``begin`` to ``end`` of a row group."""
+
+    group: RowGroup
+    begin: int
+    end: int
+
+
+def row_groups_of(dataset: Any) -> list[RowGroup]:
+    """The row groups of a dataset of pyarrow that have rows, in the order of their paths."""
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        fragments = sorted(dataset.get_fragments(), key=lambda fragment: str(fragment.path))
+        metadata = pool.map(lambda fragment: fragment.metadata, fragments)
+        return [
+            RowGroup(fragment.path, group, footer.row_group(group).num_rows)
+            for fragment, footer in zip(fragments, metadata, strict=True)
+            for group in range(footer.num_row_groups)
+            if footer.row_group(group).num_rows
+        ]
+
+
+def rows_of(groups: Sequence[RowGroup]) -> int:
+    """The number of rows of all row groups."""
+    return sum(group.rows for group in groups)
+
+
+def shard_of(groups: Sequence[RowGroup], rank: int, size: int, is_even: bool) -> list[RowRange]:
+    """The rows of a rank, at least one.
+
+    Every row is in one shard, and the sizes of shards differ by at most one row. With ``is_even``
+    all shards have the same size, so all ranks make the same number of steps; then some rows are in
+    two shards.
+    """
+    total = rows_of(groups)
+    begin, end = rank * total // size, (rank + 1) * total // size
+    wanted = -(-total // size) if is_even else max(end - begin, 1)
+    begin = min(begin, total - wanted)
+    ranges, first = [], 0
+    for group in groups:
+        inside = (max(begin, first) - first, min(begin + wanted, first + group.rows) - first)
+        if inside[0] < inside[1]:
+            ranges.append(RowRange(group, *inside))
+        first += group.rows
+    return ranges
+
+
+def steps_of(shard: Sequence[RowRange], batch_size: int) -> int:
+    """The number of batches of a shard."""
+    return -(-sum(rows.end - rows.begin for rows in shard) // batch_size)
+
+
+@dataclass(frozen=True)
+class Transformation:
+    """A function of pandas DataFrames, and the schema of its result.
+
+    Args:
+        function: takes a DataFrame and returns one; cells can be arrays.
+        edited: ``(name, dtype, shape, nullable)`` of columns that it changes or adds.
+        removed: columns that it removes.
+    """
+
+    function: Callable[[Any], Any]
+    edited: tuple[tuple[Any, ...], ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, function: Any, params: Mapping[str, Any]) -> Transformation | None:
+        """The transformation by ``function`` and an estimator's params; None without a function."""
+        if function is None:
+            return None
+        edited = tuple(map(tuple, params.get("transformation_edit_fields") or ()))
+        return cls(function, edited, tuple(params.get("transformation_removed_fields") or ()))
+
+    def block(self, batch: pa.RecordBatch, names: Sequence[str], floats: str | None) -> Block:
+        """The arrays of the columns that the function returns for these rows.
+
+        Raises:
+            ValueError: a column is missing, or its values are no numbers.
+        """
+        frame = self.function(batch.to_pandas())
+        missing = [name for name in names if name not in frame.columns or name in self.removed]
+        if missing:
+            raise ValueError(
+                f"columns {missing} are missing after transformation_fn, which gives {list(frame)}"
+            )
+        formats = {name: (dtype, shape) for name, dtype, shape, *_ in self.edited}
+        return {name: _cells(frame[name], name, floats, formats.get(name)) for name in names}
+
+    def describe(
+        self, batch: pa.RecordBatch, names: Sequence[str], types: Mapping[str, str]
+    ) -> dict[str, Column]:
+        """The columns that the function returns for these rows; ``types`` are those before it."""
+        edited = {name for name, *_ in self.edited}
+        columns = {}
+        for name, array in self.block(batch, names, None).items():
+            spark_type = types.get(name) if name not in edited else None
+            columns[name] = Column(spark_type or _type_of(array), array.dtype.name, array.shape[1:])
+        return columns
+
+
+def _cells(
+    cells: Any, name: str, floats: str | None, wanted: tuple[Any, tuple[int, ...]] | None
+) -> Array:
+    array = np.stack(list(cells)) if cells.dtype == object else cells.to_numpy()
+    if wanted is not None:
+        dtype, shape = wanted
+        array = array.astype(dtype, copy=False).reshape(len(array), *shape)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"column {name!r} is of dtype {array.dtype} after transformation_fn")
+    return _cast(array, floats)
+
+
+def _type_of(array: Array) -> str:
+    kind = {**_SPARK_TYPES, **_FLOAT_TYPES}.get(array.dtype.name, "double")
+    return "array<" * (array.ndim - 1) + kind + ">" * (array.ndim - 1)

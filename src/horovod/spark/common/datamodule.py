@@ -11,9 +11,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 
 from horovod.core.base.replaced import names_of
+from horovod.spark.common.columns import RowGroup, Transformation, row_groups_of, shard_of, steps_of
 from horovod.spark.common.reader import Batches, Blocks, Reading
-from horovod.spark.common.shards import RowGroup, row_groups_of, shard_of, steps_of
-from horovod.spark.common.transformation import Transformation
 
 __all__ = ["DataModule", "ParquetDataModule", "PetastormDataModule"]
 

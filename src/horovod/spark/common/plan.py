@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.core.world import local_rank
-from horovod.spark.common.columns import Column, describe, spark_types
+from horovod.spark.common.columns import (
+    Column,
+    RowGroup,
+    Transformation,
+    describe,
+    row_groups_of,
+    shard_of,
+    spark_types,
+    steps_of,
+)
 from horovod.spark.common.datamodule import DataModule, ParquetDataModule
 from horovod.spark.common.declaration import Declared
-from horovod.spark.common.shards import RowGroup, row_groups_of, shard_of, steps_of
 from horovod.spark.common.store import RemoteStore, Store
-from horovod.spark.common.transformation import Transformation
 from horovod.spark.task import get_available_devices
 
 _PEEK_ROWS = 4
@@ -25,20 +32,15 @@ _DATA_PARAMS = (
     *("reader_pool_type", "shuffle", "train_reader_num_workers", "val_reader_num_workers"),
     *("transformation_edit_fields", "transformation_removed_fields"),
 )
-# Params that a plan takes from the estimator unchanged.
-_PLAN_PARAMS = (
-    *_DATA_PARAMS,
-    *("batch_size", "callbacks", "epochs", "gradient_compression", "loss_weights", "metrics"),
-    *("mp_start_method", "train_steps_per_epoch", "transformation_fn", "use_gpu"),
-    *("validation_steps_per_epoch", "verbose"),
-)
+# Params that the training processes do not get, or get in another form.
+_NOT_SENT = {"backend", "model", "optimizer", "store"}
 
 
 @dataclass(frozen=True)
 class Plan:
     """One training; it can be pickled.
 
-    ``params`` has params of the estimator, ``columns`` the columns of batches. ``val_row_groups``
+    ``params`` has the estimator's params, ``columns`` the columns of batches. ``val_row_groups``
     is None without validation.
     """
 
@@ -117,8 +119,8 @@ def make_plan(estimator: Declared, store: Store, run_id: str, dataset_idx: int |
     used = [*features, *labels, *filter(None, [value("sample_weight_col")])]
     names = list(dict.fromkeys(used))
     buffer = value("shuffle_buffer_size")
-    params = {name: value(name) for name in _PLAN_PARAMS if name in estimator.parameters}
-    params = {**dict.fromkeys(_PLAN_PARAMS), **params, "shuffle_rows": buffer or None}
+    params = {name: value(name) for name in estimator.parameters if name not in _NOT_SENT}
+    params["shuffle_rows"] = buffer or None
     params["shuffle"] = value("shuffle") and buffer != 0
     train_row_groups = _row_groups(store, remote.train_data_path, "training")
     return Plan(

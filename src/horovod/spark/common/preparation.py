@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BooleanType, NumericType
 
-from horovod.spark.common.columns import VECTOR
-from horovod.spark.common.shards import row_groups_of, rows_of
+from horovod.spark.common.columns import VECTOR, row_groups_of, rows_of
 from horovod.spark.common.store import Store
 
 _FILES_TIMEOUT_S = 60.0

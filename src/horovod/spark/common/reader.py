@@ -16,10 +16,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
-from horovod.spark.common.columns import Block, block_of, row_count
-from horovod.spark.common.shards import RowRange
+from horovod.spark.common.columns import Block, RowRange, Transformation, block_of, row_count
 from horovod.spark.common.shuffling import cut, joined, mixed
-from horovod.spark.common.transformation import Transformation
 
 _BLOCK_BYTES = 2 * 1024 * 1024
 _MOST_BLOCK_ROWS = 64 * 1024

@@ -16,11 +16,19 @@ from horovod.launch.calls import by_value
 from horovod.spark.common.backend import Backend
 from horovod.spark.common.columns import Array
 from horovod.spark.common.declaration import Parameter, declares
-from horovod.spark.common.estimator import HorovodEstimator, HorovodModel, metadata_of, require
+from horovod.spark.common.estimator import HorovodEstimator, HorovodModel, require, results_of
 from horovod.spark.common.plan import Plan
-from horovod.spark.keras.packing import model_bytes, model_of, optimizer_config, optimizer_of
-from horovod.spark.keras.shapes import check_shapes, shaped_inputs
-from horovod.spark.keras.training import KerasPlan, train
+from horovod.spark.keras.training import (
+    KerasPlan,
+    check_shapes,
+    compile_model,
+    model_bytes,
+    model_of,
+    optimizer_config,
+    optimizer_of,
+    shaped_inputs,
+    train,
+)
 
 _CUSTOM_OBJECTS = Parameter({}, "the user's classes and functions, by name")
 
@@ -88,34 +96,17 @@ class KerasEstimator(_KerasFormat, HorovodEstimator):
     def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> KerasModel:
         model, custom_objects = self.value("model"), self.value("custom_objects")
         check_shapes(plan, model)
-        job = KerasPlan(
-            plan=plan,
-            model=model_bytes(model),
-            optimizer=optimizer_config(self._given_optimizer()),
-            custom_objects=custom_objects,
-            loss=self.value("loss"),
-            label_shapes=self.value("label_shapes"),
-            checkpoint_callback=self.value("checkpoint_callback"),
-            read_ahead=self.value("tensorflow_dataset_prefetch_buffer_size"),
-            checkpoint=checkpoint,
-        )
+        optimizer = optimizer_config(self._given_optimizer())
+        job = KerasPlan(plan, model_bytes(model), optimizer, checkpoint)
         result = backend.run(train, args=(job,), env=self._environment())[0]
         trained = model_of(result.model, custom_objects, is_trusted=True)
-        trained.compile(
-            optimizer_of(result.optimizer, custom_objects),
-            loss=job.loss,
-            loss_weights=plan.params["loss_weights"],
-            metrics=plan.params["metrics"] or None,
-        )
+        compile_model(plan, trained, optimizer_of(result.optimizer, custom_objects))
+        floats = keras.backend.floatx()
         return KerasModel(
-            history=result.history,
             model=trained,
-            feature_columns=list(plan.features),
-            label_columns=list(plan.labels),
             custom_objects=custom_objects,
-            run_id=plan.run_id,
-            _metadata=metadata_of(plan, result.sizes, keras.backend.floatx()),
-            _floatx=keras.backend.floatx(),
+            _floatx=floats,
+            **results_of(plan, result.history, result.sizes, floats),
         )
 
     def _environment(self) -> dict[str, str]:

@@ -1,11 +1,13 @@
-"""The training in each process of a ``KerasEstimator``."""
+"""The training in each process of a ``KerasEstimator``; models as bytes without pickle."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import keras
@@ -13,26 +15,26 @@ import numpy as np
 
 import horovod.keras as hvd
 from horovod.spark.common.base_store import upload
+from horovod.spark.common.columns import Array
 from horovod.spark.common.plan import Plan, gpu_number
-from horovod.spark.keras.packing import model_bytes, model_of, optimizer_of
-from horovod.spark.keras.shapes import shaped_inputs, shaped_labels
+
+_NAME = "model.keras"
 
 _BEST = "checkpoint"
 
 
 @dataclass(frozen=True)
 class KerasPlan:
-    """A plan with Keras's additions; ``packing`` makes ``model`` and ``optimizer``."""
+    """A plan with the bytes of ``model_bytes`` and the result of ``optimizer_config``."""
 
     plan: Plan
     model: bytes
     optimizer: dict[str, Any]
-    custom_objects: Mapping[str, Any]
-    loss: Any
-    label_shapes: Sequence[Sequence[int]] | None
-    checkpoint_callback: Any
-    read_ahead: int
     checkpoint: str | None
+
+    def new_model(self) -> Any:
+        """The model as it was given, not compiled."""
+        return model_of(self.model, self.plan.params["custom_objects"], is_trusted=True)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ class _Feed:
 
     def _parts(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
         plan = self._job.plan
-        labels = shaped_labels([batch[name] for name in plan.labels], self._job.label_shapes)
+        shapes = plan.params["label_shapes"]
+        labels = shaped_labels([batch[name] for name in plan.labels], shapes)
         if plan.weight is None:
             return self.inputs(batch), labels
         weights = np.asarray(batch[plan.weight], keras.backend.floatx())
@@ -109,17 +112,12 @@ class _Feed:
 
 def _compiled(job: KerasPlan, folder: str) -> Any:
     """The compiled model: new, or from the checkpoint."""
-    plan = job.plan
-    optimizer = optimizer_of(job.optimizer, job.custom_objects)
+    plan, params = job.plan, job.plan.params
+    optimizer = optimizer_of(job.optimizer, params["custom_objects"])
     learning_rate = _learning_rate(optimizer)
-    model = model_of(job.model, job.custom_objects, is_trusted=True)
-    compression = plan.params["gradient_compression"] or hvd.Compression.none
-    model.compile(
-        optimizer=hvd.DistributedOptimizer(optimizer, compression=compression),
-        loss=job.loss,
-        loss_weights=plan.params["loss_weights"],
-        metrics=plan.params["metrics"] or None,
-    )
+    model = job.new_model()
+    compression = params["gradient_compression"] or hvd.Compression.none
+    compile_model(plan, model, hvd.DistributedOptimizer(optimizer, compression=compression))
     if job.checkpoint is not None:
         path = os.path.join(folder, f"resumed{_ending(job)}")
         with open(path, "wb") as file:
@@ -133,6 +131,13 @@ def _compiled(job: KerasPlan, folder: str) -> Any:
     return model
 
 
+def compile_model(plan: Plan, model: Any, optimizer: Any) -> None:
+    """Compile a model with the losses and metrics of the plan."""
+    params = plan.params
+    metrics = params["metrics"] or None
+    model.compile(optimizer, params["loss"], loss_weights=params["loss_weights"], metrics=metrics)
+
+
 def _learning_rate(optimizer: Any) -> float | None:
     """The learning rate; None for a schedule, which does not change."""
     value = optimizer.learning_rate
@@ -142,12 +147,12 @@ def _learning_rate(optimizer: Any) -> float | None:
 
 
 def _ending(job: KerasPlan) -> str:
-    callback = job.checkpoint_callback
+    callback = job.plan.params["checkpoint_callback"]
     return ".weights.h5" if getattr(callback, "save_weights_only", False) else ".keras"
 
 
 def _checkpoint_callback(job: KerasPlan, folder: str) -> Any:
-    callback = job.checkpoint_callback
+    callback = job.plan.params["checkpoint_callback"]
     if callback is None:
         monitored = "val_loss" if job.plan.has_val else "loss"
         callback = hvd.callbacks.BestModelCheckpoint(monitor=monitored)
@@ -207,8 +212,90 @@ def _result(
     assert row is not None
     found = model.predict_on_batch(_Feed(job, model).inputs(row))
     outputs = found if isinstance(found, list | tuple) else [found]
-    plain = model_of(job.model, job.custom_objects, is_trusted=True)
+    plain = job.new_model()
     plain.set_weights(model.get_weights())
     numbers = {name: [float(value) for value in values] for name, values in history.items()}
     sizes = [int(np.prod(np.shape(output)[1:])) for output in outputs]
     return KerasResult(numbers, model_bytes(plain), config, sizes)
+
+
+def model_bytes(model: Any) -> bytes:
+    """A model in Keras's file format."""
+    with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
+        path = os.path.join(folder, _NAME)
+        model.save(path)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def model_of(data: bytes, custom_objects: Mapping[str, Any] | None, is_trusted: bool) -> Any:
+    """The model in ``data``, not compiled.
+
+    Args:
+        data: a result of ``model_bytes``.
+        custom_objects: the user's classes and functions, by name.
+        is_trusted: whether Python code in the file (lambdas) may run.
+    """
+    with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
+        path = os.path.join(folder, _NAME)
+        with open(path, "wb") as file:
+            file.write(data)
+        return keras.models.load_model(
+            path, custom_objects=custom_objects, compile=False, safe_mode=not is_trusted
+        )
+
+
+def optimizer_config(optimizer: Any) -> dict[str, Any]:
+    """The class and settings of an optimizer, without its state."""
+    config: dict[str, Any] = keras.optimizers.serialize(keras.optimizers.get(optimizer))
+    return config
+
+
+def optimizer_of(config: dict[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
+    """A new optimizer with this class and these settings."""
+    return keras.optimizers.deserialize(config, custom_objects=dict(custom_objects or {}))
+
+
+def check_shapes(plan: Plan, model: Any) -> None:
+    """Raise ``ValueError`` if columns do not match the model's inputs and outputs."""
+    inputs, outputs = _row_shapes(model, "inputs"), _row_shapes(model, "outputs")
+    if inputs is not None and len(inputs) != len(plan.features):
+        raise ValueError(f"{len(plan.features)} feature columns for {len(inputs)} inputs")
+    if outputs is not None and len(outputs) != len(plan.labels):
+        raise ValueError(f"{len(plan.labels)} label columns for {len(outputs)} outputs")
+    for name, shape in zip(plan.features, inputs or (), strict=False):
+        size = plan.columns[name].size
+        if None not in shape and prod(filter(None, shape)) != size:
+            raise ValueError(
+                f"column {name!r} has {size} numbers in a row; the model's input has the shape "
+                f"{list(shape)}"
+            )
+
+
+def shaped_inputs(model: Any, features: Sequence[Array]) -> Any:
+    """The features in the shapes of the model's inputs; one array, or a tuple."""
+    shapes = _row_shapes(model, "inputs")
+    arrays = list(features)
+    if shapes is not None:
+        arrays = [
+            array if None in shape else array.reshape(len(array), *shape)
+            for array, shape in zip(features, shapes, strict=True)
+        ]
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+def shaped_labels(labels: Sequence[Array], shapes: Sequence[Sequence[int]] | None) -> Any:
+    """The labels, in these shapes if given; one array, or a tuple."""
+    arrays = list(labels)
+    if shapes is not None:
+        arrays = [array.reshape(*shape) for array, shape in zip(labels, shapes, strict=True)]
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+def _row_shapes(model: Any, what: str) -> list[tuple[int | None, ...]] | None:
+    """Shapes without the batch dimension; None if the model does not know them yet."""
+    try:
+        tensors = getattr(model, what, None)
+    except (AttributeError, ValueError):
+        return None
+    return [tuple(tensor.shape[1:]) for tensor in tensors] if tensors else None

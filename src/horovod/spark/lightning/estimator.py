@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from lightning.pytorch import LightningModule
 
-from horovod.launch.calls import by_value
 from horovod.spark.common.backend import Backend
 from horovod.spark.common.declaration import Parameter, at_least, declares, one_of
 from horovod.spark.common.estimator import HorovodEstimator, require
 from horovod.spark.common.plan import Plan
-from horovod.spark.lightning.training import LightningPlan, train
+from horovod.spark.lightning.training import train
 from horovod.spark.torch.estimator import SHAPES_AND_LOSSES, TorchModel, check_module, trained_model
-from horovod.spark.torch.losses import check_losses
-from horovod.spark.torch.shapes import check_shapes
+from horovod.spark.torch.outputs import check_losses
 
 __all__ = ["TorchEstimator", "TorchModel"]
 
@@ -88,20 +86,5 @@ class TorchEstimator(HorovodEstimator):
         check_losses(self)
 
     def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> TorchModel:
-        check_shapes(plan, self.value("input_shapes"), self.value("label_shapes"))
-        names = (
-            *("input_shapes", "label_shapes", "backward_passes_per_step", "num_gpus", "logger"),
-            *("log_every_n_steps", "terminate_on_nan", "profiler", "trainer_args"),
-            *("train_async_data_loader_queue_size", "val_async_data_loader_queue_size"),
-            "debug_data_loader",
-        )
-        trained = (self.value("model"), self.value("optimizer"))
-        job = LightningPlan(
-            plan=plan,
-            trained=by_value.dumps(trained),
-            loss=self.value("loss"),
-            loss_constructors=self.value("loss_constructors"),
-            checkpoints=plan.remote.store.get_checkpoints(plan.run_id) if checkpoint else [],
-            params={name: self.value(name) for name in names},
-        )
-        return trained_model(self, plan, job.trained, backend.run(train, args=(job,))[0])
+        checkpoints = plan.remote.store.get_checkpoints(plan.run_id) if checkpoint else []
+        return trained_model(self, plan, backend, train, checkpoints)

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 
-from horovod.spark.torch.losses import Loss, losses_of
-from horovod.spark.torch.shapes import Shapes, matched, outputs_of
+from horovod.spark.torch.outputs import Loss, Shapes, losses_of, matched, outputs_of
 from horovod.spark.torch.training import named_metrics
 
 __all__ = ["to_lightning_module"]

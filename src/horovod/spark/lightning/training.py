@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import os
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -20,98 +21,76 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 import horovod.torch as hvd
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 from horovod.spark.common.plan import Plan
-from horovod.spark.lightning.callbacks import EndOnNan, History, Upload
 from horovod.spark.lightning.legacy import to_lightning_module
 from horovod.spark.lightning.strategy import HorovodStrategy
-from horovod.spark.torch.losses import losses_of
-from horovod.spark.torch.shapes import inputs_of, outputs_of
+from horovod.spark.torch.outputs import inputs_of, losses_of, outputs_of
 from horovod.spark.torch.training import TorchResult, adopt, float_dtype, pick_device, state_bytes
 
 _WHATS = ("train", "val")
 
 
-@dataclass(frozen=True)
-class LightningPlan:
-    """A plan with Lightning's additions.
+def train(plan: Plan, trained: bytes, checkpoints: Sequence[str]) -> TorchResult | None:
+    """Train on this process's shard; None on ranks other than 0.
 
     ``trained`` is the pickled model and optimizer; ``checkpoints`` are the paths of the run's
     checkpoints.
     """
-
-    plan: Plan
-    trained: bytes
-    loss: Any
-    loss_constructors: Any
-    checkpoints: Sequence[str]
-    params: Mapping[str, Any]
-
-
-def train(job: LightningPlan) -> TorchResult | None:
-    """Train on this process's shard; None on ranks other than 0."""
     hvd.init()
-    plan, params = job.plan, job.plan.params
+    params = plan.params
     plan.prepare_process()
-    device = pick_device(params["use_gpu"] and job.params["num_gpus"] != 0)
+    device = pick_device(params["use_gpu"] and params["num_gpus"] != 0)
     if params["random_seed"] is not None:
         torch.manual_seed(params["random_seed"] + hvd.rank())
-    model, optimizer = cloudpickle.loads(job.trained)
+    model, optimizer = cloudpickle.loads(trained)
     if optimizer is not None:
         adopt(optimizer, model)
-    module = _module(job, model, optimizer)
-    saved = _newest(job)
+    module = _module(plan, model, optimizer)
+    saved = _newest(plan, checkpoints)
     if saved is not None:
         module.load_state_dict(saved["state_dict"])
     floats = float_dtype(model)
     history = History(plan)
-    with plan.remote.get_local_output_dir() as folder, _loaders(job, floats) as loaders:
+    with plan.remote.get_local_output_dir() as folder, _loaders(plan, floats) as loaders:
         states = None if saved is None else saved["optimizer_states"]
-        trainer = _trainer(job, device, folder, history, states)
+        trainer = _trainer(plan, device, folder, history, states)
         trainer.fit(module, **loaders)
     if hvd.rank() != 0:
         return None
     state = state_bytes(model, None if optimizer is None else trainer.optimizers[0])
-    return TorchResult(history.rows, state, _sizes(job, model, floats), floats)
+    return TorchResult(history.rows, state, _sizes(plan, model, floats), floats)
 
 
-def _module(job: LightningPlan, model: Any, optimizer: Any) -> LightningModule:
+def _module(plan: Plan, model: Any, optimizer: Any) -> LightningModule:
     if isinstance(model, LightningModule):
         return model
-    plan = job.plan
+    params = plan.params
+    losses = losses_of(params["loss"], params["loss_constructors"], len(plan.labels))
+    columns = (plan.features, plan.labels, plan.weight, params["label_shapes"])
     return to_lightning_module(
-        model,
-        optimizer,
-        losses_of(job.loss, job.loss_constructors, len(plan.labels)),
-        plan.params["loss_weights"],
-        plan.features,
-        plan.labels,
-        plan.weight,
-        job.params["label_shapes"],
-        plan.params["metrics"],
+        model, optimizer, losses, params["loss_weights"], *columns, params["metrics"]
     )
 
 
 def _trainer(
-    job: LightningPlan, device: torch.device, folder: str, history: History, optimizer_states: Any
+    plan: Plan, device: torch.device, folder: str, history: History, optimizer_states: Any
 ) -> Trainer:
-    plan, params = job.plan, job.params
-    compression = plan.params["gradient_compression"]
-    is_shown = bool(plan.params["verbose"])
+    params = plan.params
     logs = os.path.join(folder, plan.remote.logs_subdir)
     own = {
         "accelerator": "gpu" if device.type == "cuda" else "cpu",
         "devices": 1 if device.type == "cpu" else [device.index],
-        "strategy": HorovodStrategy(device, compression, optimizer_states),
-        "max_epochs": plan.params["epochs"],
-        "limit_train_batches": plan.params["train_steps_per_epoch"] or 1.0,
-        "limit_val_batches": plan.params["validation_steps_per_epoch"] or 1.0,
+        "strategy": HorovodStrategy(device, params["gradient_compression"], optimizer_states),
+        "max_epochs": params["epochs"],
+        "limit_train_batches": params["train_steps_per_epoch"] or 1.0,
+        "limit_val_batches": params["validation_steps_per_epoch"] or 1.0,
         "accumulate_grad_batches": params["backward_passes_per_step"],
-        "callbacks": _callbacks(job, folder, history),
+        "callbacks": _callbacks(plan, folder, history),
         "logger": params["logger"] or CSVLogger(logs, name="", version=""),
         "log_every_n_steps": params["log_every_n_steps"],
         "profiler": params["profiler"],
         "num_sanity_val_steps": 0,
         "enable_progress_bar": False,
-        "enable_model_summary": is_shown,
+        "enable_model_summary": bool(params["verbose"]),
         "default_root_dir": folder,
         "use_distributed_sampler": False,
         # Otherwise Lightning looks for launchers and may load a broken MPI library.
@@ -120,39 +99,39 @@ def _trainer(
     return Trainer(**{**own, **(params["trainer_args"] or {})})
 
 
-def _callbacks(job: LightningPlan, folder: str, history: History) -> list[Callback]:
-    remote = job.plan.remote
-    callbacks = list(job.plan.params["callbacks"])
+def _callbacks(plan: Plan, folder: str, history: History) -> list[Callback]:
+    remote = plan.remote
+    callbacks = list(plan.params["callbacks"])
     checkpoints = os.path.join(folder, remote.checkpoint_filename)
     found = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
     for callback in found:
         callback.dirpath = callback.dirpath or checkpoints
     if remote.saving_runs and not found:
         callbacks.append(ModelCheckpoint(checkpoints, filename="{epoch:06d}", save_top_k=1))
-    if job.params["terminate_on_nan"]:
+    if plan.params["terminate_on_nan"]:
         callbacks.append(EndOnNan())
     callbacks.append(history)
-    return [*callbacks, Upload(job.plan, folder)] if remote.saving_runs else callbacks
+    return [*callbacks, Upload(plan, folder)] if remote.saving_runs else callbacks
 
 
 class _Loader(AsyncDataLoaderMixin, BaseDataLoader):
     """Batches of tensors, with features in their shapes."""
 
     def __init__(
-        self, job: LightningPlan, data: Iterable[Mapping[str, Any]], steps: int, ahead: int
+        self, plan: Plan, data: Iterable[Mapping[str, Any]], steps: int, ahead: int
     ) -> None:
-        self._job = job
+        self._plan = plan
         self._data = data
         self._steps = steps
         super().__init__(
-            async_loader_queue_size=ahead, debug_data_loader=job.params["debug_data_loader"]
+            async_loader_queue_size=ahead, debug_data_loader=plan.params["debug_data_loader"]
         )
 
     def __len__(self) -> int:
         return self._steps
 
     def _iterate(self) -> Iterator[dict[str, torch.Tensor]]:
-        features, shapes = self._job.plan.features, self._job.params["input_shapes"]
+        features, shapes = self._plan.features, self._plan.params["input_shapes"]
         for batch in self._data:
             tensors = {name: torch.as_tensor(array) for name, array in batch.items()}
             shaped = inputs_of([tensors[name] for name in features], shapes)
@@ -160,23 +139,23 @@ class _Loader(AsyncDataLoaderMixin, BaseDataLoader):
 
 
 @contextmanager
-def _loaders(job: LightningPlan, floats: str) -> Iterator[dict[str, Any]]:
+def _loaders(plan: Plan, floats: str) -> Iterator[dict[str, Any]]:
     """The data arguments of ``fit``: a data module of Lightning, or loaders over one of ours."""
-    plan, place = job.plan, (hvd.rank(), hvd.size())
+    place = (hvd.rank(), hvd.size())
     module: Any = plan.open_data(*place, floats)
     if isinstance(module, LightningDataModule):
         yield {"datamodule": module}
         return
-    ahead = {what: job.params[f"{what}_async_data_loader_queue_size"] or 0 for what in _WHATS}
+    ahead = {what: plan.params[f"{what}_async_data_loader_queue_size"] or 0 for what in _WHATS}
     with module as data:
         loaders = {
             "train_dataloaders": _Loader(
-                job, data.train_data(), plan.train_steps(*place), ahead["train"]
+                plan, data.train_data(), plan.train_steps(*place), ahead["train"]
             )
         }
         if plan.has_val:
             loaders["val_dataloaders"] = _Loader(
-                job, data.val_data(), plan.val_steps(*place), ahead["val"]
+                plan, data.val_data(), plan.val_steps(*place), ahead["val"]
             )
         try:
             yield loaders
@@ -185,12 +164,12 @@ def _loaders(job: LightningPlan, floats: str) -> Iterator[dict[str, Any]]:
                 loader.close_async_loader()
 
 
-def _newest(job: LightningPlan) -> dict[str, Any] | None:
+def _newest(plan: Plan, checkpoints: Sequence[str]) -> dict[str, Any] | None:
     """The newest checkpoint, loaded without running pickled code."""
-    if not job.checkpoints:
+    if not checkpoints:
         return None
-    store = job.plan.remote.store
-    newest = max(job.checkpoints, key=lambda path: (store.fs.modified(path), path))
+    store = plan.remote.store
+    newest = max(checkpoints, key=lambda path: (store.fs.modified(path), path))
     state: dict[str, Any] = torch.load(
         io.BytesIO(store.read(newest)), weights_only=True, map_location="cpu"
     )
@@ -198,16 +177,86 @@ def _newest(job: LightningPlan) -> dict[str, Any] | None:
 
 
 @torch.no_grad()
-def _sizes(job: LightningPlan, model: Any, floats: str) -> list[int]:
+def _sizes(plan: Plan, model: Any, floats: str) -> list[int]:
     """The numbers in one row of each output, computed with a row of zeros."""
     model.eval()
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    columns = [job.plan.columns[name] for name in job.plan.features]
+    columns = [plan.columns[name] for name in plan.features]
     rows = [
         np.zeros((1, *column.shape), floats if column.dtype.startswith("float") else column.dtype)
         for column in columns
     ]
     inputs = inputs_of(
-        [torch.as_tensor(row, device=device) for row in rows], job.params["input_shapes"]
+        [torch.as_tensor(row, device=device) for row in rows], plan.params["input_shapes"]
     )
     return [output.numel() for output in outputs_of(model(*inputs))]
+
+
+class History(Callback):
+    """The logged values of each epoch, as means over the ranks."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.rows: list[dict[str, Any]] = []
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add the epoch, after its validation."""
+        mine = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        found = hvd.allgather_object(mine, name="estimator.metrics")
+        means = {name: sum(other[name] for other in found) / len(found) for name in mine}
+        row: dict[str, Any] = {"epoch": trainer.current_epoch, "train": {}}
+        for name, value in means.items():
+            what = "validation" if name.startswith("val") else "train"
+            row.setdefault(what, {})[name] = value
+        self.rows.append(row)
+        if self._plan.params["verbose"] and hvd.rank() == 0:
+            numbers = "  ".join(f"{name} {value:.4f}" for name, value in means.items())
+            print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {numbers}", flush=True)
+
+
+class EndOnNan(Callback):
+    """Ends the training with ValueError."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Check the loss."""
+        loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+        if loss is not None and not math.isfinite(float(loss)):
+            raise ValueError(f"the loss of step {trainer.global_step} is {float(loss)}")
+
+
+class Upload(Callback):
+    """Uploads checkpoints and logs into the store, and deletes those that Lightning deletes."""
+
+    def __init__(self, plan: Plan, folder: str) -> None:
+        self._remote = plan.remote
+        self._folder = folder
+        self._sent: set[str] = set()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Upload the files of the epoch before."""
+        self._send()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Upload the files of the last epoch."""
+        self._send()
+
+    def _send(self) -> None:
+        if hvd.rank() != 0:
+            return
+        store, found = self._remote.store, set()
+        for parent, _, names in os.walk(self._folder):
+            for path in (os.path.join(parent, name) for name in names):
+                found.add(path)
+                # A checkpoint does not change, a log does.
+                if path not in self._sent or not path.endswith(".ckpt"):
+                    with open(path, "rb") as file:
+                        store.write(self._target(path), file.read())
+        for path in self._sent - found:
+            store.fs.rm(self._target(path))
+        self._sent = found
+
+    def _target(self, path: str) -> str:
+        inside = os.path.relpath(path, self._folder).replace(os.sep, posixpath.sep)
+        return f"{self._remote.run_path}/{inside}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +13,10 @@ from horovod.launch.calls import by_value
 from horovod.spark.common.backend import Backend
 from horovod.spark.common.columns import Array
 from horovod.spark.common.declaration import Declared, Parameter, declares
-from horovod.spark.common.estimator import HorovodEstimator, HorovodModel, metadata_of, require
+from horovod.spark.common.estimator import HorovodEstimator, HorovodModel, require, results_of
 from horovod.spark.common.plan import Plan
-from horovod.spark.torch.losses import check_losses
-from horovod.spark.torch.shapes import check_shapes, inputs_of, outputs_of
-from horovod.spark.torch.training import TorchPlan, TorchResult, load_state, train
+from horovod.spark.torch.outputs import check_losses, check_shapes, inputs_of, outputs_of
+from horovod.spark.torch.training import TorchResult, load_state, train
 
 SHAPES_AND_LOSSES = {
     "input_shapes": Parameter(None, "shapes of the features, batch dimension first"),
@@ -57,21 +56,7 @@ class TorchEstimator(HorovodEstimator):
         check_losses(self)
 
     def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> TorchModel:
-        input_shapes = self.value("input_shapes")
-        check_shapes(plan, input_shapes, self.value("label_shapes"))
-        job = TorchPlan(
-            plan=plan,
-            # One pickle, so that the optimizer still steps on this model's parameters.
-            trained=by_value.dumps((self.value("model"), self.value("optimizer"))),
-            loss=self.value("loss"),
-            loss_constructors=self.value("loss_constructors"),
-            input_shapes=input_shapes,
-            label_shapes=self.value("label_shapes"),
-            train_minibatch_fn=self.value("train_minibatch_fn"),
-            backward_passes_per_step=self.value("backward_passes_per_step"),
-            checkpoint=checkpoint,
-        )
-        return trained_model(self, plan, job.trained, backend.run(train, args=(job,))[0])
+        return trained_model(self, plan, backend, train, checkpoint)
 
 
 @declares(
@@ -95,19 +80,22 @@ class TorchModel(HorovodModel):
 
 
 def trained_model(
-    estimator: Declared, plan: Plan, trained: bytes, result: TorchResult
+    estimator: Declared, plan: Plan, backend: Backend, train: Callable[..., Any], checkpoint: Any
 ) -> TorchModel:
-    """The model of an estimator: ``trained``, a pickled model and optimizer, in the final state."""
+    """The model of an estimator after ``train`` in the processes of a backend.
+
+    They call it with the plan, the pickled model and optimizer, and the checkpoint.
+    """
+    check_shapes(plan)
+    # One pickle, so that the optimizer still steps on this model's parameters.
+    trained = by_value.dumps((estimator.value("model"), estimator.value("optimizer")))
+    result: TorchResult = backend.run(train, args=(plan, trained, checkpoint))[0]
     model, optimizer = cloudpickle.loads(trained)
     load_state(result.state, model, optimizer)
     return TorchModel(
-        history=result.history,
         model=model,
-        feature_columns=list(plan.features),
-        label_columns=list(plan.labels),
         optimizer=optimizer,
-        run_id=plan.run_id,
-        _metadata=metadata_of(plan, result.sizes, result.floats),
+        **results_of(plan, result.history, result.sizes, result.floats),
         **{name: estimator.value(name) for name in ("input_shapes", "loss", "loss_constructors")},
     )
 

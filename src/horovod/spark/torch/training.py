@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,27 +12,11 @@ import torch
 
 import horovod.torch as hvd
 from horovod.spark.common.plan import Plan, gpu_number
-from horovod.spark.torch.losses import Loss, losses_of
-from horovod.spark.torch.shapes import Shapes, inputs_of, matched, outputs_of
+from horovod.spark.torch.outputs import Loss, inputs_of, losses_of, matched, outputs_of
 
 Tensors = Sequence[torch.Tensor]
 # Outputs, labels in the outputs' shapes, and the loss.
 Outcome = tuple[Tensors, Tensors, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class TorchPlan:
-    """A plan with PyTorch's additions; ``trained`` is the pickled model and optimizer."""
-
-    plan: Plan
-    trained: bytes
-    loss: Any
-    loss_constructors: Any
-    input_shapes: Shapes
-    label_shapes: Shapes
-    train_minibatch_fn: Callable[..., Any] | None
-    backward_passes_per_step: int
-    checkpoint: str | None
 
 
 @dataclass(frozen=True)
@@ -48,16 +32,22 @@ class TorchResult:
     floats: str
 
 
-def train(job: TorchPlan) -> TorchResult | None:
-    """Train on this process's shard; None on ranks other than 0."""
+def train(plan: Plan, trained: bytes, checkpoint: str | None) -> TorchResult | None:
+    """Train on this process's shard; None on ranks other than 0.
+
+    ``trained`` is the pickled model and optimizer. They begin in the state of the checkpoint at a
+    path, if given.
+    """
     hvd.init()
-    plan = job.plan
     plan.prepare_process()
     device = pick_device(plan.params["use_gpu"])
     seed = plan.params["random_seed"]
     if seed is not None:
         torch.manual_seed(seed + hvd.rank())
-    trainer = _Trainer(job, device)
+    model, optimizer = cloudpickle.loads(trained)
+    if checkpoint is not None:
+        load_state(plan.remote.store.read(checkpoint), model, optimizer)
+    trainer = _Trainer(plan, model, optimizer, device)
     with plan.open_data(hvd.rank(), hvd.size(), trainer.floats) as data:
         train_data = data.train_data()
         val_data = data.val_data() if plan.has_val else None
@@ -76,13 +66,19 @@ def train(job: TorchPlan) -> TorchResult | None:
 class _Trainer:
     """Model, optimizer and loss on a device."""
 
-    def __init__(self, job: TorchPlan, device: torch.device) -> None:
-        self._job = job
-        self._plan = job.plan
+    def __init__(
+        self,
+        plan: Plan,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+    ) -> None:
+        self._plan = plan
+        self._params = plan.params
         self._device = device
         self.sizes: list[int] = []
         self._passes = 0
-        self._model, optimizer = _restored(job)
+        self._model = model
         self.floats = float_dtype(self._model)
         self._model.to(device)
         adopt(optimizer, self._model)
@@ -91,20 +87,19 @@ class _Trainer:
         self._optimizer = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=self._model.named_parameters(),
-            compression=self._plan.params["gradient_compression"] or hvd.Compression.none,
-            backward_passes_per_step=job.backward_passes_per_step,
+            compression=self._params["gradient_compression"] or hvd.Compression.none,
+            backward_passes_per_step=self._params["backward_passes_per_step"],
         )
-        self._loss = Loss(
-            losses_of(job.loss, job.loss_constructors, len(self._plan.labels)),
-            self._plan.params["loss_weights"],
-            has_rows=self._plan.weight is not None,
+        losses = losses_of(
+            self._params["loss"], self._params["loss_constructors"], len(plan.labels)
         )
-        self._metrics = named_metrics(self._plan.params["metrics"], self._plan.labels)
+        self._loss = Loss(losses, self._params["loss_weights"], has_rows=plan.weight is not None)
+        self._metrics = named_metrics(self._params["metrics"], plan.labels)
 
     def run_epoch(self, data: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         """One epoch of steps; means over all ranks."""
         self._model.train()
-        step = self._step if self._job.train_minibatch_fn is None else self._own_step
+        step = self._step if self._params["train_minibatch_fn"] is None else self._own_step
         means = _Means(self._device)
         for batch in data:
             self._add(means, *step(*self._parts(batch)))
@@ -128,10 +123,10 @@ class _Trainer:
         remote = self._plan.remote
         if remote.checkpoint_path is not None:
             remote.store.write(remote.checkpoint_path, self.state())
-        for callback in self._plan.params["callbacks"]:
+        for callback in self._params["callbacks"]:
             callback(row)
-        if self._plan.params["verbose"]:
-            print(_line(row, self._plan.params["epochs"]), flush=True)
+        if self._params["verbose"]:
+            print(_line(row, self._params["epochs"]), flush=True)
 
     def state(self) -> bytes:
         """A checkpoint: the states of model and optimizer."""
@@ -142,7 +137,7 @@ class _Trainer:
         features = [torch.as_tensor(batch[name], device=device) for name in plan.features]
         labels = [torch.as_tensor(batch[name], device=device) for name in plan.labels]
         weights = None if plan.weight is None else torch.as_tensor(batch[plan.weight]).to(device)
-        return inputs_of(features, self._job.input_shapes), labels, weights
+        return inputs_of(features, self._params["input_shapes"]), labels, weights
 
     def _transformed(self, outputs: Any, labels: Tensors) -> tuple[Tensors, Tensors]:
         """The outputs as a list, and the labels in the outputs' shapes."""
@@ -151,21 +146,20 @@ class _Trainer:
             raise ValueError(f"the model gives {len(found)} outputs for {len(labels)} labels")
         if not self.sizes:
             self.sizes = [output[:1].numel() for output in found]
-        return found, matched(found, labels, self._job.label_shapes)
+        return found, matched(found, labels, self._params["label_shapes"])
 
     def _step(self, inputs: Tensors, labels: Tensors, weights: torch.Tensor | None) -> Outcome:
         outputs, labels = self._transformed(self._model(*inputs), labels)
         loss = self._loss(outputs, labels, weights)
         loss.backward()
         self._passes += 1
-        if self._passes % self._job.backward_passes_per_step == 0:
+        if self._passes % self._params["backward_passes_per_step"] == 0:
             self._optimizer.step()
             self._optimizer.zero_grad()
         return outputs, labels, loss
 
     def _own_step(self, inputs: Tensors, labels: Tensors, weights: Any) -> Outcome:
-        step = self._job.train_minibatch_fn
-        assert step is not None
+        step = self._params["train_minibatch_fn"]
         functions = (self._transformed, self._loss)
         found, loss = step(self._model, self._optimizer, *functions, inputs, labels, weights)
         outputs, labels = self._transformed(found, labels)
@@ -223,14 +217,6 @@ def pick_device(use_gpu: bool) -> torch.device:
         return torch.device("cpu")
     torch.cuda.set_device(gpu_number())
     return torch.device("cuda", gpu_number())
-
-
-def _restored(job: TorchPlan) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """The model and optimizer as given, or in the checkpoint's state."""
-    model, optimizer = cloudpickle.loads(job.trained)
-    if job.checkpoint is not None:
-        load_state(job.plan.remote.store.read(job.checkpoint), model, optimizer)
-    return model, optimizer
 
 
 def state_bytes(model: torch.nn.Module, optimizer: Any) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from loopback import new_loopback
 
 from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.hosts import HostSlots, assign_ranks
@@ -408,7 +409,7 @@ class CuttingGuest:
         self.secret = b"s" * 32
         self._cuts = cuts
         self._at_proof = at_proof
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((new_loopback(), 0))
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -451,7 +452,7 @@ def test_a_guest_whose_connection_is_cut_is_connected_again(desk: Desk, at_proof
 
 @pytest.mark.usefixtures("impatience")
 def test_a_guest_with_another_secret_is_believed(desk: Desk) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server((new_loopback(), 0)) as listener:
         desk.group = desk.group_at(EmbeddedAgentAddress(*listener.getsockname(), b"t" * 32))
         desk.group.connect({})
         agent = AgentHandshake(b"s" * 32)

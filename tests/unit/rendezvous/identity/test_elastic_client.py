@@ -10,6 +10,7 @@ from contextlib import closing
 from queue import Queue
 
 import pytest
+from loopback import new_loopback
 from worlds import SECRET, MemoryStore
 
 from horovod.core.base.rank_info import RankInfo
@@ -28,7 +29,8 @@ from horovod.rendezvous.identity.elastic_messages import (
     WorkerKeys,
     update_key,
 )
-from horovod.rendezvous.store.client import AbandonedError, StoreClient, StoreUnreachableError
+from horovod.rendezvous.store.channel import StoreUnreachableError
+from horovod.rendezvous.store.client import AbandonedError, StoreClient
 from horovod.rendezvous.store.server import StoreServer
 
 KEYS = WorkerKeys(5)
@@ -46,7 +48,10 @@ def heard() -> Queue[tuple[str, bytes]]:
 
 @pytest.fixture
 def server(heard: Queue[tuple[str, bytes]]) -> Iterator[StoreServer]:
-    with StoreServer(SECRET, on_set=lambda key, value: heard.put((key, value))) as server:
+    addresses = [(new_loopback(), 0)]
+    with StoreServer(
+        SECRET, addresses=addresses, on_set=lambda key, value: heard.put((key, value))
+    ) as server:
         yield server
 
 
@@ -76,7 +81,7 @@ def test_newer_state_versions_are_larger() -> None:
     assert StateVersion(1, 0).has_state
 
 
-def test_a_seat_makes_an_identity(store: MemoryStore) -> None:
+def test_an_assignment_makes_a_process_info(store: MemoryStore) -> None:
     assignment = RankAssignment(4, RankInfo(1, 3, 0, 2, 1, 2), (5, 0, 7))
     store.set(KEYS.assignment(1), assignment.to_bytes())
     member = ElasticClient(5)
@@ -123,7 +128,7 @@ def test_an_interrupted_wait_does_not_ask_again(store: MemoryStore) -> None:
     assert list(store._values) == [KEYS.assignment(1)]
 
 
-def test_no_seat_any_more(
+def test_a_removed_worker_gets_the_reason(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = []
@@ -237,7 +242,7 @@ class Drivers:
         self.retry = StoreRetry(30)
         self._earlier = set(threading.enumerate())
         self.heard: Queue[tuple[str, bytes]] = Queue()
-        self.server = self._new(("127.0.0.1", 0))
+        self.server = self._new((new_loopback(), 0))
         self.clients: list[StoreClient] = []
 
     def _new(self, address: tuple[str, int]) -> StoreServer:
@@ -256,12 +261,12 @@ class Drivers:
         self.server = self._new(self.server.address)
 
     def close(self) -> None:
-        """After that nobody looks for another one any more."""
+        """Afterwards no client looks for another store."""
         self.retry.limit_s = 0
         self.server.close()
         for thread in set(threading.enumerate()) - self._earlier:
-            if thread.name == "horovod-updates":
-                thread.join(timeout=30)
+            if thread.name in ("horovod-updates", "horovod-done"):
+                thread.join(timeout=60)
                 assert not thread.is_alive()
         for client in self.clients:
             client.close()

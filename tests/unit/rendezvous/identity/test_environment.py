@@ -55,7 +55,7 @@ def test_a_launcher_of_others() -> None:
         ("HOROVOD_ELASTIC", "1", "HOROVOD_ELASTIC=1 comes from a launcher"),
     ],
 )
-def test_what_launchers_of_others_write_wrong(name: str, value: str, text: str) -> None:
+def test_wrong_variables_of_other_launchers(name: str, value: str, text: str) -> None:
     with pytest.raises(InitError, match=re.escape(text)):
         identify({**OTHERS, name: value})
 
@@ -99,7 +99,7 @@ def test_cross_numbers_count_machines_with_that_local_rank() -> None:
     assert found == [(0, 1, 0, 3), (0, 2, 1, 3), (1, 2, 0, 2), (0, 2, 2, 3), (1, 2, 1, 2)]
 
 
-def test_what_our_launcher_said_stays() -> None:
+def test_positions_from_our_launcher_stay() -> None:
     identity = identify(HOROVODRUN)
     assert identity.placed(["x"] * 4) == identity
 

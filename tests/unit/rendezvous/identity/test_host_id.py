@@ -79,6 +79,6 @@ def test_capabilities_are_the_same_after_a_transfer() -> None:
     assert rank_on(3) != own  # the token
 
 
-def test_what_differs_is_named() -> None:
+def test_a_difference_is_named() -> None:
     assert rank_on(0).mismatch(rank_on(1)) is None
     assert rank_on(0).mismatch(rank_on(1, size=5)) == "rank 1 has size 5, rank 0 has 4"

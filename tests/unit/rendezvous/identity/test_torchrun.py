@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -33,8 +35,11 @@ os.write(1, f"met {identity.rank}\\n".encode())
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port below those that the system gives to other processes."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 def run(words: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
@@ -47,7 +52,7 @@ def run(words: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def test_what_is_no_secret_is_refused() -> None:
+def test_a_value_that_is_no_secret_is_refused() -> None:
     from horovod.rendezvous.identity.torchrun import agree_on_secret
 
     store: Any = MemoryStore()

@@ -9,15 +9,18 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from loopback import new_loopback
 from raw_sockets import is_closed_by_peer, read_exactly
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import new_nonce
 from horovod.rendezvous.base.handshake import Dialer, Listener, ProtocolError
+from horovod.rendezvous.base.tcp import address_text
 from horovod.rendezvous.store import values as stored_values
 from horovod.rendezvous.store import wire
 from horovod.rendezvous.store.client import StoreClient
@@ -27,12 +30,16 @@ SECRET = b"s" * 32
 MAGIC = b"hvdstor3"
 
 
+def new_server(**options: Any) -> StoreServer:
+    return StoreServer(SECRET, addresses=[(new_loopback(), 0)], **options)
+
+
 class Reported:
     """A server and the lines that it reports from its thread."""
 
     def __init__(self) -> None:
         self.lines: queue.Queue[str] = queue.Queue()
-        self.server = StoreServer(SECRET, io_timeout_s=1.0, report=self.lines.put)
+        self.server = new_server(io_timeout_s=60.0, report=self.lines.put)
 
     def line(self) -> str:
         return self.lines.get(timeout=30)
@@ -67,6 +74,7 @@ class Raw:
 
     def __init__(self, reported: Reported) -> None:
         self.socket = connected = connect(reported)
+        self.name = address_text(connected.getsockname())
         challenge = read_exactly(connected, 40)
         assert challenge.startswith(MAGIC)
         mine = new_nonce()
@@ -107,14 +115,17 @@ def test_garbage_is_dropped_and_reported_with_its_address(reported: Reported) ->
 
 @pytest.mark.usefixtures("bystander")
 def test_silence_is_dropped_after_a_deadline(reported: Reported) -> None:
+    reported.server._io_timeout_s = 0.5
     with connect(reported) as silent:
         assert is_closed_by_peer(silent)
-    assert ": no proof of the secret within 1 s" in reported.line()
+    assert ": no proof of the secret within 0.5 s" in reported.line()
 
 
 @pytest.mark.usefixtures("bystander")
 def test_a_trickle_does_not_move_the_deadline(reported: Reported) -> None:
     with Raw(reported) as slow:
+        (peer,) = (p for p in reported.server._peers if p.name == slow.name)
+        reported.server._io_timeout_s = peer._io_timeout_s = 0.5
         slow.socket.sendall(wire.LENGTH.pack(1000))
         try:
             while True:
@@ -127,7 +138,7 @@ def test_a_trickle_does_not_move_the_deadline(reported: Reported) -> None:
                     continue
         except (BrokenPipeError, ConnectionResetError):
             pass
-    assert "no whole message within 1 s" in reported.line()
+    assert "no whole message within 0.5 s" in reported.line()
 
 
 @pytest.mark.usefixtures("bystander")
@@ -185,7 +196,7 @@ def test_a_proof_cannot_be_replayed(reported: Reported) -> None:
 
 def impostor(answer: Callable[[bytes], bytes]) -> tuple[socket.socket, Callable[[], None]]:
     """A listener for three connections; a client gives up after the third certain failure."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server((new_loopback(), 0))
 
     def serve() -> None:
         with listener:
@@ -210,7 +221,7 @@ def test_a_client_refuses_a_server_that_reflects_its_proof() -> None:
 
 def test_a_client_gives_up_on_a_server_that_says_nothing() -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as mute,
+        socket.create_server((new_loopback(), 0)) as mute,
         pytest.raises(InitError, match="does not answer"),
     ):
         StoreClient(mute.getsockname(), SECRET, timeout_s=0.2)
@@ -218,7 +229,7 @@ def test_a_client_gives_up_on_a_server_that_says_nothing() -> None:
 
 def test_unauthenticated_peers_make_room_for_clients() -> None:
     lines: queue.Queue[str] = queue.Queue()
-    with StoreServer(SECRET, max_unauthenticated=4, report=lines.put) as server:
+    with new_server(max_unauthenticated=4, report=lines.put) as server:
         crowd = [socket.create_connection(server.address) for _ in range(12)]
         client = StoreClient(server.address, SECRET, timeout_s=30)
         client.set("key", b"value")
@@ -230,7 +241,7 @@ def test_unauthenticated_peers_make_room_for_clients() -> None:
 
 def test_each_address_is_reported_once_up_to_a_limit() -> None:
     lines: list[str] = []
-    with StoreServer(SECRET, report=lines.append) as server:
+    with new_server(report=lines.append) as server:
         for number in range(60):
             source = (f"127.0.1.{1 + number % 30}", 0)
             with socket.create_connection(server.address, 30, source) as rude:
@@ -264,7 +275,7 @@ def test_decoding_never_fails_in_another_way(body: bytes) -> None:
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(min_size=1, max_size=200))
 def test_the_server_survives_any_bytes(data: bytes) -> None:
-    with StoreServer(SECRET, report=lambda text: None) as server:
+    with new_server(report=lambda text: None) as server:
         with socket.create_connection(server.address, timeout=30) as rude:
             rude.sendall(data)
             with contextlib.suppress(OSError):  # it is dropped already

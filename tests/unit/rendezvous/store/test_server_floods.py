@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from loopback import new_loopback
 
 from horovod.rendezvous.base.admission import most_unauthenticated
 from horovod.rendezvous.base.descriptors import Reserve, raise_limit, raised_limit
@@ -31,10 +32,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 _CROWD = """
 import socket, sys
 crowd = []
-for _ in range(int(sys.argv[2])):
+for _ in range(int(sys.argv[3])):
     made = socket.socket()
     made.setblocking(False)
-    made.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    made.connect_ex((sys.argv[1], int(sys.argv[2])))
     crowd.append(made)
 print("here", flush=True)
 sys.stdin.read()
@@ -48,7 +49,7 @@ print("here", flush=True)
 while not over.is_set():
     made = socket.socket()
     made.setblocking(False)
-    made.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    made.connect_ex((sys.argv[1], int(sys.argv[2])))
     crowd.append(made)
 """
 
@@ -64,9 +65,10 @@ def few() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def crowd(port: int, count: int, program: str = _CROWD) -> Iterator[None]:
-    """Another process with ``count`` silent connections to ``port``."""
-    words = [sys.executable, "-c", _AS_MANY_AS_ALLOWED + program, str(port), str(count)]
+def crowd(server: StoreServer, count: int, program: str = _CROWD) -> Iterator[None]:
+    """Another process with ``count`` silent connections to ``server``."""
+    host, port = server.address
+    words = [sys.executable, "-c", _AS_MANY_AS_ALLOWED + program, host, str(port), str(count)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin
         assert process.stdout
@@ -75,7 +77,11 @@ def crowd(port: int, count: int, program: str = _CROWD) -> Iterator[None]:
             yield
         finally:
             process.stdin.close()
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
+
+
+def new_server(report: Callable[[str], None]) -> StoreServer:
+    return StoreServer(SECRET, addresses=[(new_loopback(), 0)], report=report)
 
 
 def client_of(server: StoreServer) -> contextlib.closing[StoreClient]:
@@ -104,9 +110,9 @@ def close(fds: list[int]) -> None:
 def test_unauthenticated_peers_get_a_quarter_of_the_descriptors() -> None:
     assert most_unauthenticated() == LIMIT // 4
     lines: queue.Queue[str] = queue.Queue()
-    with StoreServer(SECRET, report=lines.put) as server, client_of(server) as before:
+    with new_server(report=lines.put) as server, client_of(server) as before:
         before.set("key", b"value")
-        with crowd(server.address[1], 500):
+        with crowd(server, 500):
             assert "64 others have none either" in lines.get(timeout=60)
             assert len(server._unauthenticated) <= LIMIT // 4
             with all_that_are_left() as left:
@@ -120,9 +126,9 @@ def test_unauthenticated_peers_get_a_quarter_of_the_descriptors() -> None:
 @pytest.mark.usefixtures("few")
 def test_a_client_connects_during_a_flood() -> None:
     with (
-        StoreServer(SECRET, report=lambda text: None) as server,
-        crowd(server.address[1], 0, _CHURN),
-        crowd(server.address[1], 0, _CHURN),
+        new_server(report=lambda text: None) as server,
+        crowd(server, 0, _CHURN),
+        crowd(server, 0, _CHURN),
     ):
         for number in range(4):
             with client_of(server) as client:
@@ -137,7 +143,7 @@ def test_without_descriptors_the_listener_pauses_and_clients_are_served(
     monkeypatch.setattr(store_server, "_PAUSE_S", 0.02)
     lines: queue.Queue[str] = queue.Queue()
     pauses = threading.Semaphore(0)
-    with StoreServer(SECRET, report=lines.put) as server, client_of(server) as client:
+    with new_server(report=lines.put) as server, client_of(server) as client:
         pause, accept, turns = server._pause, server._accept, []
 
         def counted_pause(reason: str) -> None:
@@ -164,13 +170,13 @@ def test_without_descriptors_the_listener_pauses_and_clients_are_served(
 
 @pytest.mark.usefixtures("few")
 def test_no_peer_gets_the_last_descriptors() -> None:
-    with StoreServer(SECRET, report=lambda text: None) as server, all_that_are_left() as taken:
+    with new_server(report=lambda text: None) as server, all_that_are_left() as taken:
         # By number, since a descriptor that this process has inherited may be among the last ones.
         own = [fd for fd in taken if fd >= LIMIT - LIMIT // 8]
         taken[:] = [fd for fd in taken if fd not in own]
         count = len(own)
         close(own)
-        with crowd(server.address[1], 100), all_that_are_left() as left:
+        with crowd(server, 100), all_that_are_left() as left:
             # Two are the pipes to the crowd. After each pause the server accepts one connection and
             # closes it; on a slow machine it may hold this one now.
             assert len(left) >= count - 3

@@ -1,15 +1,64 @@
-"""The losses of several outputs and of weighted rows, as one number."""
+"""A model's inputs, outputs and labels in their shapes.
+
+The losses of several outputs and of weighted rows are one number.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 
 from horovod.spark.common.declaration import Declared
+from horovod.spark.common.plan import Plan
+
+Shapes = Sequence[Sequence[int]] | None
+
+
+def inputs_of(tensors: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
+    """The tensors in these shapes; the first dimension is the batch."""
+    if shapes is None:
+        return list(tensors)
+    return [tensor.reshape(*shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+
+
+def outputs_of(found: Any) -> list[torch.Tensor]:
+    """The outputs of a model as a list."""
+    return list(found) if isinstance(found, tuple | list) else [found]
+
+
+def matched(
+    outputs: Sequence[torch.Tensor], labels: Sequence[torch.Tensor], shapes: Shapes
+) -> list[torch.Tensor]:
+    """The labels in these shapes; by default in the outputs' shapes, if the sizes are equal."""
+    if shapes is not None:
+        return inputs_of(labels, shapes)
+    return [
+        label.reshape(output.shape) if label.numel() == output.numel() else label
+        for output, label in zip(outputs, labels, strict=True)
+    ]
+
+
+def check_shapes(plan: Plan) -> None:
+    """Raise ``ValueError`` if columns do not fit the shapes."""
+    for what, names in (("input_shapes", plan.features), ("label_shapes", plan.labels)):
+        shapes: Shapes = plan.params[what]
+        if shapes is None:
+            continue
+        if len(shapes) != len(names):
+            raise ValueError(f"{len(shapes)} {what} for {len(names)} columns {list(names)}")
+        for name, shape in zip(names, shapes, strict=True):
+            row = prod(shape[1:])
+            size = plan.columns[name].size
+            if -1 not in shape[1:] and row != size:
+                raise ValueError(
+                    f"column {name!r} has {size} numbers in a row, which {what} {list(shape)} "
+                    f"makes {row}"
+                )
 
 
 def losses_of(loss: Any, constructors: Any, count: int) -> list[Callable[..., torch.Tensor]]:
