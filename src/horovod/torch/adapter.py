@@ -84,36 +84,15 @@ class _TorchAdapter:
         return engine.submit_tensor(*args, splits) if splits else engine.submit_tensor(*args)
 
     def run(
-        self,
-        engine: _native.Engine,
-        operation: _native.Operation,
-        name: str | None,
-        tensor: torch.Tensor,
-        output: torch.Tensor | None,
-        splits: Sequence[int] = (),
+        self, engine: _native.Engine, operation: _native.Operation, *args: Any
     ) -> list[_native.Output]:
-        return engine.run_tensor(self._reader, operation, name, tensor, output, splits)
+        return engine.run_tensor(self._reader, operation, *args)
 
-    def submit_batch(
-        self,
-        engine: _native.Engine,
-        operation: _native.Operation,
-        names: list[str],
-        tensors: list[torch.Tensor],
-        intent: Intent,
-    ) -> int:
-        return engine.submit_tensors(self._reader, operation, names, tensors, intent)
+    def submit_batch(self, engine: _native.Engine, operation: _native.Operation, *args: Any) -> int:
+        return engine.submit_tensors(self._reader, operation, *args)
 
-    def submit_group(
-        self,
-        engine: _native.Engine,
-        operation: _native.Operation,
-        name: str | None,
-        tensors: list[torch.Tensor],
-        outputs: list[torch.Tensor] | None,
-        intent: Intent,
-    ) -> int:
-        return engine.submit_tensor_group(self._reader, operation, name, tensors, outputs, intent)
+    def submit_group(self, engine: _native.Engine, operation: _native.Operation, *args: Any) -> int:
+        return engine.submit_tensor_group(self._reader, operation, *args)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, requires_grad=False)
