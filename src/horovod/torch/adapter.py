@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from horovod import _native
+from horovod.core.built import cuda_built
 from horovod.core.collectives import Collectives
 from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
-from horovod.core.world import cuda_built, has_spare_cores
+from horovod.core.world import has_spare_cores
 
 # What ``horovod.torch`` exports. The rest is for the modules beside this one; the blocking calls
 # that users see are those of ``differentiable``.
