@@ -84,16 +84,14 @@ class _TorchAdapter:
         args = (self._reader, operation, name, tensor, output, intent)
         return engine.submit_tensor(*args, splits) if splits else engine.submit_tensor(*args)
 
-    def run(
-        self, engine: _native.Engine, operation: _native.Operation, *args: Any
-    ) -> list[_native.Output]:
-        return engine.run_tensor(self._reader, operation, *args)
+    def run(self, engine: _native.Engine, /, *args: Any) -> list[_native.Output]:
+        return engine.run_tensor(self._reader, *args)
 
-    def submit_batch(self, engine: _native.Engine, operation: _native.Operation, *args: Any) -> int:
-        return engine.submit_tensors(self._reader, operation, *args)
+    def submit_batch(self, engine: _native.Engine, /, *args: Any) -> int:
+        return engine.submit_tensors(self._reader, *args)
 
-    def submit_group(self, engine: _native.Engine, operation: _native.Operation, *args: Any) -> int:
-        return engine.submit_tensor_group(self._reader, operation, *args)
+    def submit_group(self, engine: _native.Engine, /, *args: Any) -> int:
+        return engine.submit_tensor_group(self._reader, *args)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, requires_grad=False)
@@ -140,16 +138,8 @@ class _AttributeAdapter(_TorchAdapter):
         place = _device_of(tensor), self._streams
         return engine.submit(operation, name, address, out, shape, dtype, intent, splits, *place)
 
-    def run(
-        self,
-        engine: _native.Engine,
-        operation: _native.Operation,
-        name: str | None,
-        tensor: torch.Tensor,
-        output: torch.Tensor | None,
-        splits: Sequence[int] = (),
-    ) -> list[_native.Output]:
-        return submit_and_wait(self, engine, operation, name, tensor, output, splits)
+    def run(self, *args: Any) -> list[_native.Output]:
+        return submit_and_wait(self, *args)
 
     def submit_batch(
         self,
@@ -158,11 +148,11 @@ class _AttributeAdapter(_TorchAdapter):
         names: list[str],
         tensors: list[torch.Tensor],
         intent: Intent,
+        /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
-        return engine.submit_many(
-            operation, names, _describe_all(tensors, tensors), intent, *places
-        )
+        described = _describe_all(tensors, tensors)
+        return engine.submit_many(operation, names, described, intent, *places)
 
     def submit_group(
         self,
@@ -172,11 +162,11 @@ class _AttributeAdapter(_TorchAdapter):
         tensors: list[torch.Tensor],
         outputs: list[torch.Tensor] | None,
         intent: Intent,
+        /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
-        return engine.submit_group(
-            operation, name, _describe_all(tensors, outputs), intent, *places
-        )
+        described = _describe_all(tensors, outputs)
+        return engine.submit_group(operation, name, described, intent, *places)
 
 
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
