@@ -76,8 +76,16 @@ class NumpyAdapter:
         out = 0 if output is None else _writable(output)
         return engine.submit(operation, name, address, out, shape, dtype, intent, splits)
 
-    def run(self, *args: Any) -> list[_native.Output]:
-        return submit_and_wait(self, *args)
+    def run(
+        self,
+        engine: _native.Engine,
+        operation: _native.Operation,
+        name: str | None,
+        tensor: Array,
+        output: Array | None,
+        splits: Sequence[int] = (),
+    ) -> list[_native.Output]:
+        return submit_and_wait(self, engine, operation, name, tensor, output, splits)
 
     def submit_batch(
         self,

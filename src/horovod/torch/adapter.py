@@ -84,8 +84,17 @@ class _TorchAdapter:
         args = (self._reader, operation, name, tensor, output, intent)
         return engine.submit_tensor(*args, splits) if splits else engine.submit_tensor(*args)
 
-    def run(self, engine: _native.Engine, /, *args: Any) -> list[_native.Output]:
-        return engine.run_tensor(self._reader, *args)
+    def run(
+        self,
+        engine: _native.Engine,
+        operation: _native.Operation,
+        name: str | None,
+        tensor: torch.Tensor,
+        output: torch.Tensor | None,
+        splits: Sequence[int] = (),
+        /,
+    ) -> list[_native.Output]:
+        return engine.run_tensor(self._reader, operation, name, tensor, output, splits)
 
     def submit_batch(self, engine: _native.Engine, /, *args: Any) -> int:
         return engine.submit_tensors(self._reader, *args)

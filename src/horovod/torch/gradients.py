@@ -55,7 +55,8 @@ class _Collective(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.gradients = backward
         outputs = tuple(run([tensor.detach() for tensor in tensors]))
-        ctx.mark_non_differentiable(*[out for out in outputs if out.dtype == torch.int32])
+        if outputs[-1].dtype == torch.int32:  # the splits that an alltoall received
+            ctx.mark_non_differentiable(outputs[-1])
         return outputs
 
     @staticmethod
