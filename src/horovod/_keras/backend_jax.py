@@ -21,7 +21,7 @@ from horovod._keras.reducer import GradientReducer, Plan, compute_gradients, glo
 from horovod._keras.variables import wait_for_all
 from horovod.core.compression import compress_all, decompress_all
 from horovod.core.operations import Intent
-from horovod.core.world import keep_failure
+from horovod.core.port import keep_failure
 from horovod.errors import HorovodInternalError
 from horovod.jax.compression import Compression, FP16Compressor
 from horovod.numpy import adapter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import tensorflow as tf
@@ -10,25 +11,15 @@ import tensorflow as tf
 from horovod._keras.options import Options
 from horovod._keras.reducer import Reducer
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reduction import make_reducer as make_graph_reducer
+from horovod.tensorflow.gradient_reduction import Reducer as GraphReducer
 
 __all__ = ["Compression", "compute_gradients", "global_variables", "make_reducer", "to_tensor"]
 
 
 def make_reducer(name: str, options: Options) -> Reducer:
     """A reducer of dense and sparse gradients, eager and in graphs; see ``GradientReducer``."""
-    reduce_in_graph = make_graph_reducer(
-        name,
-        device_dense=options.device_dense,
-        device_sparse=options.device_sparse,
-        compression=options.compression,
-        sparse_as_dense=options.sparse_as_dense,
-        op=options.op,
-        gradient_predivide_factor=options.gradient_predivide_factor,
-        groups=options.groups,
-        process_set=options.process_set,
-        scale_local_gradients=options.scale_local_gradients,
-    )
+    names = {field.name for field in fields(GraphReducer)} - {"name", "use_generic_names"}
+    reduce_in_graph = GraphReducer(name, **{key: getattr(options, key) for key in names})
 
     def reduce(
         gradients: Sequence[Any], variables: Sequence[Any], _: Any, is_local: Sequence[bool]

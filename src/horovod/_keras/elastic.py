@@ -18,15 +18,15 @@ from horovod._keras.variables import (
 )
 from horovod.core.world import init, rank, shutdown
 from horovod.core.world import restart as restart_world
-from horovod.elastic import ObjectState, run_fn
+from horovod.elastic import run_fn
 from horovod.elastic.framework_errors import engine_errors
-from horovod.elastic.state import check_arrays
+from horovod.elastic.state import VariablesState
 from horovod.numpy.objects import broadcast_object
 
 R = TypeVar("R")
 
 
-class KerasState(ObjectState):
+class KerasState(VariablesState):
     """A model, its optimizer and plain objects that can be saved, restored and synchronized.
 
     Args:
@@ -49,42 +49,18 @@ class KerasState(ObjectState):
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         _build_optimizer(self.optimizer, model)
         super().__init__(broadcast_object, rank, **kwargs)
-        self._saved_values = self._values()
 
-    def restore(self) -> None:
-        """Go back to the last saved values."""
-        attach_state(self.model)
-        assign_values(self._keras, self._variables()[: len(self._saved_values)], self._saved_values)
-        super().restore()
-
-    def sync(self) -> None:
-        """Give all ranks the state of rank 0, and save; collective, blocks until done.
-
-        After an error ``restore`` goes back to the values saved before.
-        """
-        attach_state(self.model)
-        broadcast_variables(self._keras, self._variables(), 0, "keras.elastic")
-        values = self._values()
-        super().sync()
-        self._saved_values = values
-
-    def saved_values(self) -> dict[str, Any]:
-        """The last saved values, in the form of a state file."""
-        return {**super().saved_values(), "variables": list(self._saved_values)}
-
-    def take_values(self, values: dict[str, Any]) -> None:
-        """Make these the values that ``restore`` goes back to."""
-        check_arrays(values["variables"], self._saved_values)
-        super().take_values(values)
-        self._saved_values = values["variables"]
-
-    def _keep(self) -> None:
-        self._saved_values = self._values()
-        super()._keep()
-
-    def _values(self) -> list[Any]:
+    def _read(self) -> list[Any]:
         attach_state(self.model)
         return read_values(self._keras, self._variables())
+
+    def _write(self, values: list[Any]) -> None:
+        attach_state(self.model)
+        assign_values(self._keras, self._variables()[: len(values)], values)
+
+    def _broadcast(self) -> None:
+        attach_state(self.model)
+        broadcast_variables(self._keras, self._variables(), 0, "keras.elastic")
 
     def _variables(self) -> list[Any]:
         return [*model_variables(self.model), *optimizer_variables(self.optimizer)]

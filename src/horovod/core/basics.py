@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horovod.core import process_sets, tracing, world
+from horovod.core import built, process_sets, tracing, world
 
 
 class HorovodBasics:
@@ -28,14 +28,14 @@ class HorovodBasics:
     is_homogeneous = staticmethod(world.is_homogeneous)
     mpi_threads_supported = staticmethod(world.mpi_threads_supported)
     mpi_enabled = staticmethod(world.mpi_enabled)
-    mpi_built = staticmethod(world.mpi_built)
+    mpi_built = staticmethod(built.mpi_built)
     gloo_enabled = staticmethod(world.gloo_enabled)
-    gloo_built = staticmethod(world.gloo_built)
-    nccl_built = staticmethod(world.nccl_built)
-    ddl_built = staticmethod(world.ddl_built)
-    ccl_built = staticmethod(world.ccl_built)
-    cuda_built = staticmethod(world.cuda_built)
-    rocm_built = staticmethod(world.rocm_built)
+    gloo_built = staticmethod(built.gloo_built)
+    nccl_built = staticmethod(built.nccl_built)
+    ddl_built = staticmethod(built.ddl_built)
+    ccl_built = staticmethod(built.ccl_built)
+    cuda_built = staticmethod(built.cuda_built)
+    rocm_built = staticmethod(built.rocm_built)
     start_timeline = staticmethod(tracing.start_timeline)
     stop_timeline = staticmethod(tracing.stop_timeline)
 

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from horovod.core import gpus, world
+from horovod.core import built, gpus
 from horovod.core.base import mpi_library
 from horovod.core.operations import Average, Sum, resolve_op
 
@@ -54,7 +54,7 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether collectives of a framework's binding take tensors on a GPU of this machine."""
-    is_built = world.cuda_built() or world.rocm_built()
+    is_built = built.cuda_built() or built.rocm_built()
     if verbose and not is_built:
         print(f"Horovod: no GPU: {gpus.cuda_problem()}", file=sys.stderr)
     if not is_built or not extension_available(ext_base_name, verbose):
@@ -65,7 +65,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 def gloo_built(verbose: bool = False) -> bool:
     """Whether runs without MPI are possible; ``verbose`` has nothing to tell."""
-    return world.gloo_built()
+    return built.gloo_built()
 
 
 def mpi_built(verbose: bool = False) -> bool:
@@ -81,17 +81,17 @@ def nccl_built(verbose: bool = False) -> int:
     missing = gpus.nccl_problem()
     if verbose and missing is not None:
         print(f"Horovod: no NCCL: {missing}", file=sys.stderr)
-    return world.nccl_built()
+    return built.nccl_built()
 
 
 def ddl_built(verbose: bool = False) -> bool:
     """Whether IBM DDL can be used; ``verbose`` has nothing to tell."""
-    return world.ddl_built()
+    return built.ddl_built()
 
 
 def ccl_built(verbose: bool = False) -> bool:
     """Whether Intel oneCCL can be used; ``verbose`` has nothing to tell."""
-    return world.ccl_built()
+    return built.ccl_built()
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:

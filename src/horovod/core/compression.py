@@ -41,18 +41,22 @@ class NoneCompressor(Compressor):
         return tensor
 
 
+def _astype(array: Any, dtype: Any) -> Any:
+    return array.astype(dtype)
+
+
 class CastCompressor(Compressor):
     """Sends tensors in the dtype ``wire_dtype``; a framework says how it casts, and what.
 
     Attributes:
         wire_dtype: what travels.
         is_cast: whether a tensor is cast; others pass unchanged.
-        cast: a tensor in another dtype.
+        cast: a tensor in another dtype; by default its ``astype``.
     """
 
     wire_dtype: Any
     is_cast: Callable[[Any], bool]
-    cast: Callable[[Any, Any], Any]
+    cast: Callable[[Any, Any], Any] = staticmethod(_astype)
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:

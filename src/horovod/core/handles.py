@@ -35,6 +35,7 @@ class Adapter(Protocol[T]):
         output: T | None,
         intent: Intent,
         splits: Sequence[int] = (),
+        /,
     ) -> int:
         """Give ``tensor`` to the engine without a copy; ``output`` None: the engine allocates."""
 
@@ -46,6 +47,7 @@ class Adapter(Protocol[T]):
         tensor: T,
         output: T | None,
         splits: Sequence[int] = (),
+        /,
     ) -> list[_native.Output]:
         """Like ``submit``, but wait until it is done; returns what the engine allocated."""
 
@@ -56,6 +58,7 @@ class Adapter(Protocol[T]):
         names: list[str],
         tensors: list[T],
         intent: Intent,
+        /,
     ) -> int:
         """Submit many tensors in place under full names; one handle for all."""
 
@@ -67,6 +70,7 @@ class Adapter(Protocol[T]):
         tensors: list[T],
         outputs: list[T] | None,
         intent: Intent,
+        /,
     ) -> int:
         """Submit tensors that succeed or fail together, as one operation."""
 

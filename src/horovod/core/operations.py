@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from horovod.core.world import rocm_built
+from horovod.core.built import rocm_built
 
 __all__ = [
     "COLLECTIVES",

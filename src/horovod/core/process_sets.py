@@ -12,268 +12,35 @@ it is first used.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.backends.data_plane import DataPlane
-from horovod.backends.engine_adapter import EngineAdapter
-from horovod.core.agreement import Agreement, groups_in
-from horovod.core.base.mpi_library import is_communicator, is_null, ranks_within
-from horovod.errors import InitError
-from horovod.rendezvous.bootstrap import SetLinks
+from horovod.core.process_set import (
+    ProcessSet,
+    current_registry,
+    global_process_set,
+    replace_registry,
+)
+from horovod.core.process_set_registry import ConnectSet, Registry
 
 if TYPE_CHECKING:
     from horovod import _native
 
+__all__ = [
+    "ConnectSet",
+    "ProcessSet",
+    "add_process_set",
+    "check_process_set",
+    "close_registry",
+    "global_process_set",
+    "has_others",
+    "ids_and_ranks",
+    "number_of",
+    "open_registry",
+    "remove_process_set",
+]
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
-# Connections of a set, given its number and ranks; see ``Mesh.connect_set``.
-ConnectSet = Callable[[int, Sequence[int]], SetLinks]
-
-
-class ProcessSet:
-    """A set of ranks; usable once registered by ``init`` or ``add_process_set``.
-
-    Args:
-        ranks_or_comm: ranks of the world, in any order; or an mpi4py communicator, for ``init``
-            with a communicator: its processes. Different ranks may give different communicators,
-            as those that ``Split`` makes; then each of them becomes a process set.
-
-    Attributes:
-        process_set_id: number of the registered set, the same on all ranks; None before and after.
-        ranks: its ranks in rising order; a *set rank* is a position in it. None for a communicator
-            until it is registered.
-        mpi_comm: the communicator that was given, or None.
-
-    Raises:
-        ValueError: the argument is neither.
-    """
-
-    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
-        is_comm = is_communicator(ranks_or_comm)
-        self.process_set_id: int | None = None
-        self.ranks: list[int] | None = None if is_comm else _rank_list(ranks_or_comm)
-        self.mpi_comm: Any = ranks_or_comm if is_comm else None
-
-    def size(self) -> int | None:
-        """Number of its ranks; None while it is not registered."""
-        if self.process_set_id is None:
-            return None
-        return len(_current().members(self.process_set_id))
-
-    def rank(self) -> int | None:
-        """This process's position in the set; None while it is not registered.
-
-        Raises:
-            ValueError: this process is not a member, or Horovod is not initialized.
-        """
-        if self.process_set_id is None:
-            return None
-        registry = _current()
-        members = registry.members(self.process_set_id)
-        if registry.rank not in members:
-            raise ValueError(
-                f"rank {registry.rank} is not part of provided process set {self.process_set_id} "
-                f"(ranks {members})"
-            )
-        return members.index(registry.rank)
-
-    def included(self) -> bool | None:
-        """Whether this process is a member; None while the ranks are unknown.
-
-        Raises:
-            ValueError: Horovod is not initialized.
-        """
-        return None if self.ranks is None else _current().rank in self.ranks
-
-    def __repr__(self) -> str:
-        return (
-            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
-            f"mpi_comm={self.mpi_comm})"
-        )
-
-
-class _GlobalProcessSet(ProcessSet):
-    """All ranks. Always registered; its ranks are known between ``init`` and ``shutdown``."""
-
-    def __init__(self) -> None:
-        self.process_set_id = 0
-        self.ranks = None
-        self.mpi_comm = None
-
-
-class _Registry:
-    """The process sets of one world; the same on all its ranks."""
-
-    def __init__(
-        self,
-        engine: _native.Engine,
-        key: bytes,
-        rank: int,
-        size: int,
-        is_dynamic: bool,
-        connect_set: ConnectSet | None,
-        data_plane: DataPlane | None,
-        comm: Any,
-    ) -> None:
-        self.rank = rank
-        self._connect_set = connect_set
-        self.is_dynamic = is_dynamic
-        self._engine = engine
-        self._agreement = Agreement(engine, key, rank, size)
-        self._data_plane = data_plane
-        self._size = size
-        self._sets: dict[int, ProcessSet] = {0: global_process_set}
-        global_process_set.ranks = list(range(size))
-        global_process_set.mpi_comm = comm
-
-    def members(self, process_set_id: int) -> list[int]:
-        found = self._sets.get(process_set_id)
-        if found is None or found.ranks is None:
-            raise ValueError(f"process set {process_set_id} is not registered")
-        return found.ranks
-
-    def register_at_start(self, process_sets: Sequence[ProcessSet]) -> None:
-        """Register these sets, which all ranks must have been given alike, in this order."""
-        given = ["communicator" if s.mpi_comm is not None else s.ranks for s in process_sets]
-        proposal = {"dynamic": self.is_dynamic, "process_sets": given}
-        problem = self._problem_of_all([s for s in process_sets if s.mpi_comm is None])
-        self._agreement.agree("init", "process_sets.init", proposal, problem, InitError)
-        if "communicator" in given:
-            process_sets = self._with_communicators(process_sets)
-        for process_set in process_sets:
-            self._register("init", process_set)
-
-    def _with_communicators(self, process_sets: Sequence[ProcessSet]) -> list[ProcessSet]:
-        """The same sets, with one for every communicator that some rank gave in its place."""
-        own = [
-            _ranks_of(s, global_process_set.mpi_comm) if s.mpi_comm is not None else None
-            for s in process_sets
-        ]
-        name = "process_sets.communicators"
-        answers = self._agreement.gather(name, own)
-        of_all = [groups_in(rank, a, len(own)) for rank, a in enumerate(answers)]
-        result: list[ProcessSet] = []
-        for position, process_set in enumerate(process_sets):
-            if process_set.mpi_comm is None:
-                result.append(process_set)
-                continue
-            groups = _groups([answer[position] for answer in of_all])
-            for ranks in groups:
-                is_own = self.rank in ranks or len(groups) == 1
-                each = process_set if is_own else ProcessSet(ranks)
-                each.ranks = ranks
-                result.append(each)
-        problem = self._problem_of_all(result)
-        self._agreement.agree("init", name, [s.ranks for s in result], problem, InitError)
-        return result
-
-    def add(self, process_set: ProcessSet) -> None:
-        proposal = {"add": process_set.ranks}
-        problem = self._problem(process_set)
-        self._agreement.agree(
-            "add_process_set", "process_sets.change", proposal, problem, ValueError
-        )
-        self._register("add_process_set", process_set)
-
-    def remove(self, process_set: ProcessSet) -> bool:
-        number = process_set.process_set_id
-        is_known = number is not None and self._sets.get(number) is process_set
-        proposal = {"remove": number if is_known else None}
-        pending = self._engine.pending_on(number) if is_known and number else 0
-        problem = f"has {pending} pending operations on it; synchronize them first"
-        self._agreement.agree(
-            "remove_process_set",
-            "process_sets.change",
-            proposal,
-            problem if pending else None,
-            ValueError,
-        )
-        if not is_known or number is None or number == 0:
-            return False
-        del self._sets[number]
-        process_set.process_set_id = None
-        self._engine.remove_process_set(number)
-        if self._data_plane is not None:
-            self._data_plane.disconnect(number)
-        self._engine.gather("process_sets.removed", b"")
-        if self._engine.leads_host:
-            self._engine.discard_process_set(number)
-        return True
-
-    def ids_and_ranks(self) -> dict[int, list[int]]:
-        return {number: list(self.members(number)) for number in sorted(self._sets)}
-
-    def close(self) -> None:
-        for number, process_set in self._sets.items():
-            if number != 0:
-                process_set.process_set_id = None
-        global_process_set.ranks = None
-        global_process_set.mpi_comm = None
-
-    def _register(self, operation: str, process_set: ProcessSet) -> None:
-        number = next(n for n in range(len(self._sets) + 1) if n not in self._sets)
-        assert process_set.ranks is not None
-        links, adapter = self._connect(operation, number, process_set)
-        self._engine.add_process_set(
-            number, process_set.ranks, adapter, list(links.control), list(links.data)
-        )
-        process_set.process_set_id = number
-        self._sets[number] = process_set
-
-    def _connect(
-        self, operation: str, number: int, process_set: ProcessSet
-    ) -> tuple[SetLinks, EngineAdapter | None]:
-        """The set's connections between hosts, and its data plane if that is not the engine's.
-
-        All ranks get them, or raise alike, members or not.
-        """
-        links, adapter, problem = SetLinks(), None, None
-        if process_set.ranks is None or (self._connect_set is None and self._data_plane is None):
-            return links, adapter
-        try:
-            if self._connect_set is not None:
-                links = self._connect_set(number, process_set.ranks)
-            if self._data_plane is not None:
-                adapter = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
-        except InitError as failure:
-            problem = f"cannot connect process set {process_set.ranks}: {failure.reason}"
-        try:
-            self._agreement.agree(
-                operation, "process_sets.connect", {"connect": number}, problem, InitError
-            )
-        except BaseException:
-            links.close()
-            raise
-        return links, adapter
-
-    def _problem(self, process_set: ProcessSet) -> str | None:
-        """Why this set cannot be registered; None if it can."""
-        ranks = process_set.ranks or []
-        if process_set.process_set_id is not None:
-            return f"gave {process_set}, which is registered already"
-        if not ranks:
-            return "gave a process set without ranks"
-        if len(set(ranks)) != len(ranks):
-            return f"gave a process set that contains a rank twice: {ranks}"
-        if ranks[0] < 0 or ranks[-1] >= self._size:
-            return f"gave ranks {ranks}; the world has ranks 0 to {self._size - 1}"
-        for number, other in self._sets.items():
-            if other.ranks == ranks:
-                return f"gave a duplicate process set: {ranks} is process set {number} already"
-        return None
-
-    def _problem_of_all(self, process_sets: Sequence[ProcessSet]) -> str | None:
-        for index, process_set in enumerate(process_sets):
-            problem = self._problem(process_set)
-            if problem is None and process_set.ranks in [s.ranks for s in process_sets[:index]]:
-                problem = f"gave a duplicate process set: {process_set.ranks}"
-            if problem is not None:
-                return f"{problem} (process_sets[{index}])"
-        return None
-
-
-global_process_set: ProcessSet = _GlobalProcessSet()
-_registry: _Registry | None = None
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -353,13 +120,13 @@ def number_of(process_set: object) -> int:
             f"{process_set} is not registered; give it to init or add_process_set on all ranks"
         )
     if number != 0:
-        _current().members(number)
+        current_registry().members(number)
     return number
 
 
 def ids_and_ranks() -> dict[int, list[int]]:
     """All registered sets: ranks by id."""
-    return _current().ids_and_ranks()
+    return current_registry().ids_and_ranks()
 
 
 def open_registry(
@@ -382,60 +149,27 @@ def open_registry(
         InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
         AlteredObjectError: what a rank has sent was altered; the world is over.
     """
-    global _registry
-    registry = _Registry(engine, key, rank, size, is_dynamic, connect_set, data_plane, comm)
+    registry = Registry(engine, key, rank, size, is_dynamic, connect_set, data_plane, comm)
     try:
         registry.register_at_start(process_sets)
     except BaseException:
         registry.close()
         raise
-    _registry = registry
+    replace_registry(registry)
 
 
 def close_registry() -> None:
     """End of the world: no set is registered any more."""
-    global _registry
-    registry, _registry = _registry, None
+    registry = replace_registry(None)
     if registry is not None:
         registry.close()
 
 
-def _current() -> _Registry:
-    if _registry is None:
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
-    return _registry
-
-
-def _dynamic_registry(operation: str) -> _Registry:
-    registry = _current()
+def _dynamic_registry(operation: str) -> Registry:
+    registry = current_registry()
     if not registry.is_dynamic:
         raise ValueError(
             f"{operation} needs dynamic process sets: call hvd.init(process_sets='dynamic') or set "
             f"{_DYNAMIC}=1 on all ranks"
         )
     return registry
-
-
-def _ranks_of(process_set: ProcessSet, whole: Any) -> list[int] | None:
-    """The world's numbers of a communicator's processes; None where this one has none."""
-    if is_null(process_set.mpi_comm):
-        return None
-    return sorted(ranks_within(process_set.mpi_comm, whole))
-
-
-def _groups(ranks_of_all: Sequence[list[int] | None]) -> list[list[int]]:
-    """The different lists among those of all ranks, in the order of their lowest ranks."""
-    return [list(ranks) for ranks in sorted({tuple(ranks) for ranks in ranks_of_all if ranks})]
-
-
-def _rank_list(ranks: Any) -> list[int]:
-    if not isinstance(ranks, Iterable) or isinstance(ranks, (str, bytes)):
-        raise ValueError(f"ProcessSet: expected a list of ranks, found {ranks!r}")
-    found = list(ranks)
-    if not all(_is_integer(rank) for rank in found):
-        raise ValueError(f"ProcessSet: expected a list of ranks, found {found!r}")
-    return sorted(int(rank) for rank in found)
-
-
-def _is_integer(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)

@@ -3,6 +3,15 @@
 A binding exports them with ``from horovod.core.public import *`` and ``__all__ += public.__all__``.
 """
 
+from horovod.core.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    mpi_built,
+    nccl_built,
+    rocm_built,
+)
 from horovod.core.counters import metrics
 from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
 from horovod.core.process_sets import (
@@ -13,23 +22,16 @@ from horovod.core.process_sets import (
 )
 from horovod.core.tracing import dump_recorder, start_timeline, stop_timeline
 from horovod.core.world import (
-    ccl_built,
     cross_rank,
     cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
     gloo_enabled,
     init,
     is_initialized,
     local_rank,
     local_size,
-    mpi_built,
     mpi_enabled,
     mpi_threads_supported,
-    nccl_built,
     rank,
-    rocm_built,
     shutdown,
     size,
 )

@@ -14,40 +14,22 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod.autotune import Autotuning
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
-from horovod.core.assembly import MPI, World, assemble, tuning_of, usable_cores, worlds_begun
+from horovod.core.assembly import MPI, World, tuning_of, usable_cores, worlds_begun
 from horovod.core.base import mpi_library
-from horovod.core.base.mpi_library import is_communicator
-from horovod.core.built import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    mpi_built,
-    nccl_built,
-    rocm_built,
-)
 from horovod.core.init_arguments import check_comm, static_sets_of
-from horovod.core.port import (
-    forget_failure,
-    keep_failure,
-    port,
-    port_address,
-    rethrow_interrupt,
-    take_failure,
-)
-from horovod.core.process_sets import ProcessSet, close_registry, open_registry
-from horovod.errors import HorovodInternalError, InitError
+from horovod.core.joining import ProvisionalRank, join_world
+from horovod.core.port import forget_failure, port
+from horovod.core.process_sets import ProcessSet, close_registry
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
-from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_client
+from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.settings import Settings, notices
 
 if TYPE_CHECKING:
@@ -55,56 +37,35 @@ if TYPE_CHECKING:
 
 __all__ = [
     "at_end",
-    "ccl_built",
     "confirm",
     "cross_rank",
     "cross_size",
-    "cuda_built",
     "data_plane_name",
-    "ddl_built",
     "engine",
     "generation",
-    "gloo_built",
     "gloo_enabled",
     "has_spare_cores",
     "init",
     "is_homogeneous",
     "is_initialized",
-    "keep_failure",
     "local_rank",
     "local_size",
     "metrics",
-    "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
-    "nccl_built",
     "object_key",
-    "port_address",
     "rank",
     "restart",
-    "rethrow_interrupt",
-    "rocm_built",
     "settings",
     "settle",
     "shutdown",
     "size",
-    "take_failure",
 ]
-
-
-@dataclass(frozen=True)
-class _ProvisionalRank:
-    """The rank that this process will probably have, and what ``init`` was called with."""
-
-    identity: ProcessInfo
-    settings: Settings
-    comm: Any
-    static_sets: Sequence[ProcessSet]
 
 
 _log = logging.getLogger("horovod")
 _world: World | None = None
-_provisional: _ProvisionalRank | None = None  # in place of a world
+_provisional: ProvisionalRank | None = None  # in place of a world
 _abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
@@ -148,7 +109,7 @@ def init(
         settings = Settings.from_env()
         check_export(settings)
         check_comm(comm, static_sets)
-        found = _join(settings, comm, static_sets)
+        found = join_world(settings, comm, static_sets)
         if isinstance(found, World):
             _enter(found)
         else:
@@ -173,7 +134,7 @@ def _settled() -> World:
     with _lock:
         while _provisional is not None:
             provisional = _provisional
-            found = _join(provisional.settings, provisional.comm, provisional.static_sets)
+            found = join_world(provisional.settings, provisional.comm, provisional.static_sets)
             if isinstance(found, World):
                 _enter(found)
                 _provisional = None
@@ -208,57 +169,6 @@ def _enter(world: World) -> None:
     if world.identity.rank == 0 and world.identity.size > 1:
         around = Surroundings(world.data_plane_name == NATIVE, world.connect_set is not None)
         _autotuning.begin(world.engine, world.settings, around)
-
-
-def _join(
-    settings: Settings, comm: Sequence[int] | Any | None, static_sets: Sequence[ProcessSet]
-) -> World | _ProvisionalRank:
-    """A complete world. In an elastic job a failed attempt is followed by another one.
-
-    The driver ends the job when no attempt can succeed.
-    """
-    client = this_client(os.environ)
-    while True:
-        identity = recognise(
-            os.environ,
-            settings.start_timeout_s,
-            comm,
-            by_mpi=settings.cpu_operations.lower() == MPI,
-            mpi_threads=not settings.mpi_threads_disable,
-        )
-        if identity.is_provisional:
-            return _ProvisionalRank(identity, settings, comm, static_sets)
-        try:
-            return _complete(assemble(identity, settings), settings, comm, static_sets)
-        except (InitError, HorovodInternalError) as error:
-            if client is None:
-                raise
-            client.note_failure(error)
-
-
-def _complete(
-    world: World,
-    settings: Settings,
-    comm: Sequence[int] | Any | None,
-    static_sets: Sequence[ProcessSet],
-) -> World:
-    """``world`` with its process sets, which all ranks register together."""
-    try:
-        open_registry(
-            world.engine,
-            world.object_key,
-            world.identity.rank,
-            world.identity.size,
-            static_sets,
-            settings.dynamic_process_sets,
-            world.connect_set,
-            world.data_plane,
-            comm if is_communicator(comm) else None,
-        )
-    except BaseException:
-        world.end()
-        raise
-    return world
 
 
 def shutdown() -> None:

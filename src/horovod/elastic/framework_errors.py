@@ -1,6 +1,6 @@
 """Frameworks turn the engine's errors into errors of their own, which keep only the text.
 
-No code reads that text: bindings keep the engine's error beside it (``world.keep_failure``).
+No code reads that text: bindings keep the engine's error beside it (``port.keep_failure``).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from horovod.core import world
+from horovod.core import port
 from horovod.errors import HorovodInternalError
 
 
@@ -24,7 +24,7 @@ def engine_errors(*kinds: type[Exception]) -> Iterator[None]:
     except HorovodInternalError:
         raise
     except kinds as error:
-        failure = world.take_failure()
+        failure = port.take_failure()
         if not isinstance(failure, HorovodInternalError):
             raise
         raise failure from error

@@ -247,6 +247,60 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
+class VariablesState(ObjectState):
+    """Variables and plain objects; a subclass reads, writes and broadcasts the variables.
+
+    Set what these need before ``__init__``, which reads the variables.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
+    ) -> None:
+        super().__init__(bcast_object, get_rank, **kwargs)
+        self._saved_values: list[Any] = self._read()
+
+    def restore(self) -> None:
+        """Go back to the last saved values; no communication."""
+        self._write(self._saved_values)
+        super().restore()
+
+    def sync(self) -> None:
+        """Give all ranks the state of rank 0, and save; collective, blocks until done.
+
+        After an error ``restore`` goes back to the values saved before.
+        """
+        self._broadcast()
+        values = self._read()
+        super().sync()
+        self._saved_values = values
+
+    def saved_values(self) -> dict[str, Any]:
+        """The last saved values, in the form of a state file."""
+        return {**super().saved_values(), "variables": list(self._saved_values)}
+
+    def take_values(self, values: dict[str, Any]) -> None:
+        """Make these the values that ``restore`` goes back to."""
+        check_arrays(values["variables"], self._saved_values)
+        super().take_values(values)
+        self._saved_values = values["variables"]
+
+    def _keep(self) -> None:
+        self._saved_values = self._read()
+        super()._keep()
+
+    def _read(self) -> list[Any]:
+        """Copies of the variables' values, as arrays of NumPy."""
+        raise NotImplementedError
+
+    def _write(self, values: list[Any]) -> None:
+        """The reverse of ``_read``."""
+        raise NotImplementedError
+
+    def _broadcast(self) -> None:
+        """Overwrite the variables with those of rank 0; collective."""
+        raise NotImplementedError
+
+
 def check_names(found: Iterable[str], expected: Iterable[str]) -> None:
     """Raise ``ValueError`` if a file has values of other names."""
     missing, unknown = set(expected) - set(found), set(found) - set(expected)

@@ -19,7 +19,8 @@ from pathlib import Path
 import jax
 
 from horovod.core.base.plugins import works
-from horovod.core.world import cuda_built, port_address
+from horovod.core.built import cuda_built
+from horovod.core.port import port_address
 from horovod.settings import Settings
 
 TARGET = "horovod_jax_collective"

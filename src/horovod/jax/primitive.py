@@ -21,7 +21,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from horovod.core.operations import Adasum, Kind
-from horovod.core.world import keep_failure
+from horovod.core.port import keep_failure
 from horovod.errors import HorovodInternalError
 from horovod.jax import eager
 from horovod.jax.call import ProgramCall, result_rows

@@ -256,19 +256,9 @@ class JobCollector(Collector):
                 for kind in KINDS if what == "operations" else MOVING:
                     counter.add_metric([str(rank), kind], numbers.get(f"{kind}_{what}", 0))
             yield counter
-        for name, text in _COUNTERS.items():
-            yield _filled(
-                CounterMetricFamily(f"horovod_{name}", text, labels=["rank"]), name, by_rank
-            )
-        for name, text in _GAUGES.items():
-            yield _filled(
-                GaugeMetricFamily(f"horovod_{name}", text, labels=["rank"]), name, by_rank
-            )
-
-
-def _filled(
-    family: CounterMetricFamily | GaugeMetricFamily, name: str, by_rank: Mapping[int, Numbers]
-) -> Metric:
-    for rank, numbers in by_rank.items():
-        family.add_metric([str(rank)], numbers.get(name, 0))
-    return family
+        for family, texts in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+            for name, text in texts.items():
+                metric = family(f"horovod_{name}", text, labels=["rank"])
+                for rank, numbers in by_rank.items():
+                    metric.add_metric([str(rank)], numbers.get(name, 0))
+                yield metric

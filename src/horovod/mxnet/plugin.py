@@ -14,7 +14,7 @@ from typing import Any
 
 import mxnet as mx
 
-from horovod.core.world import port_address
+from horovod.core.port import port_address
 
 _LIBRARY = Path(__file__).parent.parent / "libhorovod_mxnet.so"
 _TRIED = (1, 9)  # the plugin knows layouts inside of MXNet that other versions may not have

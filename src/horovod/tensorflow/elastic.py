@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from horovod.core.world import rank, restart
-from horovod.elastic import ObjectState, run_fn
+from horovod.elastic import run_fn
 from horovod.elastic.framework_errors import engine_errors
-from horovod.elastic.state import check_arrays
+from horovod.elastic.state import VariablesState
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
@@ -58,56 +58,16 @@ def _engine_errors() -> contextlib.AbstractContextManager[None]:
     return engine_errors(tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
 
 
-class _VariablesState(ObjectState):
-    """Variables and plain objects; subclasses say which variables and how to reach them."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(broadcast_object, rank, **kwargs)
-        self._saved_values: list[Any] = self._read()
-
-    def restore(self) -> None:
-        """Go back to what was saved last."""
-        self._write(self._saved_values)
-        super().restore()
-
+class _VariablesState(VariablesState):
     def sync(self) -> None:
-        """Make all ranks equal to rank 0, and save the variables; collective, blocks until done.
-
-        After an error ``restore`` goes back to what was saved before.
-        """
+        """Make all ranks equal to rank 0, and save; collective, blocks until done."""
         with _engine_errors():
-            self._broadcast()
-        values = self._read()
-        super().sync()
-        self._saved_values = values
+            super().sync()
 
     def on_reset(self) -> None:
         """A new world has begun; see ``State.on_reset``."""
         with _engine_errors():
             super().on_reset()
-
-    def saved_values(self) -> dict[str, Any]:
-        """What was saved last, as it goes to a file."""
-        return {**super().saved_values(), "variables": list(self._saved_values)}
-
-    def take_values(self, values: dict[str, Any]) -> None:
-        """Have ``restore`` go back to these."""
-        check_arrays(values["variables"], self._saved_values)
-        super().take_values(values)
-        self._saved_values = values["variables"]
-
-    def _keep(self) -> None:
-        self._saved_values = self._read()
-        super()._keep()
-
-    def _read(self) -> list[Any]:
-        raise NotImplementedError
-
-    def _write(self, values: list[Any]) -> None:
-        raise NotImplementedError
-
-    def _broadcast(self) -> None:
-        raise NotImplementedError
 
 
 class TensorFlowState(_VariablesState):
@@ -130,7 +90,7 @@ class TensorFlowState(_VariablesState):
         self.variables = list(tf.compat.v1.global_variables() if variables is None else variables)
         self.session = session
         self._graph_ops: _GraphOps | None = None
-        super().__init__(**kwargs)
+        super().__init__(broadcast_object, rank, **kwargs)
 
     def _read(self) -> list[Any]:
         if tf.executing_eagerly():
@@ -204,7 +164,7 @@ class TensorFlowKerasState(_VariablesState):
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         self.backend = backend
         _build(self.optimizer, model)
-        super().__init__(**kwargs)
+        super().__init__(broadcast_object, rank, **kwargs)
 
     def _variables(self) -> list[Any]:
         found = [*self.model.weights, *_variables_of(self.optimizer)]

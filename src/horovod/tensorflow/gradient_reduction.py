@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -28,34 +29,14 @@ from horovod.tensorflow.sparse import (
 )
 from horovod.tensorflow.variables import key_of, operation_names, unique_scope
 
-Reducer = Callable[..., list[Any]]
 
+@dataclass(eq=False)
+class Reducer:
+    """Reduces the gradients of a step; equal on all ranks.
 
-def make_reducer(
-    name: str,
-    *,
-    device_dense: str,
-    device_sparse: str,
-    compression: Any,
-    sparse_as_dense: bool,
-    op: int,
-    gradient_predivide_factor: float,
-    groups: Groups,
-    process_set: ProcessSet,
-    scale_local_gradients: bool,
-    use_generic_names: bool = False,
-) -> Reducer:
-    """A function that reduces the gradients of a step.
-
-    It is called as ``reduce(gradients, variables, local_variables=())`` and returns a list of the
-    same length. A gradient is a dense tensor, ``tf.IndexedSlices`` or None, which stays None.
-    Gradients of ``local_variables`` are not reduced. Every rank of the set has to call it with the
-    same variables in the same order. Without others in the set, or outside of it, gradients come
-    back as they are.
-
-    Args:
-        name: of the operations; equal on all ranks. Each has the position of its gradient and the
-            last part of its variable's name.
+    Attributes:
+        name: of the operations. Each has the position of its gradient and the last part of its
+            variable's name.
         device_dense, device_sparse: where to place the operations; "" leaves it to TensorFlow.
         compression: what travels; not applied to rows.
         sparse_as_dense: make ``tf.IndexedSlices`` dense before reducing.
@@ -70,68 +51,6 @@ def make_reducer(
     Raises:
         ValueError: an argument is unusable.
     """
-    check_compressor(compression)
-    check_process_set(process_set)
-    op = resolve_op(None, op)
-    check_predivide(op, gradient_predivide_factor)
-    return _Reducer(
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        1.0 / gradient_predivide_factor,
-        gradient_predivide_factor,
-        check_groups(groups, 0, key_of),
-        process_set,
-        scale_local_gradients,
-        use_generic_names,
-    )
-
-
-def _make_allreduce_grads_fn(
-    name: str,
-    device_dense: str,
-    device_sparse: str,
-    compression: Any,
-    sparse_as_dense: bool,
-    op: int,
-    gradient_predivide_factor: float,
-    groups: Groups,
-    process_set: ProcessSet = global_process_set,
-) -> Callable[..., list[Any]]:
-    """``make_reducer`` as optimizers of others call it.
-
-    The result is called as ``allreduce_grads(grads, vars=None, use_generic_names=False)``; without
-    variables names are generic, and ``groups`` is a number or None.
-    """
-
-    @not_converted
-    def allreduce_grads(
-        grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
-    ) -> list[Any]:
-        reduce = make_reducer(
-            name,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            op=op,
-            gradient_predivide_factor=gradient_predivide_factor,
-            groups=groups,
-            process_set=process_set,
-            scale_local_gradients=True,
-            use_generic_names=use_generic_names or vars is None,
-        )
-        return reduce(grads, grads if vars is None else vars)
-
-    return allreduce_grads
-
-
-@dataclass(frozen=True)
-class _Reducer:
-    """What ``make_reducer`` returns."""
 
     name: str
     device_dense: str
@@ -139,12 +58,20 @@ class _Reducer:
     compression: Any
     sparse_as_dense: bool
     op: int
-    prescale_factor: float
-    postscale_factor: float
+    gradient_predivide_factor: float
     groups: Groups
-    process_set: ProcessSet
-    scale_local_gradients: bool
-    use_generic_names: bool
+    process_set: ProcessSet = global_process_set
+    scale_local_gradients: bool = True
+    use_generic_names: bool = False
+
+    def __post_init__(self) -> None:
+        check_compressor(self.compression)
+        check_process_set(self.process_set)
+        self.op = resolve_op(None, self.op)
+        check_predivide(self.op, self.gradient_predivide_factor)
+        self.groups = check_groups(self.groups, 0, key_of)
+        factor = self.gradient_predivide_factor
+        self._options: Any = (self.op, 1.0 / factor, factor)
 
     @not_converted
     def __call__(
@@ -153,6 +80,13 @@ class _Reducer:
         variables: Sequence[Any],
         local_variables: Iterable[Any] = (),
     ) -> list[Any]:
+        """The reduced gradients, a list of the same length.
+
+        A gradient is a dense tensor, ``tf.IndexedSlices`` or None, which stays None. Gradients of
+        ``local_variables`` are not reduced. Every rank of the set has to call it with the same
+        variables in the same order. Without others in the set, or outside of it, gradients come
+        back as they are.
+        """
         there = [position for position, found in enumerate(gradients) if found is not None]
         condition = has_others(self.process_set) if there else False
         if condition is False:
@@ -218,17 +152,9 @@ class _Reducer:
         dense, sparse = _by_kind(result, positions)
         if dense:
             chosen = [names[position] for position in dense]
+            options = (chosen, *self._options, self.process_set)
             self._reduce_dense(
-                result,
-                dense,
-                lambda tensors: collectives.allreduce_batch(
-                    tensors,
-                    chosen,
-                    op=self.op,
-                    prescale_factor=self.prescale_factor,
-                    postscale_factor=self.postscale_factor,
-                    process_set=self.process_set,
-                ),
+                result, dense, lambda tensors: collectives.allreduce_batch(tensors, *options)
             )
         with placed_on(self.device_sparse):
             for position in sparse:
@@ -239,17 +165,9 @@ class _Reducer:
     def _reduce_group(self, result: list[Any], positions: Sequence[int], name: str) -> None:
         dense, sparse = _by_kind(result, positions)
         if dense:
+            options = (name, *self._options, False, self.process_set)
             self._reduce_dense(
-                result,
-                dense,
-                lambda tensors: collectives.grouped_allreduce(
-                    tensors,
-                    name=name,
-                    op=self.op,
-                    prescale_factor=self.prescale_factor,
-                    postscale_factor=self.postscale_factor,
-                    process_set=self.process_set,
-                ),
+                result, dense, lambda tensors: collectives.grouped_allreduce(tensors, *options)
             )
         if sparse:
             rows = [result[position] for position in sparse]
@@ -272,6 +190,37 @@ class _Reducer:
         unpacked = decompress_all(self.compression, reduced, contexts)
         for position, gradient in zip(positions, unpacked, strict=True):
             result[position] = gradient
+
+
+def _make_allreduce_grads_fn(
+    name: str,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    op: int,
+    gradient_predivide_factor: float,
+    groups: Groups,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[..., list[Any]]:
+    """``Reducer`` as optimizers of others call it.
+
+    The result is called as ``allreduce_grads(grads, vars=None, use_generic_names=False)``; without
+    variables names are generic, and ``groups`` is a number or None.
+    """
+    transfer: Any = (name, device_dense, device_sparse, compression, sparse_as_dense)
+    reduction: Any = (op, gradient_predivide_factor, groups, process_set)
+    make: Any = partial(Reducer, *transfer, *reduction)
+
+    @not_converted
+    def allreduce_grads(
+        grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
+    ) -> list[Any]:
+        reduce = make(use_generic_names=use_generic_names or vars is None)
+        result: list[Any] = reduce(grads, grads if vars is None else vars)
+        return result
+
+    return allreduce_grads
 
 
 def _by_kind(gradients: Sequence[Any], positions: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -18,7 +18,7 @@ from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
+from horovod.tensorflow.gradient_reduction import Reducer
 from horovod.tensorflow.variables import key_of
 
 
@@ -150,19 +150,10 @@ def DistributedGradientTape(  # noqa: N802
     """
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"DistributedGradientTape: expected a tf.GradientTape, found {gradtape!r}")
-    make = partial(
-        make_reducer,
-        "DistributedGradientTape",
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        groups=check_groups(groups, num_groups, key_of),
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    transfer = (device_dense, device_sparse, compression, sparse_as_dense)
+    chosen = check_groups(groups, num_groups, key_of)
+    ranks: Any = (op, gradient_predivide_factor, chosen, process_set, scale_local_gradients)
+    make = partial(Reducer, "DistributedGradientTape", *transfer, *ranks)
     make()  # bad arguments are refused here, not at the first gradient
     return _wrap(gradtape, make)
 
@@ -194,19 +185,10 @@ def PartialDistributedGradientTape(  # noqa: N802
         ValueError: ``local_layers`` is something else, or another argument is unusable.
     """
     layers = _layers(local_layers)
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    devices = (device_dense, device_sparse)
+    reduction: Any = (compression, sparse_as_dense, op, gradient_predivide_factor)
+    ranks: Any = (num_groups, groups, process_set, scale_local_gradients)
+    tape = DistributedGradientTape(gradtape, *devices, *reduction, *ranks)
     for layer in layers:
         for weight in layer.trainable_weights:
             tape.register_local_source(weight)

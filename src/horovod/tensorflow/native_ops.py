@@ -18,7 +18,8 @@ import tensorflow as tf
 from horovod.core.calls import Call
 from horovod.core.gradient_groups import BATCH_BYTES, batches_of
 from horovod.core.operations import COLLECTIVES, Kind
-from horovod.core.world import has_spare_cores, is_initialized, rethrow_interrupt
+from horovod.core.port import rethrow_interrupt
+from horovod.core.world import has_spare_cores, is_initialized
 from horovod.tensorflow import gradients
 from horovod.tensorflow.names import node_name, op_type_of
 from horovod.tensorflow.plugin import load_plugin

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.core.base.plugins import works
-from horovod.core.world import port_address
+from horovod.core.port import port_address
 
 LIBRARY = Path(__file__).parent.parent / "libhorovod_tensorflow.so"
 TRIED = ((2, 15), (2, 21))  # the oldest and the newest version in our tests

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from horovod.core import world
+from horovod.core import port, world
 from horovod.core.calls import Call, check_splits
 from horovod.core.collectives import join
 from horovod.core.operations import Kind
@@ -125,7 +125,7 @@ def _node(
         try:
             return run([np.asarray(value) for value in inputs])
         except HorovodInternalError as error:
-            world.keep_failure(error)  # TensorFlow passes on no more than its text
+            port.keep_failure(error)  # TensorFlow passes on no more than its text
             raise
 
     graph = tf.compat.v1.get_default_graph()

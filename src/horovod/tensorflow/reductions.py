@@ -161,13 +161,7 @@ def reducescatter(
     (packed,), contexts = _compress([tensor], compression)
     with placed_on(device_dense):
         reduced = collectives.reducescatter(
-            packed,
-            name=name,
-            op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            ignore_name_scope=ignore_name_scope,
-            process_set=process_set,
+            packed, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
         )
     return decompress_all(compression, [reduced], contexts)[0]
 
@@ -191,11 +185,7 @@ def grouped_reducescatter(
     packed, contexts = _compress(tensors, compression)
     with placed_on(device_dense):
         reduced = collectives.grouped_reducescatter(
-            packed,
-            op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            process_set=process_set,
+            packed, None, op, prescale_factor, postscale_factor, False, process_set
         )
     return decompress_all(compression, reduced, contexts)
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.core.compatibility import cached as _cache
-from horovod.core.world import keep_failure
+from horovod.core.port import keep_failure
 from horovod.errors import HorovodInternalError, MismatchError, ShutdownError
 
 __all__ = [

@@ -12,7 +12,7 @@ from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_aggregation import GradientAggregation
-from horovod.tensorflow.gradient_reduction import Reducer, make_reducer
+from horovod.tensorflow.gradient_reduction import Reducer
 
 
 class WrappedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
@@ -50,18 +50,9 @@ class WrappedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         name = name or f"Distributed{type(optimizer).__name__}"
         super().__init__(use_locking, name)
         self._optimizer = optimizer
-        self._reduce: Reducer = make_reducer(
-            name,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            op=op,
-            gradient_predivide_factor=gradient_predivide_factor,
-            groups=groups,
-            process_set=process_set,
-            scale_local_gradients=scale_local_gradients,
-        )
+        transfer = (device_dense, device_sparse, compression, sparse_as_dense)
+        ranks: Any = (op, gradient_predivide_factor, groups, process_set, scale_local_gradients)
+        self._reduce = Reducer(name, *transfer, *ranks)
         self._local_variables: list[Any] = []
         self._aggregation: GradientAggregation | None = None
         if backward_passes_per_step > 1:

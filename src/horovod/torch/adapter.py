@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from horovod import _native
+from horovod.core.built import cuda_built
 from horovod.core.collectives import Collectives
 from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
-from horovod.core.world import cuda_built, has_spare_cores
+from horovod.core.world import has_spare_cores
 
 # What ``horovod.torch`` exports. The rest is for the modules beside this one; the blocking calls
 # that users see are those of ``differentiable``.
@@ -91,29 +92,15 @@ class _TorchAdapter:
         tensor: torch.Tensor,
         output: torch.Tensor | None,
         splits: Sequence[int] = (),
+        /,
     ) -> list[_native.Output]:
         return engine.run_tensor(self._reader, operation, name, tensor, output, splits)
 
-    def submit_batch(
-        self,
-        engine: _native.Engine,
-        operation: _native.Operation,
-        names: list[str],
-        tensors: list[torch.Tensor],
-        intent: Intent,
-    ) -> int:
-        return engine.submit_tensors(self._reader, operation, names, tensors, intent)
+    def submit_batch(self, engine: _native.Engine, /, *args: Any) -> int:
+        return engine.submit_tensors(self._reader, *args)
 
-    def submit_group(
-        self,
-        engine: _native.Engine,
-        operation: _native.Operation,
-        name: str | None,
-        tensors: list[torch.Tensor],
-        outputs: list[torch.Tensor] | None,
-        intent: Intent,
-    ) -> int:
-        return engine.submit_tensor_group(self._reader, operation, name, tensors, outputs, intent)
+    def submit_group(self, engine: _native.Engine, /, *args: Any) -> int:
+        return engine.submit_tensor_group(self._reader, *args)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, requires_grad=False)
@@ -160,16 +147,8 @@ class _AttributeAdapter(_TorchAdapter):
         place = _device_of(tensor), self._streams
         return engine.submit(operation, name, address, out, shape, dtype, intent, splits, *place)
 
-    def run(
-        self,
-        engine: _native.Engine,
-        operation: _native.Operation,
-        name: str | None,
-        tensor: torch.Tensor,
-        output: torch.Tensor | None,
-        splits: Sequence[int] = (),
-    ) -> list[_native.Output]:
-        return submit_and_wait(self, engine, operation, name, tensor, output, splits)
+    def run(self, *args: Any) -> list[_native.Output]:
+        return submit_and_wait(self, *args)
 
     def submit_batch(
         self,
@@ -178,11 +157,11 @@ class _AttributeAdapter(_TorchAdapter):
         names: list[str],
         tensors: list[torch.Tensor],
         intent: Intent,
+        /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
-        return engine.submit_many(
-            operation, names, _describe_all(tensors, tensors), intent, *places
-        )
+        described = _describe_all(tensors, tensors)
+        return engine.submit_many(operation, names, described, intent, *places)
 
     def submit_group(
         self,
@@ -192,11 +171,11 @@ class _AttributeAdapter(_TorchAdapter):
         tensors: list[torch.Tensor],
         outputs: list[torch.Tensor] | None,
         intent: Intent,
+        /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
-        return engine.submit_group(
-            operation, name, _describe_all(tensors, outputs), intent, *places
-        )
+        described = _describe_all(tensors, outputs)
+        return engine.submit_group(operation, name, described, intent, *places)
 
 
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:

@@ -9,30 +9,28 @@ the call on every rank of the set, as the forward pass did. Named calls name tho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from horovod.core.calls import check_gradient
 from horovod.core.compression import Compressor, check_compressor
-from horovod.core.operations import Average, Kind, Sum, resolve_op
+from horovod.core.operations import Average, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
+from horovod.torch.gradients import (
+    allgather_with_gradient,
+    allreduce_with_gradient,
+    as_group,
+    gradient_name,
+    needs_gradient,
+    reducescatter_with_gradient,
+    with_gradient,
+)
 
-__all__ = [
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "check_op_has_gradient",
-    "gradient_name",
-    "needs_gradient",
-    "reducescatter",
-    "rows_before",
-    "scatter_factor",
-]
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
 
 
 def allreduce(
@@ -73,12 +71,12 @@ def allreduce(
     except AttributeError:
         check_compressor(compression)
         raise
-    factors = (prescale_factor, postscale_factor)
+    options = (op, prescale_factor, postscale_factor, process_set)
     if needs_gradient(wire):
-        args = (wire, name, op, factors, process_set)
-        reduced = _Allreduce.apply(*args)  # type: ignore[no-untyped-call]
+        functions = as_group(adapter.allreduce), as_group(allreduce)
+        (reduced,) = allreduce_with_gradient(*functions, [wire], name, *options)
     else:
-        reduced = adapter.allreduce(wire, None, name, op, *factors, process_set)
+        reduced = adapter.allreduce(wire, None, name, *options)
     result: Tensor = compression.decompress(reduced, context)
     return result
 
@@ -103,8 +101,8 @@ def allgather(
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
     if needs_gradient(tensor):
-        gathered: Tensor = _Allgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]
-        return gathered
+        functions = as_group(adapter.allgather), as_group(allreduce)
+        return allgather_with_gradient(*functions, [tensor], name, process_set)[0]
     return adapter.allgather(tensor, name, process_set)
 
 
@@ -131,11 +129,17 @@ def broadcast(
             process is not in it.
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
-    if needs_gradient(tensor):
-        args = (tensor, root_rank, name, process_set)
-        received: Tensor = _Broadcast.apply(*args)  # type: ignore[no-untyped-call]
-        return received
-    return adapter.broadcast(tensor, root_rank, name, process_set)
+    args = (root_rank, name, process_set)
+    if not needs_gradient(tensor):
+        return adapter.broadcast(tensor, *args)
+
+    def backward(grads: Sequence[Tensor]) -> list[Tensor]:
+        members: Any = process_set.ranks
+        grad = allreduce(grads[0], name=gradient_name(name), process_set=process_set)
+        is_root = members[process_set.rank()] == root_rank
+        return [grad if is_root else torch.zeros_like(grad)]
+
+    return with_gradient(lambda given: [adapter.broadcast(given[0], *args)], backward, [tensor])[0]
 
 
 def alltoall(
@@ -163,13 +167,22 @@ def alltoall(
             in the set.
         HorovodInternalError: ranks disagree about the operation, or a rank was lost.
     """
-    if needs_gradient(tensor):
-        args = (tensor, splits, name, process_set)
-        received = _Alltoall.apply(*args)  # type: ignore[no-untyped-call]
-    else:
-        received = adapter.synchronize(adapter.alltoall_async(tensor, splits, name, process_set))
-    output: Tensor = received[0]
-    return output if splits is None else (output, received[1])
+    received_splits = None
+
+    def run(given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        nonlocal received_splits
+        handle = adapter.alltoall_async(given[0], splits, name, process_set)
+        output, received_splits = adapter.synchronize(handle)
+        return output, received_splits
+
+    def backward(grads: Sequence[Tensor]) -> list[Tensor]:
+        grad, _ = alltoall(grads[0], received_splits, gradient_name(name), process_set)
+        unsent = tensor.shape[0] - grad.shape[0]
+        return [torch.cat([grad, grad.new_zeros((unsent, *grad.shape[1:]))]) if unsent else grad]
+
+    is_plain = not needs_gradient(tensor)
+    output, numbers = run([tensor]) if is_plain else with_gradient(run, backward, [tensor])
+    return output if splits is None else (output, numbers)
 
 
 def reducescatter(
@@ -207,150 +220,11 @@ def reducescatter(
     except AttributeError:
         check_compressor(compression)
         raise
-    factors = (prescale_factor, postscale_factor)
+    options: Any = (op, process_set, prescale_factor, postscale_factor)
     if needs_gradient(wire):
-        args = (wire, name, op, factors, process_set)
-        reduced = _Reducescatter.apply(*args)  # type: ignore[no-untyped-call]
+        functions = as_group(adapter.reducescatter), as_group(allgather)
+        (reduced,) = reducescatter_with_gradient(*functions, [wire], name, *options)
     else:
-        reduced = adapter.reducescatter(wire, name, op, process_set, *factors)
+        reduced = adapter.reducescatter(wire, name, *options)
     result: Tensor = compression.decompress(reduced, context)
     return result
-
-
-def needs_gradient(tensor: Tensor) -> bool:
-    """Whether autograd has to know what happens to ``tensor``; ValueError if it is none."""
-    try:
-        return tensor.requires_grad and torch.is_grad_enabled()
-    except AttributeError:
-        raise ValueError(f"expected a torch tensor, found {type(tensor).__name__}") from None
-
-
-def gradient_name(name: str | None, suffix: str = "grad") -> str | None:
-    """The name of an operation of the backward pass."""
-    return None if name is None else f"{name}.{suffix}"
-
-
-def check_op_has_gradient(op: int) -> None:
-    """Refuse the backward pass of reductions that are not linear."""
-    check_gradient(Kind.ALLREDUCE, op, "detach the tensor")
-
-
-def scatter_factor(op: int, factors: tuple[float, float], process_set: ProcessSet) -> float:
-    """What the joined gradients of a reducescatter are multiplied with (as documented)."""
-    size = process_set.size() or 1
-    return factors[0] * factors[1] * (size if op == Sum else 1)
-
-
-def rows_before(rows: list[int], process_set: ProcessSet) -> int:
-    """Where this rank's rows begin in what an allgather has joined."""
-    return sum(rows[: process_set.rank()])
-
-
-class _Allreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: Tensor,
-        name: str | None,
-        op: int,
-        factors: tuple[float, float],
-        process_set: ProcessSet,
-    ) -> Tensor:
-        ctx.name, ctx.op, ctx.factors, ctx.process_set = name, op, factors, process_set
-        return adapter.allreduce(tensor.detach(), None, name, op, *factors, process_set)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_op_has_gradient(ctx.op)
-        grad = allreduce(
-            grads[0].contiguous(),
-            name=gradient_name(ctx.name),
-            op=ctx.op,
-            prescale_factor=ctx.factors[0],
-            postscale_factor=ctx.factors[1],
-            process_set=ctx.process_set,
-        )
-        return grad, None, None, None, None
-
-
-class _Allgather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
-        ctx.name, ctx.process_set = name, process_set
-        ctx.rows = tensor.shape[0] if tensor.dim() else 0
-        return adapter.allgather(tensor.detach(), name, process_set)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        process_set = ctx.process_set
-        rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        sizes = adapter.allgather(rows, gradient_name(ctx.name, "rows"), process_set).tolist()
-        grad = allreduce(
-            grads[0].contiguous(), name=gradient_name(ctx.name), process_set=process_set
-        )
-        return grad.narrow(0, rows_before(sizes, process_set), ctx.rows), None, None
-
-
-class _Broadcast(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet
-    ) -> Tensor:
-        ctx.name, ctx.root_rank, ctx.process_set = name, root_rank, process_set
-        return adapter.broadcast(tensor.detach(), root_rank, name, process_set)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        process_set = ctx.process_set
-        grad = allreduce(
-            grads[0].contiguous(), name=gradient_name(ctx.name), process_set=process_set
-        )
-        is_root = process_set.ranks[process_set.rank()] == ctx.root_rank
-        return (grad if is_root else torch.zeros_like(grad)), None, None, None
-
-
-class _Alltoall(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: Tensor,
-        splits: Tensor | list[int] | None,
-        name: str | None,
-        process_set: ProcessSet,
-    ) -> tuple[Tensor, Tensor]:
-        handle = adapter.alltoall_async(tensor.detach(), splits, name, process_set)
-        output, received_splits = adapter.synchronize(handle)
-        ctx.name, ctx.process_set, ctx.rows = name, process_set, tensor.shape[0]
-        ctx.received_splits = received_splits
-        ctx.mark_non_differentiable(received_splits)
-        return output, received_splits
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad, _ = alltoall(
-            grads[0].contiguous(), ctx.received_splits, gradient_name(ctx.name), ctx.process_set
-        )
-        unsent = ctx.rows - grad.shape[0]
-        if unsent:
-            grad = torch.cat([grad, grad.new_zeros((unsent, *grad.shape[1:]))])
-        return grad, None, None, None
-
-
-class _Reducescatter(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: Tensor,
-        name: str | None,
-        op: int,
-        factors: tuple[float, float],
-        process_set: ProcessSet,
-    ) -> Tensor:
-        ctx.name, ctx.process_set = name, process_set
-        ctx.factor = scatter_factor(op, factors, process_set)
-        return adapter.reducescatter(tensor.detach(), name, op, process_set, *factors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad = allgather(grads[0].contiguous(), gradient_name(ctx.name), ctx.process_set)
-        return grad * ctx.factor, None, None, None, None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from horovod.core.compression import Compressor, compress_all, decompress_all
@@ -16,12 +15,11 @@ from horovod.core.operations import Average, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
-from horovod.torch.differentiable import (
-    check_op_has_gradient,
-    gradient_name,
+from horovod.torch.gradients import (
+    allgather_with_gradient,
+    allreduce_with_gradient,
     needs_gradient,
-    rows_before,
-    scatter_factor,
+    reducescatter_with_gradient,
 )
 
 __all__ = ["grouped_allgather", "grouped_allreduce", "grouped_reducescatter"]
@@ -60,12 +58,13 @@ def grouped_allreduce(
     """
     op = resolve_op(average, op)
     wires, contexts = compress_all(compression, tensors)
-    factors = (prescale_factor, postscale_factor)
+    options = (op, prescale_factor, postscale_factor, process_set)
+    reduced: Sequence[Tensor]
     if any(map(needs_gradient, wires)):
-        args = (name, op, factors, process_set, *wires)
-        reduced = _GroupedAllreduce.apply(*args)  # type: ignore[no-untyped-call]
+        functions = adapter.grouped_allreduce, grouped_allreduce
+        reduced = allreduce_with_gradient(*functions, wires, name, *options)
     else:
-        reduced = adapter.grouped_allreduce(wires, None, name, op, *factors, process_set)
+        reduced = adapter.grouped_allreduce(wires, None, name, *options)
     return decompress_all(compression, reduced, contexts)
 
 
@@ -91,10 +90,8 @@ def grouped_allgather(
     """
     tensors = list(tensors)
     if any(map(needs_gradient, tensors)):
-        gathered: tuple[Tensor, ...] = _GroupedAllgather.apply(  # type: ignore[no-untyped-call]
-            name, process_set, *tensors
-        )
-        return gathered
+        functions = adapter.grouped_allgather, grouped_allreduce
+        return allgather_with_gradient(*functions, tensors, name, process_set)
     return adapter.grouped_allgather(tensors, name, process_set)
 
 
@@ -128,89 +125,11 @@ def grouped_reducescatter(
         HorovodInternalError: another op, ranks disagree about the group, or a rank was lost.
     """
     wires, contexts = compress_all(compression, tensors)
-    factors = (prescale_factor, postscale_factor)
+    options: Any = (op, process_set, prescale_factor, postscale_factor)
+    reduced: Sequence[Tensor]
     if any(map(needs_gradient, wires)):
-        args = (name, op, factors, process_set, *wires)
-        reduced = _GroupedReducescatter.apply(*args)  # type: ignore[no-untyped-call]
+        functions = adapter.grouped_reducescatter, grouped_allgather
+        reduced = reducescatter_with_gradient(*functions, wires, name, *options)
     else:
-        reduced = adapter.grouped_reducescatter(wires, name, op, process_set, *factors)
+        reduced = adapter.grouped_reducescatter(wires, name, *options)
     return decompress_all(compression, reduced, contexts)
-
-
-def _detached(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.detach() for tensor in tensors]
-
-
-def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.contiguous() for tensor in tensors]
-
-
-class _GroupedAllreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        name: str | None,
-        op: int,
-        factors: tuple[float, float],
-        process_set: ProcessSet,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, ...]:
-        ctx.name, ctx.op, ctx.factors, ctx.process_set = name, op, factors, process_set
-        args = (_detached(tensors), None, name, op, *factors, process_set)
-        return tuple(adapter.grouped_allreduce(*args))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_op_has_gradient(ctx.op)
-        reduced = grouped_allreduce(
-            _contiguous(grads),
-            name=gradient_name(ctx.name),
-            op=ctx.op,
-            prescale_factor=ctx.factors[0],
-            postscale_factor=ctx.factors[1],
-            process_set=ctx.process_set,
-        )
-        return (None, None, None, None, *reduced)
-
-
-class _GroupedAllgather(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.name, ctx.process_set = name, process_set
-        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
-        return adapter.grouped_allgather(_detached(tensors), name, process_set)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        process_set = ctx.process_set
-        own = torch.tensor([ctx.rows], dtype=torch.int64)
-        sizes = adapter.allgather(own, gradient_name(ctx.name, "rows"), process_set)
-        reduced = grouped_allreduce(
-            _contiguous(grads), name=gradient_name(ctx.name), process_set=process_set
-        )
-        begins = [rows_before(column, process_set) for column in sizes.t().tolist()]
-        cut = zip(reduced, begins, ctx.rows, strict=True)
-        return (None, None, *(grad.narrow(0, begin, rows) for grad, begin, rows in cut))
-
-
-class _GroupedReducescatter(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        name: str | None,
-        op: int,
-        factors: tuple[float, float],
-        process_set: ProcessSet,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, ...]:
-        ctx.name, ctx.process_set = name, process_set
-        ctx.factor = scatter_factor(op, factors, process_set)
-        args = (_detached(tensors), name, op, process_set, *factors)
-        return tuple(adapter.grouped_reducescatter(*args))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        joined = grouped_allgather(_contiguous(grads), gradient_name(ctx.name), ctx.process_set)
-        return (None, None, None, None, *(grad * ctx.factor for grad in joined))

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from horovod.core import process_sets, world
+from horovod.core import joining, world
+from horovod.core.process_set import current_registry
 from horovod.errors import AlteredObjectError
 from horovod.numpy import objects
 
@@ -210,7 +211,7 @@ def another_set(gathered: bytes) -> bytes:
 def test_a_proposal_of_a_process_set(
     monkeypatch: pytest.MonkeyPatch, part: str, change: Callable[[bytes], bytes]
 ) -> None:
-    registry = process_sets._registry
+    registry = current_registry()
     engine = AlteringEngine(world.engine(), f"process_sets.change{part}", change)
     if hvd.rank() == hvd.size() - 1:
         monkeypatch.setattr(registry._agreement, "_engine", engine)
@@ -218,14 +219,14 @@ def test_a_proposal_of_a_process_set(
 
 
 def test_a_proposal_of_init(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_last, genuine = hvd.rank() == hvd.size() - 1, world.open_registry
+    is_last, genuine = hvd.rank() == hvd.size() - 1, joining.open_registry
 
     def altered(engine: Any, *args: Any) -> None:
         genuine(AlteringEngine(engine, "process_sets.init.t", another_set), *args)  # type: ignore[arg-type]
 
     hvd.shutdown()
     if is_last:
-        monkeypatch.setattr(world, "open_registry", altered)
+        monkeypatch.setattr(joining, "open_registry", altered)
         with pytest.raises(AlteredObjectError, match=r"agreement 'process_sets.init'.*rank 0"):
             hvd.init(process_sets=[hvd.ProcessSet([0])])
     else:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import horovod.torch as hvd
 from horovod.common import util
-from horovod.core import world
+from horovod.core import built
 from horovod.core.base import mpi_library
 from horovod.runner.common.util.env import get_env_rank_and_size
 from horovod.runner.util.threads import in_thread
@@ -50,7 +50,7 @@ def test_what_is_built(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_a_gpu_counts_only_if_collectives_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hvd, "_check_has_gpu", lambda: True)
     assert not util.gpu_available("torch", verbose=True)
-    monkeypatch.setattr(world, "cuda_built", lambda: True)
+    monkeypatch.setattr(built, "cuda_built", lambda: True)
     assert util.gpu_available("torch")
     assert not util.gpu_available("nothing")
     monkeypatch.setattr(hvd, "_check_has_gpu", lambda: False)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from horovod.core import world
+from horovod.core import port
 from horovod.elastic.framework_errors import engine_errors
 from horovod.errors import HorovodInternalError, MismatchError, PeerLostError
 
@@ -18,14 +18,14 @@ class FrameworkError(Exception):
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
     yield
-    world.take_failure()
+    port.take_failure()
 
 
 def fail(error: Exception, kept: Exception | None = None) -> None:
     """As a framework does: ``error`` stands for ``kept``."""
     with engine_errors(FrameworkError):
         if kept is not None:
-            world.keep_failure(kept)
+            port.keep_failure(kept)
         raise error
 
 
@@ -40,7 +40,7 @@ def test_the_error_of_the_engine_comes_in_its_place(failure: HorovodInternalErro
 
 def test_one_that_was_kept_before_is_found_once() -> None:
     # JAX raises the error of an operation when its result is waited for.
-    world.keep_failure(PeerLostError("died"))
+    port.keep_failure(PeerLostError("died"))
     with engine_errors(FrameworkError):
         pass
     with pytest.raises(PeerLostError):

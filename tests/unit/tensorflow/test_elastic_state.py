@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.core.world import keep_failure
+from horovod.core.port import keep_failure
 from horovod.elastic import State
 from horovod.errors import HorovodInternalError, MismatchError, PeerLostError
 from horovod.tensorflow.elastic import TensorFlowKerasState, TensorFlowState, run

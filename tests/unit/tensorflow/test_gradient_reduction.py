@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.tensorflow.gradient_reduction import make_reducer
+from horovod.tensorflow.gradient_reduction import Reducer
 
 
 def reducer(**options):
@@ -21,7 +21,7 @@ def reducer(**options):
         "process_set": hvd.global_process_set,
         "scale_local_gradients": True,
     }
-    return make_reducer("step", **{**defaults, **options})
+    return Reducer("step", **{**defaults, **options})
 
 
 @pytest.fixture(scope="module")

@@ -299,9 +299,7 @@ class Jobs(RuleBasedStateMachine):
         assert members[first.members[0]].state_version == newest
         left_behind = set(self.training()) - set(assignments)
         # A world that passes a state on may have one member more than is allowed.
-        is_full = self.max_np is not None and len(assignments) == self.max_np < len(
-            self.world.members
-        )
+        is_full = self.max_np == len(assignments) < len(self.world.members)
         assert is_full or all(not self.is_usable(n) or self.is_blamed(n) for n in left_behind)
         if left_behind:  # they have the newest state, or one that is a commit older
             kept = [members[n] for n in self.world.members if n in members]

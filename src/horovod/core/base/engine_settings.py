@@ -1,0 +1,252 @@
+"""The settings of the engine: what runs together, how data travels, and how long ranks wait.
+
+``horovod.settings`` adds the others to these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from horovod.core.base.setting import Flag
+
+GPU_OPERATIONS = ("auto", "nccl", "host")
+LINK_PROTECTIONS = ("control", "integrity", "encrypted")
+_ORIGINAL_GPU_OPERATIONS = ("mpi", "ddl")
+
+
+def define(env: str, default: Any, meaning: str, **details: Any) -> Any:
+    return field(default=default, metadata={"env": env, "meaning": meaning, **details})
+
+
+def _gpu_setting(env: str, collective: str) -> Any:
+    return define(
+        env,
+        "auto",
+        f"the same for {collective} alone; auto: as HOROVOD_GPU_OPERATIONS says",
+        choices=GPU_OPERATIONS,
+        left_over=_ORIGINAL_GPU_OPERATIONS,
+    )
+
+
+def define_switch(env: str, topic: str, key: str, meaning: str) -> Any:
+    """A setting that is off by default, with the flags ``--<name>`` and ``--no-<name>``."""
+    name = env.removeprefix("HOROVOD_").lower().replace("_", "-")
+    flag = Flag(f"--{name}", topic, key=key, opposite=f"--no-{name}")
+    return define(env, False, meaning, flag=flag)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What a user can set of the engine; see ``horovod.settings.Settings``."""
+
+    fusion_threshold_bytes: int = define(
+        "HOROVOD_FUSION_THRESHOLD",
+        128 * 1024 * 1024,
+        "most that runs as one collective; 0 runs every tensor alone",
+        unit="bytes",
+        maximum=2**62,
+        flag=Flag(
+            "--fusion-threshold-mb",
+            "tuning",
+            key="params.fusion_threshold_mb",
+            unit="MB",
+            factor=1024 * 1024,
+        ),
+    )
+    disable_group_fusion: bool = define(
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        False,
+        "keep grouped operations apart from all others when they run",
+    )
+    # A thread that waits for a result never waits for company.
+    cycle_time_ms: float = define(
+        "HOROVOD_CYCLE_TIME",
+        0.0,
+        "longest wait of the background thread for more tensors before it starts what is ready; "
+        "0 leaves it to the engine",
+        unit="ms",
+        flag=Flag("--cycle-time-ms", "tuning", key="params.cycle_time_ms"),
+    )
+    # These three say how an allreduce is cut, which changes no result.
+    allreduce_block_kb: int = define(
+        "HOROVOD_ALLREDUCE_BLOCK_KB",
+        512,
+        "most of an allreduce that each rank copies and adds up at a time",
+        unit="KB",
+        minimum=64,
+        maximum=1024,
+        flag=Flag("--allreduce-block-kb", "tuning", key="params.allreduce_block_kb"),
+    )
+    small_allreduce_kb: int = define(
+        "HOROVOD_SMALL_ALLREDUCE_KB",
+        64,
+        "on one machine: an allreduce is small, and every rank adds up all of it, where its size "
+        "times the ranks is at most this",
+        unit="KB",
+        maximum=32768,
+        flag=Flag("--small-allreduce-kb", "tuning", key="params.small_allreduce_kb"),
+    )
+    small_allreduce_between_hosts_kb: int = define(
+        "HOROVOD_SMALL_ALLREDUCE_BETWEEN_HOSTS_KB",
+        64,
+        "between machines: an allreduce is small, and goes from each to all others at once, where "
+        "its size times the machines, over the ranks of the largest one, is at most this",
+        unit="KB",
+        maximum=32768,
+        flag=Flag(
+            "--small-allreduce-between-hosts-kb",
+            "tuning",
+            key="params.small_allreduce_between_hosts_kb",
+        ),
+    )
+    cache_capacity: int = define(
+        "HOROVOD_CACHE_CAPACITY",
+        1024,
+        "tensor names whose negotiated request is remembered; 0 forgets each one at once",
+        unit="names",
+        flag=Flag("--cache-capacity", "tuning", key="params.cache_capacity"),
+    )
+    thread_affinity: tuple[int, ...] = define(
+        "HOROVOD_THREAD_AFFINITY",
+        (),
+        "core that the engine's own threads stay on: one number for every rank, or one for each "
+        "local rank, separated by commas",
+        maximum=65535,
+        flag=Flag("--thread-affinity", "tuning", key="library_options.thread_affinity"),
+    )
+    dynamic_process_sets: bool = define(
+        "HOROVOD_DYNAMIC_PROCESS_SETS",
+        False,
+        "let add_process_set and remove_process_set change the process sets",
+    )
+    stall_check_disable: bool = define(
+        "HOROVOD_STALL_CHECK_DISABLE",
+        False,
+        "turn the stall check off",
+        flag=Flag(
+            "--no-stall-check",
+            "stall check",
+            key="stall_check.enabled",
+            opposite="--stall-check",
+            is_key_opposite=True,
+        ),
+    )
+    stall_check_time_s: float = define(
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        60.0,
+        "how long some ranks may leave a tensor to the others before a warning names it",
+        unit="s",
+        flag=Flag(
+            "--stall-check-warning-time-seconds",
+            "stall check",
+            key="stall_check.warning_time_seconds",
+        ),
+    )
+    stall_shutdown_time_s: float = define(
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        0.0,
+        "how long before all pending operations fail, warned of or not; 0: never",
+        unit="s",
+        flag=Flag(
+            "--stall-check-shutdown-time-seconds",
+            "stall check",
+            key="stall_check.shutdown_time_seconds",
+        ),
+    )
+    cpu_operations: str = define(
+        "HOROVOD_CPU_OPERATIONS",
+        "",
+        "what moves the data between processes: native, mpi, gloo, or a data plane that another "
+        "package brings; none: MPI under mpirun, else native",
+        left_over=("ccl",),
+    )
+    gpu_operations: str = define(
+        "HOROVOD_GPU_OPERATIONS",
+        "auto",
+        "how tensors on GPUs travel: nccl, or not at all; host, through host memory; auto, over "
+        "NCCL where all ranks can, else over CUDA IPC inside a machine, else through host memory",
+        choices=GPU_OPERATIONS,
+        left_over=_ORIGINAL_GPU_OPERATIONS,
+    )
+    gpu_allreduce: str = _gpu_setting("HOROVOD_GPU_ALLREDUCE", "allreduce")
+    gpu_allgather: str = _gpu_setting("HOROVOD_GPU_ALLGATHER", "allgather")
+    gpu_broadcast: str = _gpu_setting("HOROVOD_GPU_BROADCAST", "broadcast")
+    gpu_alltoall: str = _gpu_setting("HOROVOD_GPU_ALLTOALL", "alltoall")
+    gpu_reducescatter: str = _gpu_setting("HOROVOD_GPU_REDUCESCATTER", "reducescatter")
+    num_nccl_streams: int = define(
+        "HOROVOD_NUM_NCCL_STREAMS",
+        1,
+        "streams, each with an NCCL communicator of its own, that collectives on GPUs take in "
+        "turn; where ranks differ, the fewest",
+        unit="streams",
+        minimum=1,
+        maximum=16,
+        flag=Flag("--num-nccl-streams", "tuning", key="library_options.num_nccl_streams"),
+    )
+    hierarchical_allreduce: bool = define_switch(
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        "tuning",
+        "params.hierarchical_allreduce",
+        "reduce GPU tensors on each host, then between hosts, over NCCL",
+    )
+    hierarchical_allgather: bool = define_switch(
+        "HOROVOD_HIERARCHICAL_ALLGATHER",
+        "tuning",
+        "params.hierarchical_allgather",
+        "gather GPU tensors between hosts, then on each host, over NCCL",
+    )
+    torus_allreduce: bool = define_switch(
+        "HOROVOD_TORUS_ALLREDUCE",
+        "tuning",
+        "params.torus_allreduce",
+        "the same as HOROVOD_HIERARCHICAL_ALLREDUCE",
+    )
+    mpi_threads_disable: bool = define_switch(
+        "HOROVOD_MPI_THREADS_DISABLE",
+        "tuning",
+        "library_options.mpi_threads_disable",
+        "ask MPI for one thread at a time only; the program then calls MPI itself while Horovod "
+        "has nothing under way, or not at all",
+    )
+    rendezvous_dir: str = define(
+        "HOROVOD_RENDEZVOUS_DIR",
+        "",
+        "folder that all nodes share, where the ranks that srun started find each other; none: "
+        "~/.horovod",
+    )
+    gloo_timeout_s: float = define(
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        30.0,
+        "how long a connection to another host may go without an answer before that host counts "
+        "as lost, and processes may take to connect another data plane",
+        unit="s",
+        minimum=1,
+        flag=Flag("--gloo-timeout-seconds", "start", key="library_options.gloo_timeout_seconds"),
+    )
+    link_protection: str = define(
+        "HOROVOD_LINK_PROTECTION",
+        "control",
+        "what tensors get on the engine's connections between machines, where control messages are "
+        "always encrypted: control, nothing; integrity, a code that shows changes; encrypted, "
+        "AES-256-GCM; the same on all ranks",
+        choices=LINK_PROTECTIONS,
+        flag=Flag("--link-protection", "start", key="library_options.link_protection"),
+    )
+    start_timeout_s: float = define(
+        "HOROVOD_START_TIMEOUT",
+        30.0,
+        "longest time for all ranks to meet in init, and before it for horovodrun to start them on "
+        "other machines",
+        unit="s",
+        minimum=0.001,
+        flag=Flag("--start-timeout", "start"),
+    )
+    elastic_timeout_s: float = define(
+        "HOROVOD_ELASTIC_TIMEOUT",
+        600.0,
+        "longest time that an elastic job waits for as many workers as it needs",
+        unit="s",
+        minimum=0.001,
+        flag=Flag("--elastic-timeout", "elastic"),
+    )

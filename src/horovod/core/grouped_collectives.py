@@ -1,0 +1,173 @@
+"""The grouped collectives: several tensors as one operation; see ``collectives``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from horovod.core.calls import Call, as_group, exchange, full_name, reduction
+from horovod.core.handles import Adapter, PendingOperations
+from horovod.core.operations import Average, Intent, Kind
+from horovod.core.process_sets import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    from horovod import _native
+
+T = TypeVar("T")
+_ALLREDUCE = Kind.ALLREDUCE  # looking up an enum's member takes half as long as making a call
+
+
+class GroupedCollectives(Generic[T]):
+    """The operations on groups, and what all operations of an adapter share.
+
+    A *group* is several tensors as one operation: it runs when all of them are ready on all ranks,
+    and if ranks disagree about one of them, none is touched. ``tensors``: at least one (else
+    ``IndexError``), in the same order on all ranks, each as for the operation on a single tensor;
+    dtypes and shapes may differ within the group. Common arguments are those of ``Collectives``.
+    """
+
+    def __init__(self, adapter: Adapter[T]) -> None:
+        self._adapter = adapter
+        self._pending = pending = PendingOperations(adapter)
+        self._start, self.poll, self.synchronize = pending.start, pending.poll, pending.synchronize
+
+    def grouped_allreduce_async(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Like ``allreduce_async`` of every tensor; the result is a tuple of new tensors."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        inputs = as_group(tensors)
+        outputs = [self._adapter.empty_like(tensor) for tensor in inputs]
+        return self._start_group(call, name, inputs, outputs)
+
+    def grouped_allreduce_async_(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Like ``grouped_allreduce_async``, with the results in the tensors themselves."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        inputs = as_group(tensors)
+        return self._start_group(call, name, inputs, inputs)
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[T]:
+        """New tensors with the reduced values; see ``grouped_allreduce_async``."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        inputs = as_group(tensors)
+        outputs = [self._adapter.empty_like(tensor) for tensor in inputs]
+        return list(self._run_group(call, name, inputs, outputs))
+
+    def grouped_allreduce_(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[T]:
+        """Reduce the tensors in place, and return them; see ``grouped_allreduce_async``."""
+        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        inputs = as_group(tensors)
+        return list(self._run_group(call, name, inputs, inputs))
+
+    def grouped_allgather_async(
+        self,
+        tensors: Sequence[T],
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Like ``allgather_async`` of every tensor; the result is a tuple."""
+        call = exchange(Kind.ALLGATHER, process_set)
+        return self._start_group(call, name, as_group(tensors), None)
+
+    def grouped_allgather(
+        self,
+        tensors: Sequence[T],
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> tuple[T, ...]:
+        """Each tensor joined over all ranks; see ``allgather_async``."""
+        call = exchange(Kind.ALLGATHER, process_set)
+        return self._run_group(call, name, as_group(tensors), None)
+
+    def grouped_reducescatter_async(
+        self,
+        tensors: Sequence[T],
+        name: str | None = None,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> int:
+        """Like ``reducescatter_async`` of every tensor; the result is a tuple."""
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+        return self._start_group(call, name, as_group(tensors), None)
+
+    def grouped_reducescatter(
+        self,
+        tensors: Sequence[T],
+        name: str | None = None,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> list[T]:
+        """This rank's rows of each reduced tensor; see ``reducescatter_async``."""
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+        return list(self._run_group(call, name, as_group(tensors), None))
+
+    def _start_group(
+        self,
+        call: Call,
+        name: str | None,
+        tensors: list[T],
+        outputs: list[T] | None,
+        intent: Intent = Intent.COMPUTE,
+    ) -> int:
+        name = full_name(f"grouped_{call.title}", name)
+        args = (call.operation, name, tensors, outputs, intent)
+        finish = self._allocated_all if outputs is None else _given_all
+        return self._pending.start_many(self._adapter.submit_group, args, tensors, outputs, finish)
+
+    def _run_group(
+        self, call: Call, name: str | None, tensors: list[T], outputs: list[T] | None
+    ) -> tuple[T, ...]:
+        handle = self._start_group(call, name, tensors, outputs, Intent.WAIT)
+        result: tuple[T, ...] = self.synchronize(handle)
+        return result
+
+    def _allocated(self, outputs: list[_native.Output], tensor: T, _: Any) -> T:
+        return self._adapter.from_output(outputs[0], self._adapter.dtype_of(tensor))
+
+    def _allocated_all(self, outputs: list[_native.Output], tensors: list[T], _: Any) -> Any:
+        pairs = zip(outputs, tensors, strict=True)
+        return tuple(self._allocated([output], tensor, None) for output, tensor in pairs)
+
+
+def _given_all(_outputs: list[_native.Output], _tensors: Any, outputs: Any) -> Any:
+    return tuple(outputs)
