@@ -24,6 +24,8 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
 export CCACHE_BASEDIR ?= $(CURDIR)
 endif
 CMAKE = $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+# Ninja would look for the jobserver of `make --jobs`, whose descriptors it does not inherit.
+NO_JOBSERVER := env -u MAKEFLAGS
 # UNITY=ON compiles eight files as one: the whole takes a third of the time, an edit takes longer.
 UNITY ?= OFF
 # The extension and the C++ tests have one build: the engine is compiled once for both.
@@ -170,7 +172,7 @@ fuzz: setup ## what decoders get from others, by chance, for MINUTES, under ASan
 	    "libclang-rt-19-dev; CLANG=clang++-16 names another one, from 16 on"; exit 1; }
 	$(CMAKE) -DCMAKE_CXX_COMPILER=$(CLANG) -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
 	  -DCMAKE_UNITY_BUILD=ON -DHOROVOD_EXTENSION=OFF -DHOROVOD_FUZZ=ON -S . -B build/fuzz
-	$(BIN)/cmake --build build/fuzz
+	$(NO_JOBSERVER) $(BIN)/cmake --build build/fuzz
 	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) $(FUZZ_TARGETS)
 
 test-legacy-tf: ## the TensorFlow and Keras tests on 2.15, the last one with Estimators
@@ -221,14 +223,14 @@ environments: setup ## make what test-engines, -legacy-tf and -mxnet run in, whe
 
 test-cpp: $(INSTALL_STAMP) build/doctest.flags ## the C++ tests
 	$(CMAKE_DEV) -DHOROVOD_TESTS=ON $$(cat build/doctest.flags)
-	$(BIN)/cmake --build $(DEV_BUILD) --target engine_tests
+	$(NO_JOBSERVER) $(BIN)/cmake --build $(DEV_BUILD) --target engine_tests
 	$(CTEST) $(DEV_BUILD)
 
 sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, then under TSan
 	@set -e; for kind in asan=address,undefined tsan=thread; do \
 	  dir=build/$${kind%%=*}; \
 	  $(CMAKE) -DHOROVOD_EXTENSION=OFF -DHOROVOD_TESTS=ON -S . -B $$dir -DHOROVOD_SANITIZE=$${kind#*=} $$(cat build/doctest.flags); \
-	  $(BIN)/cmake --build $$dir; \
+	  $(NO_JOBSERVER) $(BIN)/cmake --build $$dir; \
 	  $(CTEST) $$dir; \
 	done
 
@@ -275,7 +277,7 @@ $(INSTALL_STAMP): $(VENV_STAMP) pyproject.toml requirements/build.txt $(CONSTRAI
 
 $(BUILD_STAMP): $(INSTALL_STAMP) $(COMPILED)
 	$(CMAKE_DEV)
-	$(BIN)/cmake --build $(DEV_BUILD) --target extension
+	$(NO_JOBSERVER) $(BIN)/cmake --build $(DEV_BUILD) --target extension
 	$(BIN)/cmake --install $(DEV_BUILD) --component extension --prefix src
 	@touch $@
 
@@ -284,7 +286,7 @@ $(LEGACY_STAMP): $(SOURCES) requirements/build.txt requirements/legacy-tf.txt $(
 	$(LEGACY_VENV)/bin/pip --disable-pip-version-check install -q -r requirements/legacy-tf.txt
 	$(LEGACY_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/build.txt
-	PATH=$(CURDIR)/$(LEGACY_VENV)/bin:$$PATH $(LEGACY_VENV)/bin/pip --disable-pip-version-check \
+	$(NO_JOBSERVER) PATH=$(CURDIR)/$(LEGACY_VENV)/bin:$$PATH $(LEGACY_VENV)/bin/pip --disable-pip-version-check \
 	  install --no-build-isolation -Cbuild-dir=$(BESIDE_BUILD) .
 	@touch $@
 
@@ -293,7 +295,7 @@ $(MXNET_STAMP): $(SOURCES) requirements/build.txt requirements/mxnet.txt $(CONST
 	$(MXNET_VENV)/bin/pip --disable-pip-version-check install -q -r requirements/mxnet.txt
 	$(MXNET_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/build.txt
-	PATH=$(CURDIR)/$(MXNET_VENV)/bin:$$PATH $(MXNET_VENV)/bin/pip --disable-pip-version-check \
+	$(NO_JOBSERVER) PATH=$(CURDIR)/$(MXNET_VENV)/bin:$$PATH $(MXNET_VENV)/bin/pip --disable-pip-version-check \
 	  install --no-build-isolation -Cbuild-dir=$(BESIDE_BUILD) .
 	@touch $@
 
