@@ -30,13 +30,20 @@ def base() -> list[dict[str, Any]]:
 
 def built(folder: Path) -> list[dict[str, Any]]:
     """What kustomize makes of a folder."""
-    for program, *words in (["kubectl", "kustomize"], ["kustomize", "build"]):
-        if shutil.which(program):
-            command = [program, *words, str(folder)]
-            job = subprocess.run(command, capture_output=True, text=True, timeout=60)
-            assert job.returncode == 0, job.stderr
-            return list(yaml.safe_load_all(job.stdout))
-    pytest.skip("neither kubectl nor kustomize is installed")
+    for build, version in (
+        (["kubectl", "kustomize"], ["kubectl", "version", "--client"]),
+        (["kustomize", "build"], ["kustomize", "version"]),
+    ):
+        # kubectl prints its own version before that of the kustomize in it.
+        if shutil.which(build[0]) and int(re.findall(r"v(\d+)\.", output_of(version))[-1]) >= 5:
+            return list(yaml.safe_load_all(output_of([*build, str(folder)])))
+    pytest.skip("neither kubectl with Kustomize 5 nor Kustomize 5 is installed")
+
+
+def output_of(command: list[str]) -> str:
+    job = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert job.returncode == 0, job.stderr
+    return job.stdout
 
 
 def container_of(job: dict[str, Any]) -> dict[str, Any]:
