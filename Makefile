@@ -78,7 +78,7 @@ MXNET_TESTS = tests/unit/mxnet tests/compatibility/test_names.py \
 # Spark, Ray and what the estimators need lie on top of .venv: the whole of it is there, too.
 ENGINES_VENV := .venv-engines
 ENGINES_STAMP := $(ENGINES_VENV)/.made
-ENGINES := ray spark estimators
+ENGINES := ray spark estimators lightning trackers
 
 .PHONY: help setup environments demo build check stub check-stub test test-unit quick quick-launch quick-rendezvous quick-rest test-cpp test-parallel test-integration \
 	test-alone test-jobs test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \

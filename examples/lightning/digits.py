@@ -13,7 +13,6 @@ import sys
 
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
-from lightning.pytorch.plugins.environments import LightningEnvironment
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
@@ -21,7 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, TensorDataset
 
 import horovod.torch as hvd
-from horovod.spark.lightning.strategy import HorovodStrategy
+from horovod.lightning import HorovodStrategy
 
 
 class Digits(LightningModule):
@@ -53,7 +52,7 @@ class Digits(LightningModule):
 
 def main() -> int:
     args = parse_arguments()
-    strategy = HorovodStrategy(pick_device())  # joins the other ranks
+    strategy = HorovodStrategy()  # joins the other ranks
     torch.set_num_threads(1)  # enough for 8 x 8 pixels
     seed_everything(args.seed, verbose=False)
     train, test = load_data()
@@ -61,8 +60,7 @@ def main() -> int:
     trainer = Trainer(
         strategy=strategy,
         accelerator="auto",
-        devices=1,  # of each rank
-        plugins=[LightningEnvironment()],  # Lightning does not look for another launcher
+        devices="auto",  # each rank takes the one with its local rank
         max_epochs=args.epochs,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -90,13 +88,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--min-accuracy", type=float, default=0.9)
     return parser.parse_args()
-
-
-def pick_device() -> torch.device:
-    hvd.init()
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:

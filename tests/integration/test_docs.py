@@ -12,8 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ROOT / "docs" / "clusters.md"
 COMMAND_LINE = ROOT / "benchmarks" / "command_line.py"
+# Or needs what only the environment of tests/engines has.
 STARTS_PROCESSES = re.compile(
-    r"horovod\.run\(|horovod\.(ray|spark)\b|\b(ray|pyspark)\b|RendezvousServer"
+    r"horovod\.run\(|horovod\.(lightning|ray|spark|trackers)\b|\b(ray|pyspark)\b|RendezvousServer"
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"\bpython ((?:examples|benchmarks)/[\w/]+\.py)([^\n`|#]*)")

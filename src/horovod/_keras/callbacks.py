@@ -106,6 +106,26 @@ def _number(value: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind in "iuf" else None
 
 
+class TrackerCallback:
+    """Sends ``hvd.metrics()`` while ``fit`` trains; each batch is a step.
+
+    Args:
+        tracker: one of ``horovod.trackers``; it stays open.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        super().__init__()
+        self._tracker = tracker
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count the step, and send if it is time."""
+        self._tracker.step()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Send the last numbers."""
+        self._tracker.send()
+
+
 class BestModelCheckpoint:
     """``ModelCheckpoint`` of the best model so far; set its ``filepath`` before training.
 

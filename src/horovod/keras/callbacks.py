@@ -15,12 +15,14 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "TrackerCallback",
 ]
 
 _args = (keras.callbacks.Callback, keras, __name__)
 
 BroadcastGlobalVariablesCallback = with_base(callbacks.BroadcastGlobalVariablesCallback, *_args)
 MetricAverageCallback = with_base(callbacks.MetricAverageCallback, *_args)
+TrackerCallback = with_base(callbacks.TrackerCallback, *_args)
 LearningRateScheduleCallback = with_base(learning_rate.LearningRateScheduleCallback, *_args)
 LearningRateWarmupCallback = with_base(learning_rate.LearningRateWarmupCallback, *_args)
 _BestModelCheckpoint: Any = with_base(

@@ -52,6 +52,7 @@ CALLBACKS = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "TrackerCallback",
 ]
 ELASTIC = [
     "CommitStateCallback",

@@ -20,9 +20,9 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 
 import horovod.torch as hvd
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
+from horovod.lightning import HorovodStrategy
 from horovod.spark.common.plan import Plan
 from horovod.spark.lightning.legacy import to_lightning_module
-from horovod.spark.lightning.strategy import HorovodStrategy
 from horovod.spark.torch.outputs import inputs_of, losses_of, outputs_of
 from horovod.spark.torch.training import TorchResult, adopt, float_dtype, pick_device, state_bytes
 

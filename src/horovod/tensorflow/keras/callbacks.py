@@ -11,12 +11,14 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "TrackerCallback",
 ]
 
 _args = (tf.keras.callbacks.Callback, tf.keras, __name__)
 
 BroadcastGlobalVariablesCallback = with_base(callbacks.BroadcastGlobalVariablesCallback, *_args)
 MetricAverageCallback = with_base(callbacks.MetricAverageCallback, *_args)
+TrackerCallback = with_base(callbacks.TrackerCallback, *_args)
 LearningRateScheduleCallback = with_base(learning_rate.LearningRateScheduleCallback, *_args)
 LearningRateWarmupCallback = with_base(learning_rate.LearningRateWarmupCallback, *_args)
 BestModelCheckpoint = with_base(
