@@ -70,6 +70,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
             _refuse_mpi(given, "--kubernetes")
             _refuse_elastic_and_report(given, "--kubernetes")
             return _print_manifest(given, form, command)
+        if given.slurm_script:
+            return _print_slurm_script(given, command)
+        if given.slurm_args is not None:
+            raise ValueError("--slurm-args goes with --slurm-script")
         controller = controller_of(given)
         if given.controller is None and "LSB_JOBID" in environ:
             controller = _controller_in_lsf(given, environ)
@@ -115,6 +119,24 @@ def _print_manifest(given: argparse.Namespace, form: PodForm, command: Sequence[
     from horovod.launch.kubernetes.command import manifest
 
     print(manifest(given, form, command, settings_environment(given)), end="")
+    return 0
+
+
+def _print_slurm_script(given: argparse.Namespace, command: Sequence[str]) -> int:
+    from horovod.launch.schedulers.slurm import batch_script
+
+    _refuse_mpi(given, "--slurm-script")
+    _refuse_elastic_and_report(given, "--slurm-script", "Slurm starts its processes once")
+    if given.hosts is not None or given.hostfile is not None:
+        raise ValueError("--slurm-script and -H: Slurm chooses the nodes")
+    script = batch_script(
+        command,
+        given.num_proc,
+        given.slots_per_host,
+        given.slurm_args or "",
+        settings_environment(given),
+    )
+    print(script, end="")
     return 0
 
 

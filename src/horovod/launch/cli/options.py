@@ -32,6 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for topic in ("tuning", "autotune", "stall check", "timeline", "metrics"):
         _add_settings(parser.add_argument_group(topic), topic)
     add_kubernetes_options(parser)
+    _add_slurm(parser.add_argument_group("Slurm"))
 
 
 def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
@@ -58,7 +59,8 @@ def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
 def unused_options(given: argparse.Namespace, controller: str) -> list[str]:
     """A sentence for each option without an effect on a job that ``controller`` starts."""
     of_mpi, of_elastic = ("mpi_args", "binding_args"), ELASTIC_OPTIONS
-    takes_slots = given.kubernetes is not None or given.host_discovery_script is not None
+    makes_text = given.kubernetes is not None or given.slurm_script
+    takes_slots = makes_text or given.host_discovery_script is not None
     return [
         f"--{name.replace('_', '-')} has an effect only {where}"
         for names, where, is_used in (
@@ -123,6 +125,18 @@ def _value_count(action: argparse.Action) -> int:
     if action.nargs is None:
         return 1
     return action.nargs if isinstance(action.nargs, int) else 0
+
+
+def _add_slurm(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--slurm-script",
+        action="store_true",
+        help="print a batch script for sbatch instead of starting anything; with --slots-per-host "
+        "as the number of processes on each node",
+    )
+    group.add_argument(
+        "--slurm-args", metavar="WORDS", help="more options for sbatch, one #SBATCH line each"
+    )
 
 
 def _add_controller(group: argparse._ArgumentGroup) -> None:
