@@ -207,3 +207,21 @@ def test_a_prompt_appears_on_a_terminal_and_is_answered() -> None:
         assert process.wait(TIMEOUT_S) == 0
     os.close(screen)
     assert shown.startswith(b"[0]<stdout>:name? ")
+
+
+def test_a_rank_under_pdb_gets_the_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\nrank = os.environ['HOROVOD_RANK']\nassert rank == '0', 'bad'\n")
+    command = [*LAUNCHER, "-np", "2", "--debug-rank", "1", sys.executable, str(script)]
+    screen, terminal = os.openpty()
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        shown = b""
+        while b"(Pdb) " not in shown:
+            shown += os.read(screen, 1000)
+        os.write(screen, b"p rank\nq\nq\n")  # pdb begins anew after the first
+        while b"'1'" not in shown:
+            shown += os.read(screen, 1000)
+        process.wait(TIMEOUT_S)
+    os.close(screen)
+    assert b"AssertionError: bad" in shown

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from horovod.launch.cli.elastic_options import elastic_job, is_elastic
 from horovod.launch.cli.mistakes import is_own_python
 from horovod.launch.cli.options import chosen_settings, named_interfaces, unused_options
 from horovod.launch.jobs.report import REPORT_ENVIRONMENT, check_report
+from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.model.job_plan import JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
+from horovod.launch.workers.debugger import debugged
 from horovod.launch.workers.machine import place
 from horovod.settings import Settings, environment_of
 from horovod.trace.folders import JOB_ID
@@ -49,11 +52,13 @@ def plan_of(
         is_verbose=given.verbose,
         output_directory=output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
-        is_quiet=settings.quiet,
+        is_quiet=settings.quiet or given.debug_rank is not None,
         others=other_hosts(given, {**environ, **variables}),
         report=report,
     )
     if is_elastic(given):
+        if given.debug_rank is not None:
+            raise ValueError("--debug-rank and an elastic job: its ranks change")
         return elastic_job(given, replace(plan, hosts=hosts or ()), {**environ, **variables})
     if hosts is None and "LSB_JOBID" in environ:
         from horovod.launch.run.mpi_launch import lsf_hosts
@@ -62,7 +67,23 @@ def plan_of(
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
     others = replace(plan.others, addresses=placement.remote)
-    return replace(plan, slots=placement.slots, others=others)
+    return _with_debugger(given, replace(plan, slots=placement.slots, others=others), environ)
+
+
+def _with_debugger(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
+    rank, port = given.debug_rank, given.debug_port
+    if rank is None:
+        if port is not None:
+            raise ValueError("--debug-port goes with --debug-rank")
+        return plan
+    if rank >= len(plan.slots):
+        raise ValueError(f"--debug-rank {rank}: expected a rank from 0 to {len(plan.slots) - 1}")
+    if (host := plan.slots[rank].hostname) in plan.others.addresses:
+        raise ValueError(f"--debug-rank {rank}: it is on {host}; expected one on this machine")
+    debugged(command_argv(plan.command), port)
+    if port is not None and is_own_python(plan.command, environ) and not find_spec("debugpy"):
+        raise ValueError("--debug-port needs debugpy: pip install debugpy")
+    return replace(plan, debug_rank=rank, debug_port=port)
 
 
 def mpi_job(

@@ -236,6 +236,18 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="write a page for a browser when the job has ended, however it ended: step times, who "
         "waited for whom, bandwidth, slowest tensors, events, settings (docs/report.md)",
     )
+    group.add_argument(
+        "--debug-rank",
+        type=whole_number("a rank", 0, 99_999),
+        metavar="RANK",
+        help="run this rank of a Python program under pdb, which gets the terminal",
+    )
+    group.add_argument(
+        "--debug-port",
+        type=whole_number("a port from 1 to 65535", 1, 65535),
+        metavar="PORT",
+        help="with --debug-rank: run it under debugpy instead, which waits for an editor there",
+    )
     # As documented, timestamps of output lines and of log lines exclude each other.
     times = group.add_mutually_exclusive_group()
     times.add_argument(

@@ -26,6 +26,7 @@ from horovod.launch.model.job_plan import JobOutcome, JobPlan, failure_text
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.workers.addresses import store_addresses
+from horovod.launch.workers.debugger import debugged
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.python_command import remote_python_command
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
@@ -157,9 +158,14 @@ class _FixedJob:
             plan,
             Rendezvous(*plan.stores[0], self._secret),
             descriptors=call.for_worker if call else lambda number: {},
-            reads_stdin=call is None,
+            stdin_of=None if call else self._plan.debug_rank or 0,
+            own_argv=self._own_argv(plan.argv),
         )
         self._start_workers(self._here, plan.hostname)
+
+    def _own_argv(self, argv: Sequence[str]) -> dict[int, Sequence[str]]:
+        rank = self._plan.debug_rank
+        return {} if rank is None else {rank: debugged(argv, self._plan.debug_port)}
 
     def _start_workers(self, group: WorkerGroup, hostname: str) -> None:
         for slot in self._plan.slots_by_host[hostname]:

@@ -120,7 +120,7 @@ class JobPlan:
     that exits with 0 without a result has failed, and the caller prints the outcome.
     ``is_timestamped`` begins each line of a worker with the time. If it ``is_silent``, the launcher
     itself prints nothing; if it ``is_quiet``, no status line and no last line. ``report`` is the
-    file of ``--report``.
+    file of ``--report``. ``debug_rank``, which is on this machine, runs under a debugger.
     """
 
     command: tuple[str, ...] = ()
@@ -133,6 +133,8 @@ class JobPlan:
     is_timestamped: bool = False
     is_silent: bool = False
     is_quiet: bool = False
+    debug_rank: int | None = None
+    debug_port: int | None = None
     others: OtherHosts = field(default_factory=OtherHosts)
     report: Path | None = None
     hosts: tuple[HostSlots, ...] = ()

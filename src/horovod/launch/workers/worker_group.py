@@ -161,15 +161,16 @@ class LocalWorkerGroup:
         rendezvous: Rendezvous,
         *,
         descriptors: Callable[[int], Mapping[int, int]] = lambda number: {},
-        reads_stdin: bool = False,
+        stdin_of: int | None = None,
+        own_argv: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         """Set what all workers have in common, before the first is started.
 
         ``descriptors`` are those that the worker of a number gets (see ``spawn``);
-        ``reads_stdin``: worker 0 inherits standard input.
+        worker ``stdin_of`` inherits standard input. ``own_argv`` has commands of single workers.
         """
         self._plan, self._rendezvous = plan, rendezvous
-        self._descriptors, self._reads_stdin = descriptors, reads_stdin
+        self._descriptors, self._stdin_of, self._own_argv = descriptors, stdin_of, own_argv or {}
 
     def start_worker(self, spec: WorkerSpec) -> None:
         """See ``WorkerGroup``; needs ``prepare`` once before."""
@@ -180,9 +181,9 @@ class LocalWorkerGroup:
         )
         try:
             pipes = spawn(
-                plan.argv,
+                self._own_argv.get(number, plan.argv),
                 environment,
-                inherits_stdin=self._reads_stdin and number == 0,
+                inherits_stdin=self._stdin_of == number,
                 descriptors=self._descriptors(number),
                 file_limit=self._file_limit,
             )
