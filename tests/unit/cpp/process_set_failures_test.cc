@@ -32,7 +32,10 @@ TEST_CASE("the stall check names the set and world ranks") {
 }
 
 TEST_CASE("a set that is stuck is found while another one is busy") {
-  WorldOfThreads world(2, check_quickly);
+  WorldOfThreads world(2, [](EngineConfig& config) {
+    check_quickly(config);
+    config.stall_shutdown_time_s = 2;  // longer than a loaded machine keeps a thread away
+  });
   world.add_set(1, {0, 1});
   std::vector<float> late(10);
   submit(world.engine(0), in_place("late", late), Intent::kCompute, 1);
