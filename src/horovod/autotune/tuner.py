@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.autotune.knobs import Knob, Surroundings, Values, knobs_for, narrowed, values_of
 from horovod.autotune.log import Sample, SampleLog
-from horovod.autotune.search import Search
+from horovod.autotune.search import PAIRS, Search
 from horovod.autotune.steps import StepMeter
 from horovod.errors import HorovodInternalError
 from horovod.settings import Settings, names_given
@@ -90,6 +90,7 @@ class _Progress:
     step_bytes: float = 0.0
     search: Search | None = None  # None until ``step_bytes`` is known
     result: Values | None = None  # the values it has ended with
+    has_told: bool = False  # that a world has ended before the search
 
 
 class _Tuner:
@@ -113,6 +114,17 @@ class _Tuner:
     def close(self) -> None:
         """Wait at most a second for the thread, whose meter has ended."""
         self._thread.join(1.0)
+        progress, settings = self._progress, self._settings
+        if progress.result is None and not progress.has_told:
+            progress.has_told = True
+            searched = settings.autotune_bayes_opt_max_samples + 2 * PAIRS
+            samples = settings.autotune_warmup_samples + searched
+            _log.warning(
+                "autotune: the world has ended in its %s, without a result: that "
+                "takes up to %d steps (HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE and others)",
+                "warm-up" if progress.search is None else "search",
+                samples * settings.autotune_steps_per_sample,
+            )
 
     def _run(self) -> None:
         try:

@@ -74,10 +74,15 @@ class Ended(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.text = ""
+        self.unfinished: list[str] = []
         self._has_ended = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        text = record.getMessage()
+        if "the world has ended" in text:
+            self.unfinished.append(text)
+            return
+        self.text = text
         self._has_ended.set()
 
     def wait(self) -> str:
@@ -102,12 +107,15 @@ def test_the_next_world_goes_on_and_the_one_after_it_begins_with_the_result(
     begin(autotuning, first, settings)
     assert first.is_done.wait(30)
     autotuning.end()
+    (unfinished,) = ended.unfinished
+    assert "in its search, without a result: that takes up to" in unfinished
     second = Engine(lasts=1000)
     begin(autotuning, second, settings)
     ended.wait()
     autotuning.end()
     # The sample that the end of the first world cut off is taken again.
     assert len(first.tuned) + len(second.tuned) == 20 + 2 * PAIRS + 1
+    assert ended.unfinished == [unfinished]
     third = Engine(lasts=1000)
     begin(autotuning, third, settings)
     assert third.tuned == [second.tuned[-1]]
