@@ -145,10 +145,18 @@ def open_groups(
     with ExitStack() as stack:
         groups = []
         for spec in specs:
+            _tell(f"starting {spec.name}")
             group = WorkerGroup(spec, rank_count, bench_path, start)
             stack.callback(group.close)
             groups.append(group)
+        _tell("")
         yield groups
+
+
+def _tell(text: str) -> None:
+    """Show on a terminal what is going on, in place of what was shown last."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 class Measured(Protocol):
@@ -167,13 +175,18 @@ def measure_in_turns(
     Every round measures each group once, starting with another group each time. A loop takes
     about ``loop_s``; its figure is that of the slowest rank.
     """
-    iterations = {group.name: _iterations(group, loop_s) for group in groups}
+    iterations = {}
+    for group in groups:
+        _tell(f"warming up {group.name}")
+        iterations[group.name] = _iterations(group, loop_s)
     times: dict[str, list[float]] = {group.name: [] for group in groups}
     for index in range(rounds):
+        _tell(f"round {index + 1} of {rounds}")
         first = index % len(groups)
         for group in [*groups[first:], *groups[:first]]:
             seconds = group.call("measure", iterations=iterations[group.name])
             times[group.name].append(max(seconds))
+    _tell("")
     return times
 
 
