@@ -26,6 +26,7 @@ from horovod.core.init_arguments import check_comm, static_sets_of
 from horovod.core.joining import ProvisionalRank, join_world
 from horovod.core.port import forget_failure, port
 from horovod.core.process_sets import ProcessSet, close_registry
+from horovod.core.uncaught import shorten_lost_peers
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
@@ -344,6 +345,7 @@ def _install_hooks() -> None:
     if not _hooks_installed:
         _hooks_installed = True
         atexit.register(shutdown)
+        shorten_lost_peers()
         os.register_at_fork(after_in_child=_abandon)
 
 

@@ -152,7 +152,7 @@ def _write_outcome(job_id: str, base: Path, began_s: float, outcome: JobOutcome)
             has_new = any(file is not None and file.st_mtime >= began_s - 1 for file in files)
             if not is_marked(folder) or not has_new:
                 return ""
-            write_outcome(folder, outcome.status, outcome.text)
+            write_outcome(folder, outcome.status, outcome.text, outcome.failures)
     except OSError:  # the outcome is a convenience
         return ""
     return f"what every rank did last: horovodrun --doctor {job_id}" if outcome.status else ""

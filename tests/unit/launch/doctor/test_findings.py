@@ -16,6 +16,8 @@ from horovod.launch.doctor.examination import Examination, examine
 from horovod.launch.doctor.findings import Finding, Severity
 from horovod.launch.doctor.jobs import Evidence
 from horovod.launch.doctor.report import as_json, as_text
+from horovod.trace.failures import RankFailure
+from horovod.trace.outcome import Outcome
 from horovod.trace.presence import RankState
 from horovod.trace.recording import EventKind, Recording, WaitPhase
 
@@ -196,11 +198,37 @@ def test_a_death_is_the_cause_and_not_what_followed() -> None:
         scripts[1].recording(302, "death", written_by=0),
     ]
     examination = look(recordings)
-    assert codes(examination) == ["death"]
+    assert codes(examination) == ["death", "lost-peer"]
     finding = examination.findings[0]
     assert finding.ranks == (1,)
     assert any("'g0'" in line and "waiting for others" in line for line in finding.lines)
-    assert [row.state for row in examination.rows] == ["failed", "died"]
+    assert [row.state for row in examination.rows] == ["lost its peer", "died"]
+
+
+def test_the_rank_that_raised_an_exception_is_the_cause_and_not_its_victims() -> None:
+    scripts = training_scripts([10, 10, 10])
+    for rank in (0, 2):
+        scripts[rank].submit(300, "allreduce.g0").event(EventKind.FAILED, 9_000, value=3)
+    scripts[1].event(EventKind.LEFT, 8_999)
+    recordings = [
+        scripts[0].recording(9_001, "error", detail="rank 1 has shut down"),
+        scripts[1].recording(9_001),
+        scripts[2].recording(9_001, "error", detail="rank 1 has shut down"),
+    ]
+    raised = RankFailure(1, 1, ("last line",), "ValueError", "bad batch", "train.py", 19)
+    lost = RankFailure(0, 1, (), "horovod.errors.PeerLostError", "rank 1 has shut down")
+    outcome = Outcome(1, "it failed", 0, (raised, lost))
+    world = world_of({recording.rank: recording for recording in recordings})
+    examination = examine([world], {}, outcome)
+    assert codes(examination)[:2] == ["exception", "lost-peer"]
+    exception, victims = examination.findings[:2]
+    assert exception.text.startswith("Rank 1 (pid 101 on node) raised ValueError: bad batch (")
+    assert (exception.ranks, exception.lines[-1]) == ((1,), "  last line")
+    assert exception.evidence["line"] == 19
+    names = "Rank 0 (pid 100 on node) and rank 2 (pid 102 on node)"
+    assert victims.text == f"{names} lost their peer."
+    states = [row.state for row in examination.rows]
+    assert states == ["lost its peer", "failed", "lost its peer"]
 
 
 def test_who_ended_a_hang_is_not_its_cause() -> None:

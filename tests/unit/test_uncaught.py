@@ -1,0 +1,54 @@
+"""What a rank prints that ends with an error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horovod.trace.failures import failure_of
+
+PROGRAM = """
+from horovod.core.uncaught import shorten_lost_peers
+from horovod.errors import PeerLostError
+
+shorten_lost_peers()
+
+
+def train():
+    raise {error}
+
+
+train()
+"""
+
+
+def printed(folder: Path, error: str, level: str = "warning") -> str:
+    (folder / "train.py").write_text(PROGRAM.format(error=error))
+    found = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=folder,
+        env={"HOROVOD_LOG_LEVEL": level},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1
+    return found.stderr
+
+
+def test_a_rank_that_lost_its_peer_prints_one_line(tmp_path: Path) -> None:
+    text = printed(tmp_path, "PeerLostError(\"allreduce 'x': rank 1 died\")")
+    assert text == "horovod.errors.PeerLostError: allreduce 'x': rank 1 died (train.py:9)\n"
+    assert failure_of(0, 1, text.encode()).lost_its_peer
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [("ValueError(1)", "warning"), ("PeerLostError('x')", "debug")]
+)
+def test_other_errors_have_their_tracebacks(tmp_path: Path, error: str, level: str) -> None:
+    text = printed(tmp_path, error, level)
+    assert text.startswith("Traceback")
+    assert f'File "{tmp_path}/train.py", line 9, in train' in text
