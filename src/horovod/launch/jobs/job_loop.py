@@ -105,7 +105,7 @@ class JobLoop:
         self.logs = logs
         self.watchdog = Watchdog()
         self._plan = plan
-        self._report = new_report(plan)
+        self._report = new_report(plan, environ)
         self._write_outcome = outcome_writer(plan, environ)
         self._last_words = LastWords()
         self._file_limit = file_limit
