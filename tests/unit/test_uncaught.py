@@ -10,15 +10,29 @@ import pytest
 
 from horovod.trace.failures import failure_of
 
+# A framework makes an error of its own of one that an operation had.
 PROGRAM = """
 from horovod.core.uncaught import shorten_lost_peers
+from horovod.core.port import keep_failure
 from horovod.errors import PeerLostError
 
 shorten_lost_peers()
 
 
+class FrameworkError(Exception):
+    pass
+
+
+FrameworkError.__module__ = "tensorflow.errors"
+
+
 def train():
     raise {error}
+
+
+def lose():
+    keep_failure(PeerLostError("allreduce 'x': rank 1 died"))
+    return FrameworkError("it failed")
 
 
 train()
@@ -39,16 +53,22 @@ def printed(folder: Path, error: str, level: str = "warning") -> str:
     return found.stderr
 
 
-def test_a_rank_that_lost_its_peer_prints_one_line(tmp_path: Path) -> None:
-    text = printed(tmp_path, "PeerLostError(\"allreduce 'x': rank 1 died\")")
-    assert text == "horovod.errors.PeerLostError: allreduce 'x': rank 1 died (train.py:9)\n"
+@pytest.mark.parametrize("error", ["PeerLostError(\"allreduce 'x': rank 1 died\")", "lose()"])
+def test_a_rank_that_lost_its_peer_prints_one_line(tmp_path: Path, error: str) -> None:
+    text = printed(tmp_path, error)
+    assert text == "horovod.errors.PeerLostError: allreduce 'x': rank 1 died (train.py:17)\n"
     assert failure_of(0, 1, text.encode()).lost_its_peer
 
 
 @pytest.mark.parametrize(
-    ("error", "level"), [("ValueError(1)", "warning"), ("PeerLostError('x')", "debug")]
+    ("error", "level"),
+    [
+        ("ValueError(1)", "warning"),
+        ("PeerLostError('x')", "debug"),
+        ("FrameworkError('x')", "warning"),
+    ],
 )
 def test_other_errors_have_their_tracebacks(tmp_path: Path, error: str, level: str) -> None:
     text = printed(tmp_path, error, level)
     assert text.startswith("Traceback")
-    assert f'File "{tmp_path}/train.py", line 9, in train' in text
+    assert f'File "{tmp_path}/train.py", line 17, in train' in text

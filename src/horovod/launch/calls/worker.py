@@ -77,7 +77,7 @@ def _shown(error: BaseException, traceback: str) -> str:
         return traceback
     from horovod.core.uncaught import lost_peer_line  # here, to start workers faster
 
-    return f"{lost_peer_line(error)}\n"
+    return f"{lost_peer_line(error, error.__traceback__)}\n"
 
 
 def _in_a_line(error: BaseException) -> str:
