@@ -102,7 +102,7 @@ def test_a_rank_that_raised_an_exception(tmp_path: Path) -> None:
     assert "raised ValueError: bad batch (" in exception["text"]
     assert exception["evidence"]["exception"] == "ValueError"
     assert finding(result, "lost-peer")["ranks"] == [0]
-    assert [rank["state"] for rank in result["ranks"]] == ["lost its peer", "failed"]
+    assert [rank["state"] for rank in result["ranks"]] == ["lost peer", "failed"]
 
 
 def _text(path: Path) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from horovod.launch.doctor.findings import (
     Finding,
     Severity,
-    age_text,
     capital,
+    duration_text,
     named_ranks,
     shaped_title,
     title,
@@ -191,6 +191,6 @@ def _last_lines(world: RecordedWorld, rank: int) -> Sequence[str]:
             continue
         state = "waiting for others" if operation.started_ns is None else "running"
         state = state if operation.done_ns is None else "done"
-        before = age_text(recording.written_ns - operation.submitted_ns)
+        before = duration_text(recording.written_ns - operation.submitted_ns)
         lines.append(f"{title(label)}: submitted {before} before, {state}")
     return [f"the last that rank {rank} submitted:", *(f"  {line}" for line in lines)]

@@ -111,7 +111,7 @@ def _state(
 ) -> str:
     recording = world.recordings.get(rank)
     if recording is not None and lost_its_peer(recording):
-        return "lost its peer"
+        return "lost peer"
     if recording is not None and has_left(recording):
         return "failed" if has_failed or recording.reason == "error" else "ended"
     if rank not in states:

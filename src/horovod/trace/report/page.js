@@ -60,18 +60,41 @@
   };
 
   // A frame with axes: where values and times are, in pixels.
-  function frame(plot, height, low, top, unit) {
+  function frame(plot, height, low, top, unit, label = three, axis = timeAxis) {
     const width = Math.max(plot.clientWidth, 240);
     const svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
     const x = (seconds) => LEFT + partOf(seconds) * (width - LEFT - RIGHT);
     const y = (value) => height - BOTTOM - ((value - low) / (top - low)) * (height - TOP - BOTTOM);
     for (const value of ticks(low, top, 5)) {
       svg.append(svgNode("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-      svg.append(svgNode("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, three(value)));
+      svg.append(svgNode("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, label(value)));
     }
     svg.append(svgNode("text", { x: 2, y: 12 }, unit));
-    timeAxis(svg, x, height - 6, width);
-    return { svg, x, y, width, height };
+    axis(svg, x, height - 6, width);
+    const cursor = svgNode("line", { class: "cursor", y1: TOP, y2: height - BOTTOM, visibility: "hidden" });
+    return { svg, x, y, width, height, cursor };
+  }
+
+  // A chart of columns with a cursor: `show` returns a frame and what is below, `centre` where a column is.
+  function columnChart(plot, count, show, centre, tell) {
+    let drawn;
+    const state = { columns: () => count, rows: () => 1, point: (across) => {
+      const part = (across - LEFT) / (drawn.width - LEFT - RIGHT);
+      state.column = Math.min(Math.max(Math.floor(part * count), 0), count - 1);
+    } };
+    const place = () => {
+      if (state.column === undefined) return;
+      for (const name of ["x1", "x2"]) drawn.cursor.setAttribute(name, centre(drawn, state.column));
+      drawn.cursor.setAttribute("visibility", "visible");
+    };
+    steer(plot, state, () => { place(); return tell(state.column); });
+    return () => {
+      let below;
+      [drawn, below] = show();
+      drawn.svg.append(drawn.cursor);
+      plot.replaceChildren(drawn.svg, below);
+      place();
+    };
   }
 
   function timeAxis(svg, x, baseline, width) {
@@ -133,33 +156,16 @@
     const low = known.length && least < 0 ? least - room : 0;
     const isMany = rows.length > MOST_LINES;
     const spread = isMany ? columnsOf(rows.map(valuesOf)) : [];
-    let drawn, cursor;
-    const state = { columns: () => data.columns, rows: () => 1, point: (across) => {
-      const part = (across - LEFT) / (drawn.width - LEFT - RIGHT);
-      state.column = Math.min(Math.max(Math.floor(part * data.columns), 0), data.columns - 1);
-    } };
-    const place = () => {
-      if (state.column === undefined) return;
-      const at = drawn.x(middle(state.column));
-      cursor.setAttribute("x1", at);
-      cursor.setAttribute("x2", at);
-      cursor.setAttribute("visibility", "visible");
-    };
-    const draw = () => {
-      drawn = frame(plot, Math.min(260, Math.max(180, plot.clientWidth * 0.45)), low, top, unit);
+    return columnChart(plot, data.columns, () => {
+      const drawn = frame(plot, Math.min(260, Math.max(180, plot.clientWidth * 0.45)), low, top, unit);
       const { svg, x, y, height } = drawn;
       marks(svg, x, TOP, height - BOTTOM);
       if (isMany) bands(svg, spread, (c) => x(middle(c)), y);
       else rows.forEach((row, i) => series(svg, valuesOf(row), i, (c) => x(middle(c)), y));
-      cursor = svgNode("line", { class: "cursor", y1: TOP, y2: height - BOTTOM, visibility: "hidden" });
-      svg.append(cursor);
-      plot.replaceChildren(svg, isMany ? bandLegend() : lineLegend(rows));
-      place();
-    };
-    steer(plot, state, () => {
-      place();
-      const values = rows.map((row) => [row.name, valuesOf(row)[state.column]]).filter(([, value]) => value !== null);
-      const when = `At ${timeText(middle(state.column))}${eventsIn(state.column)}: `;
+      return [drawn, isMany ? bandLegend() : lineLegend(rows)];
+    }, ({ x }, column) => x(middle(column)), (column) => {
+      const values = rows.map((row) => [row.name, valuesOf(row)[column]]).filter(([, value]) => value !== null);
+      const when = `At ${timeText(middle(column))}${eventsIn(column)}: `;
       if (!values.length) return `${when}nothing is known.`;
       if (!isMany) return when + values.map(([rank, value]) => `rank ${rank} ${show(value)}`).join(", ");
       const sorted = values.map(([, value]) => value).sort((a, b) => a - b);
@@ -167,7 +173,6 @@
       return `${when}median ${show(quantile(sorted, 0.5))}, least ${show(least[1])} (rank ${least[0]}), ` +
         `most ${show(most[1])} (rank ${most[0]})`;
     });
-    return draw;
   }
 
   function columnsOf(rows) {
@@ -324,47 +329,25 @@
     const plot = document.querySelector('[data-plot="trials"]');
     if (!plot) return;
     const top = data.trials.reduce((most, [score]) => Math.max(most, score), 0) * 1.05 || 1;
-    let width, cursor;
-    const x = (index) => LEFT + ((index + 0.5) / data.trials.length) * (width - LEFT - RIGHT);
-    const state = { columns: () => data.trials.length, rows: () => 1, point: (across) => {
-      const part = (across - LEFT) / (width - LEFT - RIGHT);
-      state.column = Math.min(Math.max(Math.floor(part * data.trials.length), 0), data.trials.length - 1);
-    } };
-    const place = () => {
-      if (state.column === undefined) return;
-      for (const name of ["x1", "x2"]) cursor.setAttribute(name, x(state.column));
-      cursor.setAttribute("visibility", "visible");
-    };
-    const draw = () => {
-      width = Math.max(plot.clientWidth, 240);
-      const height = 200;
-      const svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
-      const y = (score) => height - BOTTOM - (score / top) * (height - TOP - BOTTOM);
-      for (const value of ticks(0, top, 5)) {
-        svg.append(svgNode("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-        svg.append(svgNode("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, scoreText(value)));
-      }
-      svg.append(svgNode("text", { x: 2, y: 12 }, "bytes per second"));
+    const centre = ({ width }, index) => LEFT + ((index + 0.5) / data.trials.length) * (width - LEFT - RIGHT);
+    return columnChart(plot, data.trials.length, () => {
+      const drawn = frame(plot, 200, 0, top, "bytes per second", scoreText, () => {});
+      const { svg, y, width, height } = drawn;
       const every = Math.ceil(data.trials.length / Math.max(2, Math.floor(width / 60)));
       data.trials.forEach(([score, isChosen], i) => {
-        svg.append(svgNode("circle", { class: "dot", cx: x(i), cy: y(score), r: 4, fill: "var(--s0)" }));
-        if (isChosen) svg.append(svgNode("circle", { class: "chosen", cx: x(i), cy: y(score), r: 8 }));
-        if (i % every === 0) svg.append(svgNode("text", { x: x(i), y: height - 6, "text-anchor": "middle" }, String(i + 1)));
+        const cx = centre(drawn, i);
+        svg.append(svgNode("circle", { class: "dot", cx, cy: y(score), r: 4, fill: "var(--s0)" }));
+        if (isChosen) svg.append(svgNode("circle", { class: "chosen", cx, cy: y(score), r: 8 }));
+        if (i % every === 0) svg.append(svgNode("text", { x: cx, y: height - 6, "text-anchor": "middle" }, String(i + 1)));
       });
-      cursor = svgNode("line", { class: "cursor", y1: TOP, y2: height - BOTTOM, visibility: "hidden" });
-      svg.append(cursor);
-      plot.replaceChildren(svg, legend([
+      return [drawn, legend([
         [svgNode("circle", { class: "dot", cx: 13, cy: 6, r: 4, fill: "var(--s0)" }), "a sample"],
         [svgNode("circle", { class: "chosen", cx: 13, cy: 6, r: 5 }), "chosen"],
-      ]));
-      place();
-    };
-    steer(plot, state, () => {
-      place();
-      const [score, isChosen] = data.trials[state.column];
-      return `Sample ${state.column + 1}: ${scoreText(score)}${isChosen ? ", chosen" : ""}`;
+      ])];
+    }, centre, (column) => {
+      const [score, isChosen] = data.trials[column];
+      return `Sample ${column + 1}: ${scoreText(score)}${isChosen ? ", chosen" : ""}`;
     });
-    return draw;
   }
   const scoreText = (score) => {
     for (const [factor, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (score >= factor) return `${three(score / factor)} ${unit}`;
