@@ -52,6 +52,7 @@ CALLBACKS = [
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "LogMetricsCallback",
     "MetricAverageCallback",
     "TrackerCallback",
 ]
