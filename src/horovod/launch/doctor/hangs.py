@@ -117,13 +117,11 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
     waits = "have waited" if more else "has waited"
     if not absent:
-        text = (
-            f"{title(stall.label)}{more} {waits} for {duration_text(stall.age_ns)}, although all "
-        )
         return Finding(
             Severity.PROBLEM,
             "not-started",
-            text + "ranks have submitted it.",
+            f"{title(stall.label)}{more} {waits} for {duration_text(stall.age_ns)}, although all "
+            "ranks have submitted it.",
             "Look for a rank that is stopped or starved of CPU time.",
             stall.ready,
         )
