@@ -69,7 +69,6 @@ def test_the_last_that_a_killed_rank_has_told(report: Path) -> None:
     text = text_of(report)
     assert "failed, exit status 1" in text
     assert re.search(r"rank 1 on localhost \(pid \d+\) was ended by SIGKILL", text)
-    assert re.search(r"Rank 1 \(pid \d+ on localhost\) died: killed", text)
 
 
 @pytest.mark.parametrize("path", ["missing/out.html", "."])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from horovod.trace.failures import failure_of
+from horovod.trace.failures import described, failure_of
 
 # A framework makes an error of its own of one that an operation had.
 PROGRAM = """
-from horovod.core.uncaught import shorten_lost_peers
+from horovod.core.uncaught import install_hook
 from horovod.core.port import keep_failure
 from horovod.errors import PeerLostError
 
-shorten_lost_peers()
+install_hook(lambda text: open("recorded", "w").write(text))
 
 
 class FrameworkError(Exception):
@@ -58,6 +59,7 @@ def test_a_rank_that_lost_its_peer_prints_one_line(tmp_path: Path, error: str) -
     text = printed(tmp_path, error)
     assert text == "horovod.errors.PeerLostError: allreduce 'x': rank 1 died (train.py:17)\n"
     assert failure_of(0, 1, text.encode()).lost_its_peer
+    assert not (tmp_path / "recorded").exists()
 
 
 @pytest.mark.parametrize(
@@ -72,3 +74,8 @@ def test_other_errors_have_their_tracebacks(tmp_path: Path, error: str, level: s
     text = printed(tmp_path, error, level)
     assert text.startswith("Traceback")
     assert f'File "{tmp_path}/train.py", line 17, in train' in text
+    recorded = tmp_path / "recorded"
+    assert recorded.exists() == (level != "debug")
+    if recorded.exists():
+        failure = described(1, recorded.read_text())
+        assert failure == replace(failure_of(1, 1, text.encode()), lines=())

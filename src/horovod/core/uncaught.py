@@ -1,4 +1,4 @@
-"""Uncaught errors of the program: a rank that has lost its peer says so in one line.
+"""Uncaught errors of the program: recorded, and in one line if they only follow from another rank.
 
 The rank that ended first has the error that matters; tracebacks of all others would hide it.
 """
@@ -8,32 +8,39 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from horovod.core.port import take_failure
-from horovod.errors import PeerLostError
+from horovod.errors import HorovodInternalError, InitError, PeerLostError
 from horovod.settings import Settings
-from horovod.trace.failures import place_text
+from horovod.trace.failures import description_of, place_text
 from horovod.trace.stacks import Call, own_call
 
 _FRAMEWORKS = ("jax", "jaxlib", "mxnet", "tensorflow")
 _WITH_TRACEBACKS = ("trace", "debug")  # log levels
 
 
-def shorten_lost_peers() -> None:
-    """Replace Python's hook for uncaught errors; it still shows all other errors.
+def install_hook(record: Callable[[str], object]) -> None:
+    """Replace Python's hook for uncaught errors.
 
-    With ``HOROVOD_LOG_LEVEL=debug`` it shows these, too.
+    Those of a lost peer are shown in one line, or with ``HOROVOD_LOG_LEVEL=debug`` as all others
+    are. ``record`` gets the other ones that are not of Horovod, for ``raised_in``.
     """
     show_all = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         level = Settings.from_env(os.environ).log_level
-        lost = None if level in _WITH_TRACEBACKS else _lost_peer(error)
-        if lost is None:
-            show_all(kind, error, trace)
-        else:
+        lost = _lost_peer(error)
+        if lost is not None and level not in _WITH_TRACEBACKS:
             print(lost_peer_line(lost, trace), file=sys.stderr, flush=True)
+            return
+        show_all(kind, error, trace)
+        if lost is None and isinstance(error, Exception) and not _is_own(error):
+            # Without a recorder or a folder for it nothing is written.
+            with suppress(OSError, RuntimeError, ValueError):
+                record(_description(error, trace))
 
     sys.excepthook = show
 
@@ -49,10 +56,24 @@ def _lost_peer(error: BaseException) -> PeerLostError | None:
     return None
 
 
+def _is_own(error: Exception) -> bool:
+    return isinstance(error, HorovodInternalError | InitError)
+
+
+def _description(error: Exception, trace: TracebackType | None) -> str:
+    kind = type(error)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return description_of(f"{module}{kind.__qualname__}", str(error), _call(trace))
+
+
 def lost_peer_line(error: PeerLostError, trace: TracebackType | None) -> str:
     """Type, text, and the line of the program, as at the end of a traceback."""
-    frames = traceback.extract_tb(trace)
-    calls = [Call(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames)]
-    call = own_call(calls)
+    call = _call(trace)
     where = "" if call is None else f" ({place_text(call.path, call.line)})"
     return f"{type(error).__module__}.{type(error).__qualname__}: {error}{where}"
+
+
+def _call(trace: TracebackType | None) -> Call | None:
+    """The innermost call of the program itself."""
+    frames = traceback.extract_tb(trace)
+    return own_call([Call(f.filename, f.lineno or 0, f.name) for f in reversed(frames)])

@@ -1,10 +1,11 @@
-"""The failure of a rank, as its last lines of standard error show it. Pure.
+"""The failure of a rank, as it has recorded it or as its last lines of output show it. Pure.
 
 A program in Python ends with a traceback; in others only the lines are known.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 
 from horovod.errors import PeerLostError
 from horovod.trace.stacks import Call, own_call
+from horovod.trace.world_facts import text_field, whole_number
 
+EXCEPTION = "exception"  # the reason of a recording whose detail describes one
 TAIL_BYTES = 16384  # what is kept of a rank's standard error
 _MOST_LINES = 20
 _MOST_CHARACTERS = 300
@@ -61,6 +64,23 @@ def place_text(path: str, line: int) -> str:
     """``train.py:19``, by the shortest path from this process' folder."""
     near = os.path.relpath(path) if os.path.isabs(path) else path
     return f"{path if near.startswith(os.pardir) else near}:{line}"
+
+
+def description_of(kind: str, message: str, call: Call | None) -> str:
+    """The description of an exception for a recording; see ``described``."""
+    path, line = (call.path, call.line) if call is not None else ("", 0)
+    message = message.partition("\n")[0][:_MOST_CHARACTERS]
+    return json.dumps({"kind": kind, "message": message, "path": path, "line": line})
+
+
+def described(rank: int, description: str) -> RankFailure | None:
+    """The failure of a rank that has recorded its exception; None if the text is damaged."""
+    try:
+        fields = json.loads(description)
+        kind, message, path = (text_field(fields, name) for name in ("kind", "message", "path"))
+        return RankFailure(rank, 1, (), kind, message, path, whole_number(fields, "line"))
+    except (AttributeError, RecursionError, ValueError):
+        return None
 
 
 def failure_of(rank: int, exit_code: int, tail: bytes) -> RankFailure:

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from recorded import Script
 
 from horovod.core.base.own_files import OwnFolder
-from horovod.trace.failures import failure_of
+from horovod.trace.failures import description_of, failure_of
 from horovod.trace.outcome import read_outcome, write_outcome
+from horovod.trace.stacks import Call
+from horovod.trace.worlds import collect_worlds
 
 PLAIN = """epoch 1
 Traceback (most recent call last):
@@ -73,6 +76,21 @@ horovod.errors.PeerLostError: allreduce 'x': rank 1 has shut down
 )
 def test_the_exception_is_named_with_its_place_in_the_program(printed: str, text: str) -> None:
     assert failure_of(1, 1, printed.encode()).text == text
+
+
+def test_an_exception_in_a_recording_belongs_to_its_world() -> None:
+    call = Call("/home/me/train.py", 19, "train")
+    details = [description_of("ValueError", "bad\nbatch", call), "damaged", "[]"]
+    recordings = [
+        Script(rank, 4).recording(10 + rank, "exception", detail=detail)
+        for rank, detail in enumerate(details)
+    ]
+    last = Script(0, 4).recording(20)
+    (world,) = collect_worlds([last, *reversed(recordings)])
+    assert world.recordings[0] is last
+    assert [failure.text for failure in world.failures] == [
+        "rank 0 raised ValueError: bad (/home/me/train.py:19)"
+    ]
 
 
 def test_a_path_below_the_folder_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def find_endings(
     """
     findings = [_mismatch(world, labels) for labels in find_mismatches(world.recordings)]
     raised = find_exceptions(world, outcome)
-    failures = () if outcome is None else outcome.failures
+    failures = failures_of(world, outcome)
     deaths = find_deaths(world.recordings)
     if raised:
         findings += raised
@@ -54,10 +54,15 @@ def find_endings(
     return findings
 
 
+def failures_of(world: RecordedWorld, outcome: Outcome | None) -> Sequence[RankFailure]:
+    """The ranks that failed, the cause first, from the launcher or else from recordings."""
+    return (outcome.failures if outcome is not None else ()) or world.failures
+
+
 def find_exceptions(world: RecordedWorld, outcome: Outcome | None) -> list[Finding]:
     """The exceptions of the program that have ended ranks, the cause first."""
     alike: dict[str, list[RankFailure]] = {}
-    for failure in () if outcome is None else outcome.failures:
+    for failure in failures_of(world, outcome):
         if failure.kind and not failure.kind.startswith(_OWN):
             message = f": {failure.message}" if failure.message else ""
             where = f" ({failure.place})" if failure.place else ""

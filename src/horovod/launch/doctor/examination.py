@@ -14,6 +14,7 @@ from horovod.launch.doctor.advice import (
 )
 from horovod.launch.doctor.endings import (
     AFTER_DEATH,
+    failures_of,
     find_endings,
     find_exceptions,
     find_exit,
@@ -81,7 +82,7 @@ def examine(
     findings += find_clock_differences(world)
     findings += _missing(world, states)
     findings += _earlier(worlds[:-1])
-    failed = {failure.rank for failure in outcome.failures} if outcome is not None else set()
+    failed = {failure.rank for failure in failures_of(world, outcome)}
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
     return Examination(world, tuple(findings), tuple(_rows(world, states, accounts, failed)), steps)
