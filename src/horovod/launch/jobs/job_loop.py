@@ -247,8 +247,9 @@ class JobLoop:
 
     def write_report(self, told: Mapping[str, bytes], outcome: JobOutcome) -> None:
         """Write the file of ``--report``, if there is to be one; ``told``: see ``JobReport``."""
-        if self._report is not None:
-            self._report.write(told, outcome, say_last)
+        is_written = self._report is not None and self._report.write(told, outcome, say_last)
+        if is_written and self._talks:
+            say_last(f"report: {self._plan.report}")
 
     def _seconds_to_deadline(self, handler: JobHandler) -> float | None:
         if self._ending is None:

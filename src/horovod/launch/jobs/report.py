@@ -86,8 +86,11 @@ class JobReport:
 
     def write(
         self, told: Mapping[str, bytes], outcome: JobOutcome, say: Callable[[str], None]
-    ) -> None:
-        """Write it. ``told`` has the numbers of processes; ``say`` gets lines for the user."""
+    ) -> bool:
+        """Write it, and return whether that was possible.
+
+        ``told`` has the numbers of processes; ``say`` gets lines about problems.
+        """
         # Here, because only reports need them.
         from horovod.trace.report.facts import Job
         from horovod.trace.report.merge import collected
@@ -111,8 +114,8 @@ class JobReport:
                 file.write(page(report).encode(errors="replace"))
         except OSError as error:
             say(f"--report {self._path}: cannot be written: {error.strerror or error}")
-        else:
-            say(f"report: {self._path}")
+            return False
+        return True
 
     def _findings(self, outcome: JobOutcome) -> list[Advice] | None:
         """The doctor's findings, from recordings on this machine and from the outcome."""
