@@ -42,7 +42,8 @@ def data_of(page: Path) -> Any:
 def test_a_job_that_ends_well(report: Path) -> None:
     report.write_text("an earlier one")
     arguments = ["-np", "2", "--report", str(report), "--cycle-time-ms", "3"]
-    status, _, err = run(*arguments, sys.executable, WORKER)
+    env = {**os.environ, "HOROVOD_QUIET": "0"}
+    status, _, err = run(*arguments, sys.executable, WORKER, env=env)
     assert status == 0, err
     rows = data_of(report)["rows"]
     assert [row["name"] for row in rows] == ["0", "1"]
