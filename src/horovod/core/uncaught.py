@@ -26,7 +26,7 @@ def install_hook(record: Callable[[str], object]) -> None:
     """Replace Python's hook for uncaught errors.
 
     Those of a lost peer are shown in one line, or with ``HOROVOD_LOG_LEVEL=debug`` as all others
-    are. ``record`` gets the other ones that are not of Horovod, for ``raised_in``.
+    are. ``record`` gets the others that are not of Horovod, as ``trace.failures`` describes them.
     """
     show_all = sys.excepthook
 
