@@ -16,7 +16,7 @@ struct RecordingHead {
   int rank = 0;
   std::string name;    // of the rank: "rank 1 (pid 4711 on localhost)"
   int written_by = 0;  // another rank where this one has died
-  std::string reason;  // "error", "death", "end", "request", "signal", "call"
+  std::string reason;  // "error", "death", "end", "request", "signal", "call", "exception"
   std::string detail;  // the error's text, or the request's
   std::string world;   // a JSON object: what all ranks know of the world
   std::string stacks;  // Python's, as text; may be empty

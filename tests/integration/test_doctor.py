@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -84,6 +85,25 @@ def test_a_rank_that_was_killed(tmp_path: Path) -> None:
     assert result["ranks"][1]["state"] == "died"
     last = err.decode().splitlines()
     assert f"horovodrun: what every rank did last: horovodrun --doctor {result['job']}" in last
+
+
+def test_a_rank_that_raised_an_exception(tmp_path: Path) -> None:
+    status, _, err = run("-np", "2", *WORKER, "raising", env=noted_environment(tmp_path))
+    assert status == 1
+    lines = err.splitlines()
+    raised = re.escape("Rank 1 raised ValueError: bad batch (") + r".*ailing\.py:\d+\)"
+    assert re.fullmatch(raised, lines[-3])
+    assert lines[-2] == "Process name: 1"
+    # On a busy machine rank 0 may be ended before it prints its line.
+    victim = [line for line in lines if line.startswith("[0]<stderr>:")]
+    assert not victim or "horovod.errors.PeerLostError: allreduce 'g" in victim[0]
+    assert len(victim) <= 1
+    status, result = doctor(tmp_path)
+    exception = finding(result, "exception")
+    assert (status, exception["ranks"]) == (1, [1])
+    assert "raised ValueError: bad batch (" in exception["text"]
+    assert exception["evidence"]["exception"] == "ValueError"
+    assert result["ranks"][1]["state"] == "failed"
 
 
 def _text(path: Path) -> str:

@@ -30,7 +30,7 @@ def report(tmp_path: Path) -> Iterator[Path]:
 
 def text_of(page: Path) -> str:
     """The data of the page."""
-    return unescape(re.sub(r"<[^>]*>", " ", page.read_text()))
+    return unescape(re.sub(r"<[^>]*>", " ", page.read_text().replace("<wbr>", "")))
 
 
 def data_of(page: Path) -> Any:
@@ -42,7 +42,8 @@ def data_of(page: Path) -> Any:
 def test_a_job_that_ends_well(report: Path) -> None:
     report.write_text("an earlier one")
     arguments = ["-np", "2", "--report", str(report), "--cycle-time-ms", "3"]
-    status, _, err = run(*arguments, sys.executable, WORKER)
+    env = {**os.environ, "HOROVOD_QUIET": "0"}
+    status, _, err = run(*arguments, sys.executable, WORKER, env=env)
     assert status == 0, err
     rows = data_of(report)["rows"]
     assert [row["name"] for row in rows] == ["0", "1"]
@@ -55,6 +56,11 @@ def test_a_job_that_ends_well(report: Path) -> None:
     assert "allreduce float32 50" in re.sub(r"\s+", " ", text)
     assert re.search(r"HOROVOD_CYCLE_TIME\s+3\s+changed", text)
     assert data_of(report)["trials"] == [[1.5e9, True]]
+    assert data_of(report)["logged"] == ["loss"]
+    assert set(data_of(report)["rows"][1]["logged"][0]) <= {1.5, None}
+    assert any(data_of(report)["rows"][1]["samples"])
+    assert "Findings" in text
+    assert err.splitlines()[-1] == f"horovodrun: report: {report}"
 
 
 def test_the_last_that_a_killed_rank_has_told(report: Path) -> None:

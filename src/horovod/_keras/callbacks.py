@@ -18,6 +18,7 @@ from horovod._keras.variables import (
     model_variables,
     optimizer_variables,
 )
+from horovod.core.counters import log_metrics
 from horovod.numpy.objects import allgather_object
 
 
@@ -93,6 +94,36 @@ class MetricAverageCallback:
             same = [other[name] for other in found if name in other and other[name].shape == shape]
             average = np.mean(same, axis=0)
             logs[name] = float(average) if not shape else average
+
+
+class LogMetricsCallback:
+    """Shows the loss and the other metrics of this rank in the page of ``horovodrun --report``.
+
+    Those of training after each batch, those of validation after each epoch; see
+    ``hvd.log_metrics``.
+
+    Args:
+        batch_size: the samples of a batch of this rank; with it samples per second are shown, too.
+    """
+
+    def __init__(self, batch_size: int = 0) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self._step = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Log the metrics of training."""
+        self._log(logs, self.batch_size)
+        self._step += 1
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Log the metrics of validation."""
+        self._log({k: v for k, v in (logs or {}).items() if k.startswith("val_")}, 0)
+
+    def _log(self, logs: Any, samples: int) -> None:
+        found = {name: _number(value) for name, value in (logs or {}).items()}
+        numbers = {k: float(v) for k, v in found.items() if v is not None and not v.shape}
+        log_metrics(numbers, self._step, samples=samples)
 
 
 def _number(value: Any) -> Any:

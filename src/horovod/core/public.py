@@ -12,7 +12,7 @@ from horovod.core.built import (
     nccl_built,
     rocm_built,
 )
-from horovod.core.counters import metrics
+from horovod.core.counters import log_metrics, metrics
 from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
 from horovod.core.process_sets import (
     ProcessSet,
@@ -58,6 +58,7 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "log_metrics",
     "metrics",
     "mpi_built",
     "mpi_enabled",

@@ -26,11 +26,14 @@ from horovod.core.init_arguments import check_comm, static_sets_of
 from horovod.core.joining import ProvisionalRank, join_world
 from horovod.core.port import forget_failure, port
 from horovod.core.process_sets import ProcessSet, close_registry
+from horovod.core.uncaught import install_hook
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, open_sampler
 from horovod.metrics.setup import Export, check_export, open_export
 from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.settings import Settings, notices
+from horovod.trace.failures import EXCEPTION
+from horovod.trace.folders import JOB_ID
 
 if TYPE_CHECKING:
     from horovod import _native
@@ -344,7 +347,14 @@ def _install_hooks() -> None:
     if not _hooks_installed:
         _hooks_installed = True
         atexit.register(shutdown)
+        install_hook(_record_exception)
         os.register_at_fork(after_in_child=_abandon)
+
+
+def _record_exception(description: str) -> None:
+    world = _world
+    if world is not None and (world.identity.size > 1 or JOB_ID in os.environ):
+        world.engine.write_recording(EXCEPTION, description, "")
 
 
 def _abandon() -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "LogMetricsCallback",
     "MetricAverageCallback",
     "TrackerCallback",
 ]
@@ -21,6 +22,7 @@ __all__ = [
 _args = (keras.callbacks.Callback, keras, __name__)
 
 BroadcastGlobalVariablesCallback = with_base(callbacks.BroadcastGlobalVariablesCallback, *_args)
+LogMetricsCallback = with_base(callbacks.LogMetricsCallback, *_args)
 MetricAverageCallback = with_base(callbacks.MetricAverageCallback, *_args)
 TrackerCallback = with_base(callbacks.TrackerCallback, *_args)
 LearningRateScheduleCallback = with_base(learning_rate.LearningRateScheduleCallback, *_args)

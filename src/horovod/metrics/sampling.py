@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ from horovod.trace.world_facts import system_name
 REPORT = "_HOROVOD_REPORT"  # set by a launcher that writes one
 PERIOD_S = 1.0
 _MOST_EVENTS = 16384  # in a second: more would slow down the training
+_MOST_LOGGED = 4096
 _STORE_S = 10.0
 _LAST_S = 2.0
 _FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "mpi4py")
@@ -61,6 +63,10 @@ class _Process:
                 "host": environ.get("HOROVOD_HOSTNAME") or platform.node(),
                 "worker": environ.get("_HOROVOD_WORKER"),
             }
+        )
+        # What the program has logged: the time, its numbers, the step, samples since the last call.
+        self.logged: deque[tuple[float, Mapping[str, float], int | None, float]] = deque(
+            maxlen=_MOST_LOGGED
         )
         self._environ = dict(environ)
         self._key = REPORT_KEYS + uuid.uuid4().hex
@@ -114,6 +120,13 @@ def note_sample(
     if process is not None:
         with process.lock:
             process.record.note_trial(time.time(), parameters, score, is_chosen=is_chosen)
+
+
+def log(numbers: Mapping[str, float], step: int | None, samples: float) -> None:
+    """Add numbers of the program to the report, if there is one; never waits."""
+    process = _process
+    if process is not None:
+        process.logged.append((time.time(), numbers, step, samples))
 
 
 class Sampler:
@@ -176,8 +189,12 @@ class Sampler:
         counted = _counted(self._read())
         begin_s, end_s = (self._looked_ns + epoch_offset_ns) / 1e9, (now_ns + epoch_offset_ns) / 1e9
         values = {name: counted[name] - self._counted[name] for name in counted}
+        logged = [self._process.logged.popleft() for _ in range(len(self._process.logged))]
+        values["samples"] = sum(samples for *_, samples in logged)
         record.describe({"versions": _versions()})
         record.count(begin_s, end_s, values)
+        for at_s, numbers, step, _ in logged:
+            record.log(at_s, numbers, step)
         record.add(summary, now_ns - self._looked_ns, epoch_offset_ns, self._label)
         self._next, self._counted, self._looked_ns = end, counted, now_ns
 

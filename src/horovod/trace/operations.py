@@ -69,12 +69,12 @@ def label_of(recording: Recording, operation: Operation) -> Label | None:
 
 def _replay(recording: Recording) -> _Replay:
     replay = _Replay()
-    for event in recording.events:
-        replay.take(*(int(event[name]) for name in _FIELDS))
+    for event in recording.events[_FIELDS].tolist():
+        replay.take(*event)
     return replay
 
 
-_FIELDS = ("kind", "time_ns", "process_set", "subject", "value", "detail")
+_FIELDS = ["kind", "time_ns", "process_set", "subject", "value", "detail"]
 
 
 class _Replay:

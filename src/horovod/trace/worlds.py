@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.trace.failures import EXCEPTION, RankFailure, described
 from horovod.trace.recording import Recording
 
 
@@ -13,12 +14,14 @@ from horovod.trace.recording import Recording
 class RecordedWorld:
     """One world of a job; ``recordings`` has the newest recording of each rank.
 
-    ``number`` identifies the world in its job; ``names`` are the ranks' names in messages.
+    ``number`` identifies the world in its job; ``names`` are the ranks' names in messages;
+    ``failures`` are the exceptions that ranks have recorded, the first one first.
     """
 
     number: str
     names: tuple[str, ...]
     recordings: Mapping[int, Recording]
+    failures: tuple[RankFailure, ...] = ()
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -56,14 +59,20 @@ def collect_worlds(recordings: Iterable[Recording]) -> list[RecordedWorld]:
     Recordings without the world's ranks are left out.
     """
     found: dict[tuple[str, tuple[str, ...]], dict[int, Recording]] = {}
-    for recording in recordings:
+    failures: dict[tuple[str, tuple[str, ...]], list[RankFailure]] = {}
+    for recording in sorted(recordings, key=lambda recording: recording.written_epoch_ns):
         # The names have the processes: an earlier job may have had the same id.
         names = tuple(recording.world.get("ranks", ()))
         if not names:
             continue
-        by_rank = found.setdefault((str(recording.world.get("world", "1")), names), {})
-        known = by_rank.get(recording.rank)
-        if known is None or known.written_epoch_ns < recording.written_epoch_ns:
-            by_rank[recording.rank] = recording
-    worlds = [RecordedWorld(number, names, by_rank) for (number, names), by_rank in found.items()]
+        key = (str(recording.world.get("world", "1")), names)
+        found.setdefault(key, {})[recording.rank] = recording
+        if recording.reason == EXCEPTION and (
+            failed := described(recording.rank, recording.detail)
+        ):
+            failures.setdefault(key, []).append(failed)
+    worlds = [
+        RecordedWorld(number, names, by_rank, tuple(failures.get((number, names), ())))
+        for (number, names), by_rank in found.items()
+    ]
     return sorted(worlds, key=lambda world: world.written_epoch_ns)

@@ -1,4 +1,4 @@
-"""Ranks with problems for the doctor: ailing.py healthy|slow|diverging|endless."""
+"""Ranks with problems for the doctor: ailing.py healthy|slow|diverging|endless|raising."""
 
 from __future__ import annotations
 
@@ -58,6 +58,15 @@ def endless() -> None:
         step(1)
 
 
+def raising() -> None:
+    """End rank 1 with an exception while the others wait for it."""
+    for number in range(20):
+        if number == 10 and hvd.rank() == 1:
+            raise ValueError("bad batch")
+        step(1)
+
+
 if __name__ == "__main__":
     hvd.init()
-    {"healthy": healthy, "slow": slow, "diverging": diverging, "endless": endless}[sys.argv[1]]()
+    programs = (healthy, slow, diverging, endless, raising)
+    {program.__name__: program for program in programs}[sys.argv[1]]()

@@ -17,7 +17,10 @@ from horovod.metrics import sampling
 hvd.init()
 assert sampling._process is not None
 record = sampling._process.record
+step = 0
 while True:
+    hvd.log_metrics({"loss": 1.5}, step, samples=8)
+    step += 1
     hvd.grouped_allreduce([np.ones(50, np.float32)] * 3, name="</script><b>grad")
     # All rows but the last have been published.
     told = record._history.rows[:-1]

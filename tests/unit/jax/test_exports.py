@@ -15,8 +15,8 @@ Adasum Average Compression DistributedOptimizer HorovodInternalError Max Min Pro
 add_process_set allgather allgather_object allreduce alltoall barrier broadcast broadcast_object
 broadcast_parameters ccl_built cross_rank cross_size cuda_built ddl_built dump_recorder elastic
 global_process_set gloo_built gloo_enabled grouped_allgather grouped_allreduce
-grouped_reducescatter init is_homogeneous is_initialized join local_rank local_size metrics
-mpi_built mpi_enabled mpi_threads_supported nccl_built rank reducescatter remove_process_set
+grouped_reducescatter init is_homogeneous is_initialized join local_rank local_size log_metrics
+metrics mpi_built mpi_enabled mpi_threads_supported nccl_built rank reducescatter remove_process_set
 rocm_built shutdown size start_timeline stop_timeline
 """
 

@@ -42,6 +42,7 @@ COMMON = [
     "reducescatter",
     "load_model",
     "dump_recorder",
+    "log_metrics",
     "metrics",
     "start_timeline",
     "stop_timeline",
@@ -51,6 +52,7 @@ CALLBACKS = [
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "LogMetricsCallback",
     "MetricAverageCallback",
     "TrackerCallback",
 ]

@@ -6,10 +6,12 @@ import base64
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from horovod.core.counters import log_metrics
 from horovod.metrics import sampling
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import Sampler, note_sample, open_sampler
@@ -18,7 +20,7 @@ from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
 from horovod.settings import Settings
 from horovod.trace.recording import EVENT_DTYPE, LABEL_DTYPE, EventKind
-from horovod.trace.report.process_record import record_from_bytes
+from horovod.trace.report.process_record import COLUMNS, record_from_bytes
 
 SECRET = b"s" * 32
 ME = ProcessInfo(1, 2, 1, 2, 0, 1, "here", "horovodrun")
@@ -91,6 +93,30 @@ def test_all_worlds_of_a_process_are_one_story(server: StoreServer, begin: Begin
     ]
 
 
+def test_what_the_program_logs(server: StoreServer, begin: Begin) -> None:
+    sampler = begin(ME)
+    assert sampler is not None
+    log_metrics({"loss": np.float32(0.5)}, 10, samples=32)
+    log_metrics({"loss": 0.25, "accuracy": 1}, step=11)
+    log_metrics(samples=32)
+    sampler.close()
+    (told,) = server.found(REPORT_KEYS).values()
+    record = record_from_bytes(told)
+    assert sum(row[2 + COLUMNS.index("samples")] for row in record["rows"]) == 64
+    logged = [row["loss"] for row in record["logged"] if "loss" in row]
+    assert (sum(total for total, _ in logged), sum(count for _, count in logged)) == (0.75, 2)
+    assert record["last_logged"] == {"loss": [0.25, 11], "accuracy": [1.0, 11]}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "samples"),
+    [({"": 1}, 0), ({"x" * 65: 1}, 0), ({"loss": "much"}, 0), ({"loss": None}, 0), ({}, -1)],
+)
+def test_what_cannot_be_logged(metrics: dict[str, Any], samples: float) -> None:
+    with pytest.raises((TypeError, ValueError), match="log_metrics: "):
+        log_metrics(metrics, samples=samples)
+
+
 def test_without_a_report_nothing_runs(
     server: StoreServer, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +124,7 @@ def test_without_a_report_nothing_runs(
     monkeypatch.delenv(sampling.REPORT)
     assert begin(ME) is None
     note_sample({"cycle_time_ms": 1.0}, 1.0)
+    log_metrics({"loss": 1.0})
     assert server.found(REPORT_KEYS) == {}
 
 

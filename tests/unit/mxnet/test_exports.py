@@ -15,9 +15,9 @@ Adasum Average Compression DistributedOptimizer DistributedTrainer Max Min Proce
 add_process_set allgather allgather_object allreduce allreduce_ alltoall broadcast broadcast_
 broadcast_object broadcast_parameters ccl_built cross_rank cross_size cuda_built ddl_built
 dump_recorder global_process_set gloo_built gloo_enabled grouped_allgather grouped_allreduce
-grouped_allreduce_ grouped_reducescatter init is_initialized local_rank local_size metrics mpi_built
-mpi_enabled mpi_threads_supported nccl_built rank reducescatter remove_process_set rocm_built
-shutdown size start_timeline stop_timeline
+grouped_allreduce_ grouped_reducescatter init is_initialized local_rank local_size log_metrics
+metrics mpi_built mpi_enabled mpi_threads_supported nccl_built rank reducescatter
+remove_process_set rocm_built shutdown size start_timeline stop_timeline
 """
 
 

@@ -29,7 +29,7 @@ cuda_built rocm_built ProcessSet global_process_set add_process_set remove_proce
 Adasum Min Max Product SyncBatchNormalization LocalGradientAggregationHelper
 broadcast_global_variables BroadcastGlobalVariablesHook DistributedOptimizer
 DistributedGradientTape PartialDistributedGradientTape
-dump_recorder metrics start_timeline stop_timeline
+dump_recorder log_metrics metrics start_timeline stop_timeline
 """
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import NoReturn
 
+from horovod.errors import PeerLostError
 from horovod.launch.calls.call import (
     ANSWER_FD,
     CALL_FD,
@@ -67,8 +68,16 @@ def _fail(answer_fd: int, error: BaseException, what: str, exit_code: int = 1) -
     timer = threading.Timer(_EXIT_S, os._exit, (exit_code,))
     timer.daemon = True
     timer.start()
-    print(failure.traceback, end="", file=sys.stderr, flush=True)
+    print(_shown(error, failure.traceback), end="", file=sys.stderr, flush=True)
     sys.exit(exit_code)
+
+
+def _shown(error: BaseException, traceback: str) -> str:
+    if not isinstance(error, PeerLostError):
+        return traceback
+    from horovod.core.uncaught import lost_peer_line  # here, to start workers faster
+
+    return f"{lost_peer_line(error, error.__traceback__)}\n"
 
 
 def _in_a_line(error: BaseException) -> str:

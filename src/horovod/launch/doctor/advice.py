@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from horovod.launch.doctor.findings import (
     Finding,
     Severity,
-    age_text,
-    bytes_text,
     duration_text,
     title,
 )
@@ -17,6 +15,7 @@ from horovod.trace.analysis.clocks import align_clocks
 from horovod.trace.analysis.fusion import Alone, Fusion, WhyAlone, find_fusion
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind
+from horovod.trace.report.number_texts import bytes_text
 from horovod.trace.worlds import RecordedWorld
 
 _MANY = 8  # collectives a step
@@ -210,7 +209,7 @@ def find_clock_differences(world: RecordedWorld) -> list[Finding]:
         day_ns = _day_ns(world, rank) - _day_ns(world, first) + clocks[rank].ahead_ns
         if abs(day_ns) > _CLOCK_NS + clocks[rank].error_ns:
             way = "ahead" if day_ns > 0 else "behind"
-            lines.append(f"{world.name_of(rank)}: {age_text(abs(day_ns))} {way}")
+            lines.append(f"{world.name_of(rank)}: {duration_text(abs(day_ns))} {way}")
     if not lines:
         return []
     return [

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from horovod.launch.doctor.findings import (
     Finding,
     Severity,
-    age_text,
     capital,
+    duration_text,
     named_ranks,
     shaped_title,
     title,
@@ -19,46 +19,128 @@ from horovod.trace.analysis.trouble import (
     find_mismatches,
     first_error,
     last_operations,
+    lost_its_peer,
 )
+from horovod.trace.failures import RankFailure
 from horovod.trace.outcome import Outcome
+from horovod.trace.recording import Recording
 from horovod.trace.worlds import RecordedWorld
 
+_MOST_LINES = 12
+_MOST_EXCEPTIONS = 3
+_OWN = "horovod."  # exceptions of Horovod are consequences, or have findings of their own
 
-def find_endings(world: RecordedWorld, *, is_after_hang: bool = False) -> list[Finding]:
+
+def find_endings(
+    world: RecordedWorld, outcome: Outcome | None = None, *, is_after_hang: bool = False
+) -> list[Finding]:
     """Why the world failed, if it did; only the first cause if others follow from it.
 
     ``is_after_hang``: the user has ended a job that hung, so a death is not the cause.
     """
     findings = [_mismatch(world, labels) for labels in find_mismatches(world.recordings)]
+    raised = find_exceptions(world, outcome)
+    failures = failures_of(world, outcome)
     deaths = find_deaths(world.recordings)
-    if deaths:
+    if raised:
+        findings += raised
+    elif deaths:
         severity = Severity.NOTE if is_after_hang else Severity.PROBLEM
-        findings.append(_death(world, deaths[0].rank, severity))
+        findings.append(_death(world, deaths[0].rank, severity, failures))
     elif not is_after_hang and (failed := first_error(world.recordings)) is not None:
-        findings.append(
-            Finding(
-                Severity.PROBLEM,
-                "error",
-                f"{capital(world.name_of(failed.rank))} ended with: {failed.detail}",
-                "The text names what to look at; docs/troubleshooting.md has more by error text.",
-                (failed.rank,),
-                evidence={"error": failed.detail},
-            )
-        )
+        findings.append(_error(world, failed))
+    if any(finding.severity is Severity.PROBLEM for finding in findings):
+        findings += _lost(world, {rank for finding in findings for rank in finding.ranks})
     return findings
 
 
+def failures_of(world: RecordedWorld, outcome: Outcome | None) -> Sequence[RankFailure]:
+    """The ranks that failed, the cause first, from the launcher or else from recordings."""
+    return (outcome.failures if outcome is not None else ()) or world.failures
+
+
+def find_exceptions(world: RecordedWorld, outcome: Outcome | None) -> list[Finding]:
+    """The exceptions of the program that have ended ranks, the cause first."""
+    alike: dict[str, list[RankFailure]] = {}
+    for failure in failures_of(world, outcome):
+        if failure.kind and not failure.kind.startswith(_OWN):
+            message = f": {failure.message}" if failure.message else ""
+            where = f" ({failure.place})" if failure.place else ""
+            alike.setdefault(f"raised {failure.kind}{message}{where}.", []).append(failure)
+    return [_exception(world, text, same) for text, same in [*alike.items()][:_MOST_EXCEPTIONS]]
+
+
+def _exception(world: RecordedWorld, text: str, same: Sequence[RankFailure]) -> Finding:
+    first, ranks = same[0], sorted(failure.rank for failure in same)
+    return Finding(
+        Severity.PROBLEM,
+        "exception",
+        f"{capital(named_ranks(ranks, world.names))} {text}",
+        "Look at that line: the other ranks have ended because of it.",
+        tuple(ranks),
+        _printed(first),
+        {
+            "exception": first.kind,
+            "message": first.message,
+            "file": first.path,
+            "line": first.line,
+        },
+    )
+
+
+def _error(world: RecordedWorld, failed: Recording) -> Finding:
+    if lost_its_peer(failed):
+        what = "lost its peer"
+        advice = (
+            "Look at the last output of the rank that it names: that rank ended first, or its loop "
+            "is shorter."
+        )
+    else:
+        what = "ended with"
+        advice = "The text names what to look at; docs/troubleshooting.md has more by error text."
+    return Finding(
+        Severity.PROBLEM,
+        "error",
+        f"{capital(world.name_of(failed.rank))} {what}: {failed.detail}",
+        advice,
+        (failed.rank,),
+        evidence={"error": failed.detail},
+    )
+
+
+def _lost(world: RecordedWorld, causes: set[int]) -> list[Finding]:
+    """The ranks that ended only because another one had ended, in a line."""
+    lost = [
+        rank
+        for rank, recording in sorted(world.recordings.items())
+        if lost_its_peer(recording) and rank not in causes
+    ]
+    if not lost:
+        return []
+    verb = "lost its peer." if len(lost) == 1 else "lost their peer."
+    text = f"{capital(named_ranks(lost, world.names))} {verb}"
+    return [Finding(Severity.NOTE, "lost-peer", text, ranks=tuple(lost))]
+
+
 def find_exit(outcome: Outcome, *, has_cause: bool) -> Finding:
-    """The launcher saw the job fail; ``has_cause``: recordings say why."""
+    """The launcher saw the job fail; ``has_cause``: another finding says why."""
     advice = "The recordings show no cause: look at the last output of the rank that failed first."
+    first = outcome.failures[0] if outcome.failures and not has_cause else None
+    last = () if first is None else _printed(first)
     return Finding(
         Severity.NOTE if has_cause else Severity.PROBLEM,
         "exit",
         f"horovodrun ended with status {outcome.status}.",
         "" if has_cause else advice,
-        lines=tuple(outcome.text.splitlines()),
+        lines=(*outcome.text.splitlines(), *last),
         evidence={"status": outcome.status},
     )
+
+
+def _printed(failure: RankFailure) -> tuple[str, ...]:
+    """What a rank has printed last."""
+    lines = tuple(f"  {line}" for line in failure.lines[-_MOST_LINES:])
+    return (f"rank {failure.rank} has printed last:", *lines) if lines else ()
 
 
 def why_it_ended(world: RecordedWorld) -> str:
@@ -86,13 +168,17 @@ def _mismatch(world: RecordedWorld, mismatch: Mismatch) -> Finding:
     )
 
 
-def _death(world: RecordedWorld, rank: int, severity: Severity) -> Finding:
+def _death(
+    world: RecordedWorld, rank: int, severity: Severity, failures: Sequence[RankFailure]
+) -> Finding:
     is_cause = severity is Severity.PROBLEM
     text = f"{capital(world.name_of(rank))} " + (
         "died: killed, or crashed below Python." if is_cause else "was ended after that."
     )
-    lines = tuple(_last_lines(world, rank)) if rank in world.recordings else ()
-    return Finding(severity, "death", text, AFTER_DEATH if is_cause else "", (rank,), lines)
+    lines = _last_lines(world, rank) if rank in world.recordings else ()
+    printed = [line for failure in failures if failure.rank == rank for line in _printed(failure)]
+    advice = AFTER_DEATH if is_cause else ""
+    return Finding(severity, "death", text, advice, (rank,), (*lines, *printed))
 
 
 AFTER_DEATH = (
@@ -110,6 +196,6 @@ def _last_lines(world: RecordedWorld, rank: int) -> Sequence[str]:
             continue
         state = "waiting for others" if operation.started_ns is None else "running"
         state = state if operation.done_ns is None else "done"
-        before = age_text(recording.written_ns - operation.submitted_ns)
+        before = duration_text(recording.written_ns - operation.submitted_ns)
         lines.append(f"{title(label)}: submitted {before} before, {state}")
     return [f"the last that rank {rank} submitted:", *(f"  {line}" for line in lines)]

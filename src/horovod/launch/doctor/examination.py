@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +12,20 @@ from horovod.launch.doctor.advice import (
     find_fusion_advice,
     find_setting_advice,
 )
-from horovod.launch.doctor.endings import AFTER_DEATH, find_endings, find_exit, why_it_ended
+from horovod.launch.doctor.endings import (
+    AFTER_DEATH,
+    failures_of,
+    find_endings,
+    find_exceptions,
+    find_exit,
+    why_it_ended,
+)
 from horovod.launch.doctor.findings import Finding, Severity, capital, named_ranks
 from horovod.launch.doctor.hangs import find_hangs
 from horovod.launch.doctor.pace import find_pace
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
 from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
-from horovod.trace.analysis.trouble import find_deaths, has_left
+from horovod.trace.analysis.trouble import find_deaths, has_left, lost_its_peer
 from horovod.trace.outcome import Outcome
 from horovod.trace.presence import RankState
 from horovod.trace.worlds import RecordedWorld
@@ -59,8 +66,10 @@ def examine(
     steps = find_steps(world.recordings)
     accounts = [] if steps is None else accounts_of(world.recordings, steps)
     step_ns = float(np.median([a.duration_ns for a in accounts])) if accounts else 0.0
-    findings = find_hangs(world, states, step_ns)
-    findings += find_endings(world, is_after_hang=bool(findings))
+    # A rank that raises an exception makes the others wait.
+    has_raised = bool(find_exceptions(world, outcome))
+    findings = [] if has_raised else find_hangs(world, states, step_ns)
+    findings += find_endings(world, outcome, is_after_hang=bool(findings))
     findings += _gone(world, states)
     if outcome is not None and outcome.status != 0:
         findings.append(find_exit(outcome, has_cause=bool(findings)))
@@ -73,13 +82,17 @@ def examine(
     findings += find_clock_differences(world)
     findings += _missing(world, states)
     findings += _earlier(worlds[:-1])
+    failed = {failure.rank for failure in failures_of(world, outcome)}
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
-    return Examination(world, tuple(findings), tuple(_rows(world, states, accounts)), steps)
+    return Examination(world, tuple(findings), tuple(_rows(world, states, accounts, failed)), steps)
 
 
 def _rows(
-    world: RecordedWorld, states: Mapping[int, RankState], accounts: Sequence[Account]
+    world: RecordedWorld,
+    states: Mapping[int, RankState],
+    accounts: Sequence[Account],
+    failed: Collection[int],
 ) -> list[RankRow]:
     by_rank = {account.rank: account for account in accounts}
     dead = {death.rank for death in find_deaths(world.recordings)}
@@ -87,21 +100,23 @@ def _rows(
         RankRow(
             rank,
             name,
-            _state(world, states, rank, rank in dead),
+            "died" if rank in dead else _state(world, states, rank, has_failed=rank in failed),
             by_rank[rank].usual if rank in by_rank else None,
         )
         for rank, name in enumerate(world.names)
     ]
 
 
-def _state(world: RecordedWorld, states: Mapping[int, RankState], rank: int, is_dead: bool) -> str:
-    if is_dead:
-        return "died"
+def _state(
+    world: RecordedWorld, states: Mapping[int, RankState], rank: int, *, has_failed: bool
+) -> str:
     recording = world.recordings.get(rank)
+    if recording is not None and lost_its_peer(recording):
+        return "lost peer"
     if recording is not None and has_left(recording):
-        return "failed" if recording.reason == "error" else "ended"
+        return "failed" if has_failed or recording.reason == "error" else "ended"
     if rank not in states:
-        return "no recording" if recording is None else "ended"
+        return "no recording" if recording is None else "failed" if has_failed else "ended"
     state = states[rank]
     return "running" if state is RankState.ELSEWHERE and recording is not None else state.value
 

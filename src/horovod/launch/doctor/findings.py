@@ -11,6 +11,7 @@ from typing import Any
 from horovod.core.base.ranks import ranks_text
 from horovod.core.operations import Dtype, Kind
 from horovod.trace.recording import Label, Recording
+from horovod.trace.report.number_texts import seconds_text
 from horovod.trace.stacks import main_thread, own_call
 
 _MOST_NAMES = 4
@@ -48,27 +49,7 @@ class Finding:
 
 def duration_text(duration_ns: float) -> str:
     """``1.9 ms``, ``12.3 s``."""
-    if duration_ns < 1e6:
-        return f"{duration_ns / 1e3:.0f} us"
-    if duration_ns < 1e9:
-        return f"{duration_ns / 1e6:.1f} ms"
-    return age_text(duration_ns)
-
-
-def age_text(duration_ns: float) -> str:
-    """``12.3 s``, ``4 min``, ``2.5 h``."""
-    seconds = duration_ns / 1e9
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def bytes_text(size_bytes: float) -> str:
-    """``4 bytes``, ``1.2 MB``."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.1f} {unit}"
-    return f"{size_bytes:.0f} bytes"
+    return seconds_text(duration_ns / 1e9)
 
 
 def named_ranks(ranks: Sequence[int], names: Sequence[str]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from horovod.launch.doctor.findings import (
     Finding,
     Severity,
-    age_text,
     capital,
+    duration_text,
     named_ranks,
     stack_lines,
     title,
@@ -76,7 +76,7 @@ def _divergence(world: RecordedWorld, groups: list[list[Stall]]) -> Finding:
         more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
         parts.append(
             f"{named_ranks(stall.ready, world.names)} in {title(stall.label)}{more}, for "
-            f"{age_text(stall.age_ns)}"
+            f"{duration_text(stall.age_ns)}"
         )
         lines += _described(world, rank)
         if place := where_text(world.recordings[rank]):
@@ -117,16 +117,16 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
     waits = "have waited" if more else "has waited"
     if not absent:
-        text = f"{title(stall.label)}{more} {waits} for {age_text(stall.age_ns)}, although all "
         return Finding(
             Severity.PROBLEM,
             "not-started",
-            text + "ranks have submitted it.",
+            f"{title(stall.label)}{more} {waits} for {duration_text(stall.age_ns)}, although all "
+            "ranks have submitted it.",
             "Look for a rank that is stopped or starved of CPU time.",
             stall.ready,
         )
     text = (
-        f"{title(stall.label)}{more} {waits} for {age_text(stall.age_ns)}: "
+        f"{title(stall.label)}{more} {waits} for {duration_text(stall.age_ns)}: "
         f"{named_ranks(stall.ready, world.names)} submitted it, {named_ranks(absent, world.names)} "
         "did not."
     )
@@ -158,13 +158,13 @@ def _doing(world: RecordedWorld, rank: int, alike: list[Stall]) -> str:
     if waiting:
         oldest = waiting[0]
         return (
-            f"Rank {rank} has itself waited for {age_text(oldest.age_ns)}, in "
+            f"Rank {rank} has itself waited for {duration_text(oldest.age_ns)}, in "
             f"{title(oldest.label)}."
         )
     for operation in last_operations(recording, 1):
         label = recording.labels.get(operation.label)
         if label is not None and operation.submitted_ns is not None:
-            age = age_text(recording.written_ns - operation.submitted_ns)
+            age = duration_text(recording.written_ns - operation.submitted_ns)
             return f"Rank {rank} has last submitted {title(label)}, {age} ago, which is done."
     return f"Rank {rank} has submitted nothing."
 
@@ -197,7 +197,7 @@ def _stuck(world: RecordedWorld, stuck: Stuck) -> Finding:
         Severity.PROBLEM,
         "stuck",
         f"{capital(named_ranks([stuck.rank], world.names))} has been in the middle of a "
-        f"collective for {age_text(stuck.age_ns)}{awaited}.",
+        f"collective for {duration_text(stuck.age_ns)}{awaited}.",
         "Look whether that process is stopped, swapping, or its network is gone "
         "(horovodrun --check-network).",
         (stuck.rank,) if peer is None else (peer,),

@@ -117,8 +117,8 @@ def _refuse_foreign(path: Path) -> None:
         OwnFolder(path).close()
 
 
-def gather(folder: Path) -> Evidence:
-    """All evidence in a job's folder; asks running ranks for recordings, for 5 s at most.
+def gather(folder: Path, *, asks: bool = True) -> Evidence:
+    """All evidence in a job's folder; if it ``asks`` running ranks, that takes 5 s at most.
 
     Raises:
         NothingFoundError: no rank has left a recording or answers.
@@ -129,7 +129,9 @@ def gather(folder: Path) -> Evidence:
         presences = find_presences(own)
         states = [state_of(presence) for presence in presences]
         awaited = [p for p, state in zip(presences, states, strict=True) if state in _AWAITED]
-        if awaited and is_marked(own):  # else it is a copy, and its presence files are not its own
+        if (
+            asks and awaited and is_marked(own)
+        ):  # else it is a copy, and its presence files are not its own
             check_private(folder)
             _ask(own, awaited)
         recordings, problems = _read(folder)

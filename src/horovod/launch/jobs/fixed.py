@@ -14,6 +14,7 @@ from contextlib import closing
 from textwrap import indent
 
 from horovod.launch.jobs.job_loop import JobLoop, counted, open_job_loop
+from horovod.launch.jobs.last_words import worker_failure
 from horovod.launch.jobs.report import with_job_id
 from horovod.launch.model.host_plan import (
     HostPlan,
@@ -237,19 +238,11 @@ class _FixedJob:
             living = self._loop.living
             others = f"; ending {counted(living)}" if living else ""
             self._loop.say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
-            self._loop.end(_worker_failure(first))
+            self._loop.end(worker_failure(first))
             return
         workers = [worker for group in self._groups for worker in group.workers.values()]
         if sum(worker.exit_code == 0 for worker in workers) == len(self._plan.slots):
             self._loop.end(JobOutcome(0))
-
-
-def _worker_failure(first: Worker) -> JobOutcome:
-    """The outcome when a worker failed."""
-    exit_code = first.exit_code or 0
-    cause = f"{first.name}, which {describe_exit(exit_code)}:"
-    text = failure_text(cause, first.rank_info.rank, exit_code)
-    return JobOutcome(1, text, first.rank_info, first.pid, exit_code, worker=first.number)
 
 
 def _host_loss(group: RemoteWorkerGroup) -> JobOutcome:

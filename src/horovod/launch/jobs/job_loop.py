@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from horovod.launch.jobs.last_words import LastWords
 from horovod.launch.jobs.report import new_report, outcome_writer, say_last
 from horovod.launch.jobs.status_line import StatusLine
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobOutcome, JobPlan
@@ -104,8 +105,9 @@ class JobLoop:
         self.logs = logs
         self.watchdog = Watchdog()
         self._plan = plan
-        self._report = new_report(plan)
+        self._report = new_report(plan, environ)
         self._write_outcome = outcome_writer(plan, environ)
+        self._last_words = LastWords()
         self._file_limit = file_limit
         self._reserve = Reserve()
         self._stdout, self._stderr = consoles(selector)
@@ -187,7 +189,12 @@ class JobLoop:
         lines = self._output.lines
         return (
             lines(lambda: f"[{worker.rank_info.rank}]<stdout>:", self._stdout, out_log),
-            lines(lambda: f"[{worker.rank_info.rank}]<stderr>:", self._stderr, err_log),
+            lines(
+                lambda: f"[{worker.rank_info.rank}]<stderr>:",
+                self._stderr,
+                err_log,
+                watcher=self._last_words.watch(worker),
+            ),
         )
 
     def _other_children(self) -> list[int]:
@@ -240,8 +247,9 @@ class JobLoop:
 
     def write_report(self, told: Mapping[str, bytes], outcome: JobOutcome) -> None:
         """Write the file of ``--report``, if there is to be one; ``told``: see ``JobReport``."""
-        if self._report is not None:
-            self._report.write(told, outcome, say_last)
+        is_written = self._report is not None and self._report.write(told, outcome, say_last)
+        if is_written and self._talks:
+            say_last(f"report: {self._plan.report}")
 
     def _seconds_to_deadline(self, handler: JobHandler) -> float | None:
         if self._ending is None:
@@ -354,14 +362,17 @@ class JobLoop:
         self._stderr.hide_status()
         self._say_if(self.logs.news())
         self._say_if(self.logs.summary())
-        if self._talks and ending.outcome.status == 0:
+        outcome = self._last_words.explained(
+            self._plan, ending.outcome, is_killed=ending.is_killing
+        )
+        if self._talks and outcome.status == 0:
             self.say(self._status.last(self._ranks))
-        self._say_if(self._write_outcome(ending.outcome))
+        self._say_if(self._write_outcome(outcome))
         if self._plan.call is None:  # the caller of a function raises the outcome as an error
-            self._stderr.write(ending.outcome.text.encode(errors="surrogateescape"))
+            self._stderr.write(outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()
         self._stderr.flush()
-        return ending.outcome
+        return outcome
 
     def close(self) -> None:
         """Leave nothing behind, whatever happened. Quick after a complete ``run``."""

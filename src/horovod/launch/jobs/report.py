@@ -18,15 +18,21 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from horovod.core.base.own_files import OwnFolder, follow, replacing
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import write_outcome
 
+if TYPE_CHECKING:
+    from horovod.trace.report.facts import Advice
+
 # Workers with these variables send their numbers to the launcher.
 REPORT_ENVIRONMENT = {"_HOROVOD_REPORT": "1"}
 _MOST_SAID = 200
+# Findings that the page shows otherwise, or that are no news at the end.
+_NOT_IN_REPORT = ("exit", "missing", "too-few-steps")
 
 
 def check_report(path: Path) -> Path:
@@ -60,10 +66,13 @@ def say_last(text: str) -> None:
 class JobReport:
     """The report of a job that begins now. ``note`` takes lines, shown to the user or not."""
 
-    def __init__(self, path: Path, command: Sequence[str], job_id: str = "") -> None:
+    def __init__(
+        self, path: Path, command: Sequence[str], job_id: str = "", recordings: Path | None = None
+    ) -> None:
         self._path = path
         self._command = command
         self._job_id = job_id
+        self._recordings = recordings
         self._begin_s = time.time()
         self._said: list[tuple[float, str]] = []
 
@@ -77,8 +86,11 @@ class JobReport:
 
     def write(
         self, told: Mapping[str, bytes], outcome: JobOutcome, say: Callable[[str], None]
-    ) -> None:
-        """Write it. ``told`` has the numbers of processes; ``say`` gets lines about problems."""
+    ) -> bool:
+        """Write it, and return whether that was possible.
+
+        ``told`` has the numbers of processes; ``say`` gets lines about problems.
+        """
         # Here, because only reports need them.
         from horovod.trace.report.facts import Job
         from horovod.trace.report.merge import collected
@@ -92,6 +104,7 @@ class JobReport:
             status=outcome.status,
             outcome=outcome.text,
             messages=self._said,
+            findings=self._findings(outcome),
         )
         report, problems = collected(job, told.values())
         for problem in problems:
@@ -101,13 +114,40 @@ class JobReport:
                 file.write(page(report).encode(errors="replace"))
         except OSError as error:
             say(f"--report {self._path}: cannot be written: {error.strerror or error}")
+            return False
+        return True
+
+    def _findings(self, outcome: JobOutcome) -> list[Advice] | None:
+        """The doctor's findings, from recordings on this machine and from the outcome."""
+        from horovod.launch.doctor.examination import examine
+        from horovod.launch.doctor.findings import capital
+        from horovod.launch.doctor.jobs import NothingFoundError, gather
+        from horovod.trace.report.facts import Advice
+
+        with suppress(NothingFoundError, OSError):
+            if self._recordings is not None and self._has_recordings(self._recordings):
+                evidence = gather(self._recordings, asks=False)
+                examination = examine(evidence.worlds, evidence.states, evidence.outcome)
+                return [
+                    Advice(found.severity.value, found.text, found.advice, found.lines)
+                    for found in examination.findings
+                    if found.code not in _NOT_IN_REPORT
+                ]
+        # Nothing of this job is on this machine.
+        failed = [failure for failure in outcome.failures[:1] if failure.text]
+        return [Advice("problem", capital(each.text), "", each.lines) for each in failed] or None
+
+    def _has_recordings(self, path: Path) -> bool:
+        with OwnFolder(path) as folder:
+            return _has_recordings_since(self._begin_s, folder)
 
 
-def new_report(plan: JobPlan) -> JobReport | None:
+def new_report(plan: JobPlan, environ: Mapping[str, str]) -> JobReport | None:
     """The report of a job that begins, if it is to have one."""
     if plan.report is None:
         return None
-    return JobReport(plan.report, plan.command, plan.extra_environment.get(JOB_ID, ""))
+    job_id = plan.extra_environment.get(JOB_ID, "")
+    return JobReport(plan.report, plan.command, job_id, _recordings_of(plan, environ))
 
 
 _RECORDER_DIR = "HOROVOD_RECORDER_DIR"
@@ -138,21 +178,34 @@ def outcome_writer(plan: JobPlan, environ: Mapping[str, str]) -> Callable[[JobOu
     After a failure the line says how to read the recordings. Without recordings on this machine
     nothing is written, and the line is empty.
     """
+    path = _recordings_of(plan, environ)
+    if path is None:
+        return lambda outcome: ""
+    return partial(_write_outcome, plan.extra_environment[JOB_ID], path, time.time())
+
+
+def _recordings_of(plan: JobPlan, environ: Mapping[str, str]) -> Path | None:
+    """The folder of the job's recordings on this machine; None if there are to be none."""
     variables = {**environ, **plan.extra_environment}
     base = folder_of(variables.get(_RECORDER_DIR, ""))
     if not base or JOB_ID not in plan.extra_environment:
-        return lambda outcome: ""
-    return partial(_write_outcome, variables[JOB_ID], Path(base), time.time())
+        return None
+    return Path(base) / job_name(variables, 0)
 
 
-def _write_outcome(job_id: str, base: Path, began_s: float, outcome: JobOutcome) -> str:
+def _write_outcome(job_id: str, path: Path, began_s: float, outcome: JobOutcome) -> str:
     try:
-        with OwnFolder(base / job_name({JOB_ID: job_id}, 0)) as folder:
-            files = [folder.own_file(n) for n in folder.names() if n.endswith(".hvdrec")]
-            has_new = any(file is not None and file.st_mtime >= began_s - 1 for file in files)
-            if not is_marked(folder) or not has_new:
+        with OwnFolder(path) as folder:
+            if not _has_recordings_since(began_s, folder):
                 return ""
-            write_outcome(folder, outcome.status, outcome.text)
+            write_outcome(folder, outcome.status, outcome.text, outcome.failures)
     except OSError:  # the outcome is a convenience
         return ""
     return f"what every rank did last: horovodrun --doctor {job_id}" if outcome.status else ""
+
+
+def _has_recordings_since(epoch_s: float, folder: OwnFolder) -> bool:
+    if not is_marked(folder):
+        return False
+    files = (folder.own_file(name) for name in folder.names() if name.endswith(".hvdrec"))
+    return any(file is not None and file.st_mtime >= epoch_s - 1 for file in files)

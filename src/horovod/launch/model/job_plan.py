@@ -11,6 +11,7 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import CallFiles
 from horovod.launch.model.hosts import HostSlots, check_slots
 from horovod.launch.model.ssh import SshOptions
+from horovod.trace.failures import RankFailure
 
 _MIN_COOLDOWN_S = 1.0
 _MAX_COOLDOWN_S = 3600.0
@@ -174,7 +175,7 @@ class JobOutcome:
 
     ``rank_info``, ``worker`` (its number), ``pid`` and ``exit_code`` are those of the worker that
     failed first, if one did. ``has_lost_host``: the connection to a host, which the text names,
-    ended first.
+    ended first. ``failures`` are the workers that failed, the cause first; not all of many.
     """
 
     status: int
@@ -184,6 +185,7 @@ class JobOutcome:
     exit_code: int = 0
     has_lost_host: bool = False
     worker: int | None = None
+    failures: tuple[RankFailure, ...] = ()
 
 
 def check_hosts(hosts: Sequence[HostSlots], limits: Limits, example: str) -> None:

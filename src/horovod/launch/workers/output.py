@@ -246,6 +246,7 @@ class Lines:
     """A stream as whole lines with a prefix: to ``console``, and into ``log``.
 
     ``prefix`` is called for every line, since the rank of an elastic job's worker may change.
+    ``watcher`` gets the data as it comes.
     """
 
     def __init__(
@@ -255,12 +256,14 @@ class Lines:
         log: LogFile | None = None,
         *,
         is_timestamped: bool,
+        watcher: Callable[[bytes], None] | None = None,
     ) -> None:
         decorate = timestamped if is_timestamped else bytes
         self._prefixer = LinePrefixer(lambda: decorate(prefix().encode()))
         self._console = console
         self._log = log
         self._shown_bytes = 0  # of the begun line
+        self._watcher = watcher
 
     @property
     def waiting_bytes(self) -> int:
@@ -269,6 +272,8 @@ class Lines:
 
     def feed(self, data: bytes) -> None:
         """See ``Sink``."""
+        if self._watcher is not None:
+            self._watcher(data)
         self._show(self._prefixer.feed(data))
         self._console.note_begun(self, self._prefixer.is_begun)
 
@@ -324,10 +329,14 @@ class Output:
         self.forward(fd, self.lines(lambda: prefix, console, log))
 
     def lines(
-        self, prefix: Callable[[], str], console: Console, log: LogFile | None = None
+        self,
+        prefix: Callable[[], str],
+        console: Console,
+        log: LogFile | None = None,
+        watcher: Callable[[bytes], None] | None = None,
     ) -> Lines:
         """A sink for lines, which begin with the time if ``is_timestamped``."""
-        return Lines(prefix, console, log, is_timestamped=self._is_timestamped)
+        return Lines(prefix, console, log, is_timestamped=self._is_timestamped, watcher=watcher)
 
     def forward(self, fd: int, sink: Sink) -> None:
         """Read ``fd``, a pipe's read end; the data goes to ``sink``."""

@@ -8,18 +8,20 @@ A rank *computes* unless its program waits for results. Of the waiting time, run
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from horovod.trace.analysis.steps import Steps
+from horovod.trace.operations import buckets_of
 from horovod.trace.recording import EventKind, Recording, WaitPhase
 
 # A set of times: array [n, 2] of begins and ends in ns, in order and without overlaps.
 Intervals = NDArray[np.int64]
 
 _LONG = 3.0  # longer steps contain something else, such as a checkpoint
+_BUCKETS = (EventKind.BUCKET_START, EventKind.BUCKET_DONE)
 _FOR_RANKS = (WaitPhase.STAGED, WaitPhase.REDUCED, WaitPhase.FINISHED)
 
 
@@ -71,7 +73,9 @@ def _account(recording: Recording, steps: Steps) -> Account:
     # A program with compiled graphs may still wait for a result now and then.
     is_exact = len(seen) * 2 >= steps.count
     blocked = _ended(seen) if is_exact else _inferred(events)
-    running = intersection(blocked, _running(events))
+    seen_buckets = buckets_of(replace(recording, events=events[np.isin(events["kind"], _BUCKETS)]))
+    runs = [(b.started_ns, b.done_ns) for b in seen_buckets if b.done_ns is not None]
+    running = intersection(blocked, merged(runs))
     waits = intersection(running, _waits(events))
     duration = np.diff(edges)
     not_computing = covered(blocked, edges)
@@ -113,19 +117,6 @@ def _inferred(events: NDArray[np.void]) -> Intervals:
         if under_way and under_way <= done:
             pairs.append((last_submit, time_ns))
         under_way -= done
-    return merged(pairs)
-
-
-def _running(events: NDArray[np.void]) -> Intervals:
-    """The times when a collective ran."""
-    pairs = []
-    begun: dict[int, int] = {}  # by process set
-    for event in events[np.isin(events["kind"], (EventKind.BUCKET_START, EventKind.BUCKET_DONE))]:
-        number, time_ns = int(event["process_set"]), int(event["time_ns"])
-        if event["kind"] == EventKind.BUCKET_START:
-            begun[number] = time_ns
-        elif number in begun:
-            pairs.append((begun.pop(number), time_ns))
     return merged(pairs)
 
 

@@ -81,7 +81,6 @@ class PeerWait:
     peer: int
     phase: WaitPhase
     total_ns: int
-    count: int
 
 
 @dataclass(frozen=True)
@@ -105,11 +104,9 @@ def peer_waits(recordings: Mapping[int, Recording], steps: Steps) -> list[PeerWa
         waited = waited[(waited["time_ns"] >= edges[0]) & (waited["time_ns"] <= edges[-1])]
         kinds, index = np.unique(waited[["subject", "detail"]], return_inverse=True)
         totals = np.bincount(index, weights=waited["value"], minlength=len(kinds))
-        counts = np.bincount(index, minlength=len(kinds))
-        for (peer, phase), total, count in zip(kinds.tolist(), totals, counts, strict=True):
-            if phase not in set(WaitPhase):  # another version, or damaged
-                continue
-            found.append(PeerWait(rank, peer, WaitPhase(phase), int(total), int(count)))
+        for (peer, phase), total in zip(kinds.tolist(), totals, strict=True):
+            if phase in set(WaitPhase):  # else of another version, or damaged
+                found.append(PeerWait(rank, peer, WaitPhase(phase), int(total)))
     return found
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from horovod.trace.operations import operations_of
 from horovod.trace.recording import EventKind, Label, Recording
 
 MOST_STEPS = 100  # only the last ones count
@@ -106,12 +107,9 @@ def _runs(recording: Recording, anchor: Hashable) -> dict[int, int]:
     """By collective, the time when its anchor was submitted."""
     ids = [number for number, label in recording.labels.items() if signature(label) == anchor]
     events = recording.of_kind(EventKind.SUBMIT, EventKind.FUSED)
-    submitted: dict[int, int] = {}
-    runs: dict[int, int] = {}
-    for event in events[np.isin(events["subject"], ids)]:
-        number = int(event["subject"])
-        if event["kind"] == EventKind.SUBMIT:
-            submitted[number] = int(event["time_ns"])
-        elif number in submitted:
-            runs[int(event["value"])] = submitted.pop(number)
-    return runs
+    anchors = replace(recording, events=events[np.isin(events["subject"], ids)])
+    return {
+        op.bucket: op.submitted_ns
+        for op in operations_of(anchors)
+        if op.bucket is not None and op.submitted_ns is not None
+    }

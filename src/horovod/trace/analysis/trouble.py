@@ -58,6 +58,11 @@ def has_left(recording: Recording) -> bool:
     return bool(len(recording.of_kind(EventKind.LEFT, EventKind.FAILED)))
 
 
+def lost_its_peer(recording: Recording) -> bool:
+    """Whether the world has ended for this rank because another rank had ended."""
+    return ErrorCode.PEER_LOST in recording.of_kind(EventKind.FAILED)["value"]
+
+
 def pending_of(recording: Recording) -> list[Pending]:
     """The rank's operations that have not started, the oldest first.
 

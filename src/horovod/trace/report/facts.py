@@ -11,6 +11,7 @@ class Job:
     """What the launcher knows. Times are seconds since 1970.
 
     ``messages`` has the launcher's messages with their times; ``job_id`` is for ``--doctor``.
+    ``findings`` are the doctor's; None if it had nothing to look at.
     """
 
     command: str
@@ -20,6 +21,17 @@ class Job:
     outcome: str
     messages: Sequence[tuple[float, str]] = ()
     job_id: str = ""
+    findings: Sequence[Advice] | None = None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A finding of the doctor: ``severity`` is ``problem``, ``advice`` or ``note``."""
+
+    severity: str
+    text: str
+    advice: str = ""
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,9 @@ class Row:
     """One process. Lists have a value for each column of time, None if it is not known.
 
     ``step_s`` are step times, ``waiting`` and ``blocked`` shares of the time, ``rate`` bytes per
-    second. ``mean_step_s`` is None without steps.
+    second. ``mean_step_s`` is None without steps. The program has logged ``samples`` (per second)
+    and, by name, the other numbers in ``logged``. ``last_logged`` has the last value of each, None
+    if it is not finite, and its step. ``mean_samples`` is per second of training.
     """
 
     name: str
@@ -57,6 +71,10 @@ class Row:
     size_bytes: float
     waiting_share: float
     blocked_share: float
+    samples: list[float | None] = field(default_factory=list)
+    mean_samples: float | None = None
+    logged: Mapping[str, list[float | None]] = field(default_factory=dict)
+    last_logged: Mapping[str, tuple[float | None, int | None]] = field(default_factory=dict)
     lateness: Lateness = field(default_factory=Lateness)
 
 
@@ -79,7 +97,10 @@ class SlowTensor:
 
 @dataclass(frozen=True)
 class Event:
-    """``kind`` is ``failure``, ``world``, ``stall`` or ``launcher``; ``ranks`` have reported it."""
+    """``kind`` is ``failure``, ``world``, ``stall``, ``value`` or ``launcher``.
+
+    ``ranks`` have reported it.
+    """
 
     at_s: float
     kind: str
@@ -101,12 +122,14 @@ class Trial:
 class Report:
     """The whole report. Times, except those of ``job``, are seconds since the job's begin.
 
-    A column of the rows covers ``column_s`` seconds. ``by_tensors`` and ``by_bytes`` count buckets
+    The first column of the rows begins at ``first_s``, when training began; each covers
+    ``column_s`` seconds. ``by_tensors`` and ``by_bytes`` count buckets
     by powers of two; they cover ``seen_buckets`` of all ``buckets``. ``settings`` are by variable,
     with whether they were changed; ``versions`` have each value with the ranks that have it.
     """
 
     job: Job
+    first_s: float
     column_s: float
     columns: int
     rows: Sequence[Row]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from horovod.core.base.ranks import ranks_text
@@ -51,17 +51,18 @@ def merged(job: Job, records: Iterable[_Record]) -> Report:
     began_s = min([job.begin_s, *(float(record["worlds"][0][0]) for record in found)])
     job = replace(job, begin_s=began_s)
     names = _names(found)
-    column_s, columns = _grid(job, found)
+    grid = _grid(job, found)
     late = lateness_of({i: _slacks(record) for i, record in enumerate(found)})
     rows = [
-        _row(record, names[i], job.begin_s, column_s, columns, late.get(i, Lateness()))
+        _row(record, names[i], job.begin_s, grid, late.get(i, Lateness()))
         for i, record in enumerate(found)
     ]
     first = found[0] if found else {"about": {}, "worlds": []}
     return Report(
         job=job,
-        column_s=column_s,
-        columns=columns,
+        first_s=grid.first_s - job.begin_s,
+        column_s=grid.column_s,
+        columns=grid.columns,
         rows=rows,
         size=max((world[3] for r in found for world in r["worlds"]), default=0),
         by_tensors=_sums(record["by_tensors"] for record in found),
@@ -103,26 +104,40 @@ def _last_rank(record: _Record) -> int:
     return int(record["worlds"][-1][2])
 
 
-def _grid(job: Job, records: Sequence[_Record]) -> tuple[float, int]:
-    """The seconds and the number of columns, not finer than the records."""
+@dataclass(frozen=True)
+class _Grid:
+    """The columns of time, from ``first_s`` on (seconds since 1970)."""
+
+    first_s: float
+    column_s: float
+    columns: int
+
+
+def _grid(job: Job, records: Sequence[_Record]) -> _Grid:
+    """Columns that are not finer than the records, from the first step on."""
     finest_s = 1.0
+    begins = {"steps": job.end_s, "buckets": job.end_s}
     for record in records:
-        if len(record["rows"]) > 1:
-            took = float(record["rows"][-1][1]) - float(record["rows"][0][0])
-            finest_s = max(finest_s, took / len(record["rows"]))
+        rows = record["rows"]
+        if len(rows) > 1:
+            finest_s = max(finest_s, (float(rows[-1][1]) - float(rows[0][0])) / len(rows))
+        for name, known_s in begins.items():
+            at = 2 + COLUMNS.index(name)
+            begun = (float(row[0]) for row in rows if row[at])
+            begins[name] = min(known_s, next(begun, known_s))
     last_s = max([job.end_s, *(float(record["told_s"]) for record in records)])
-    whole_s = max(last_s - job.begin_s, 1.0)
+    first_s = next((at_s for at_s in begins.values() if at_s < job.end_s), job.begin_s)
+    whole_s = max(last_s - first_s, 1.0)
     count = max(1, min(_MOST_COLUMNS, int(whole_s / finest_s)))
-    return whole_s / count, count
+    return _Grid(first_s, whole_s / count, count)
 
 
-def _row(
-    record: _Record, name: str, begin_s: float, column_s: float, columns: int, lateness: Lateness
-) -> Row:
+def _row(record: _Record, name: str, begin_s: float, grid: _Grid, lateness: Lateness) -> Row:
     rows = _with_pending(record)
-    sums = _resampled(rows, begin_s, column_s, columns)
+    sums = _resampled(rows, grid, COLUMNS)
     total = {key: sum(values[key] for _, _, values in rows) for key in COLUMNS}
     seconds = sum(end - begin for begin, end, _ in rows) or 1.0
+    trained_s = sum(end - begin for begin, end, values in rows if values["samples"])
     sees_waits = bool(record["seen_buckets"]) or not total["buckets"]  # else no recorder
     return Row(
         name=name,
@@ -140,8 +155,28 @@ def _row(
         size_bytes=total["bytes"],
         waiting_share=min(1.0, total["waiting_s"] / seconds),
         blocked_share=total["blocked_s"] / seconds,
+        samples=[s["samples"] / s["seconds"] if s else None for s in sums],
+        mean_samples=total["samples"] / trained_s if trained_s else None,
+        logged=_logged(record, grid),
+        last_logged={
+            str(name): (None if value is None else float(value), step)
+            for name, (value, step) in record["last_logged"].items()
+        },
         lateness=lateness,
     )
+
+
+def _logged(record: _Record, grid: _Grid) -> dict[str, list[float | None]]:
+    """The mean of the program's numbers in each column, by name."""
+    found = {}
+    for name in record["last_logged"]:
+        rows: _Rows = []
+        for (begin, end, *_), logged in zip(record["rows"], record["logged"], strict=True):
+            total, count = logged.get(name, (0.0, 0))
+            rows.append((float(begin), float(end), {"total": float(total), "count": float(count)}))
+        sums = _resampled(rows, grid, ("total", "count"))
+        found[str(name)] = [s["total"] / s["count"] if s and s["count"] else None for s in sums]
+    return found
 
 
 _Rows = list[tuple[float, float, dict[str, float]]]
@@ -159,25 +194,23 @@ def _with_pending(record: _Record) -> _Rows:
     return rows
 
 
-def _resampled(
-    rows: _Rows, begin_s: float, column_s: float, columns: int
-) -> list[dict[str, float] | None]:
+def _resampled(rows: _Rows, grid: _Grid, names: Sequence[str]) -> list[dict[str, float] | None]:
     """The sums of each column, and the ``seconds`` of it that rows cover."""
-    sums: list[dict[str, float] | None] = [None] * columns
+    sums: list[dict[str, float] | None] = [None] * grid.columns
     for begin, end, values in rows:
         took = end - begin
         if took <= 0:
             continue
-        first = max(0, int((begin - begin_s) / column_s))
-        last = min(columns - 1, int((end - begin_s) / column_s))
+        first = max(0, int((begin - grid.first_s) / grid.column_s))
+        last = min(grid.columns - 1, int((end - grid.first_s) / grid.column_s))
         for index in range(first, last + 1):
-            left = begin_s + index * column_s
-            part = min(end, left + column_s) - max(begin, left)
+            left = grid.first_s + index * grid.column_s
+            part = min(end, left + grid.column_s) - max(begin, left)
             if part <= 0:
                 continue
             into = sums[index]
             if into is None:
-                into = sums[index] = dict.fromkeys((*COLUMNS, "seconds"), 0.0)
+                into = sums[index] = dict.fromkeys((*names, "seconds"), 0.0)
             into["seconds"] += part
             for name, value in values.items():
                 into[name] += value * part / took

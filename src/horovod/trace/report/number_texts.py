@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["NOTHING", "bytes_text", "moment_text", "rate_text", "seconds_text", "share_text"]
+__all__ = [
+    "NOTHING",
+    "bytes_text",
+    "moment_text",
+    "number_text",
+    "rate_text",
+    "seconds_text",
+    "share_text",
+]
 
 NOTHING = "\N{EN DASH}"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -38,6 +46,13 @@ def bytes_text(size_bytes: float) -> str:
         size_bytes /= 1000
         power += 1
     return f"{_three(size_bytes)} {_UNITS[power]}"
+
+
+def number_text(value: float | None) -> str:
+    """``0.312``, ``1,230``; six digits at most."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def rate_text(rate: float | None) -> str:

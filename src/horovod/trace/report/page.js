@@ -35,45 +35,70 @@
   };
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  const ticks = (top, count) => {
-    const rough = top / count;
+  const ticks = (low, top, count) => {
+    const rough = (top - low) / count;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
     const found = [];
-    for (let value = 0; value <= top + step / 1e6; value += step) found.push(value);
+    for (let at = Math.ceil(low / step); at * step <= top + step / 1e6; at += 1) found.push(Number((at * step).toPrecision(12)));
     return found;
   };
   const TIME_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400];
-  const timeTicks = (top, count) => {
-    const step = TIME_STEPS.find((each) => top / each <= count) || Math.ceil(top / count / 86400) * 86400;
+  const wholeTime = data.columnSeconds * data.columns;
+  const timeTicks = (count) => {
+    const step = TIME_STEPS.find((each) => wholeTime / each <= count) || Math.ceil(wholeTime / count / 86400) * 86400;
     const found = [];
-    for (let value = 0; value <= top; value += step) found.push(value);
+    for (let value = Math.ceil(data.start / step) * step; value <= data.start + wholeTime; value += step) found.push(value);
     return found;
   };
-
-  const wholeTime = data.columnSeconds * data.columns;
+  // Charts begin with the training; times are since the job's begin.
+  const partOf = (seconds) => (seconds - data.start) / wholeTime;
+  const middle = (column) => data.start + (column + 0.5) * data.columnSeconds;
   const quantile = (sorted, part) => {
     const at = part * (sorted.length - 1), low = Math.floor(at);
     return sorted[low] + (sorted[Math.ceil(at)] - sorted[low]) * (at - low);
   };
 
   // A frame with axes: where values and times are, in pixels.
-  function frame(plot, height, top, unit) {
+  function frame(plot, height, low, top, unit, label = three, axis = timeAxis) {
     const width = Math.max(plot.clientWidth, 240);
     const svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
-    const x = (seconds) => LEFT + (seconds / wholeTime) * (width - LEFT - RIGHT);
-    const y = (value) => height - BOTTOM - (value / top) * (height - TOP - BOTTOM);
-    for (const value of ticks(top, 5)) {
+    const x = (seconds) => LEFT + partOf(seconds) * (width - LEFT - RIGHT);
+    const y = (value) => height - BOTTOM - ((value - low) / (top - low)) * (height - TOP - BOTTOM);
+    for (const value of ticks(low, top, 5)) {
       svg.append(svgNode("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-      svg.append(svgNode("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, three(value)));
+      svg.append(svgNode("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, label(value)));
     }
     svg.append(svgNode("text", { x: 2, y: 12 }, unit));
-    timeAxis(svg, x, height - 6, width);
-    return { svg, x, y, width, height };
+    axis(svg, x, height - 6, width);
+    const cursor = svgNode("line", { class: "cursor", y1: TOP, y2: height - BOTTOM, visibility: "hidden" });
+    return { svg, x, y, width, height, cursor };
+  }
+
+  // A chart of columns with a cursor: `show` returns a frame and what is below, `centre` where a column is.
+  function columnChart(plot, count, show, centre, tell) {
+    let drawn;
+    const state = { columns: () => count, rows: () => 1, point: (across) => {
+      const part = (across - LEFT) / (drawn.width - LEFT - RIGHT);
+      state.column = Math.min(Math.max(Math.floor(part * count), 0), count - 1);
+    } };
+    const place = () => {
+      if (state.column === undefined) return;
+      for (const name of ["x1", "x2"]) drawn.cursor.setAttribute(name, centre(drawn, state.column));
+      drawn.cursor.setAttribute("visibility", "visible");
+    };
+    steer(plot, state, () => { place(); return tell(state.column); });
+    return () => {
+      let below;
+      [drawn, below] = show();
+      drawn.svg.append(drawn.cursor);
+      plot.replaceChildren(drawn.svg, below);
+      place();
+    };
   }
 
   function timeAxis(svg, x, baseline, width) {
-    for (const seconds of timeTicks(wholeTime, Math.max(2, Math.floor(width / 90)))) {
+    for (const seconds of timeTicks(Math.max(2, Math.floor(width / 90)))) {
       const at = x(seconds), anchor = at < LEFT + 12 ? "start" : at > width - 40 ? "end" : "middle";
       svg.append(svgNode("text", { x: at, y: baseline, "text-anchor": anchor }, timeText(seconds)));
     }
@@ -81,7 +106,7 @@
 
   function marks(svg, x, top, bottom) {
     for (const [seconds, kind, text] of data.marks) {
-      const at = x(Math.min(Math.max(seconds, 0), wholeTime));
+      const at = x(Math.min(Math.max(seconds, data.start), data.start + wholeTime));
       const line = svgNode("line", { class: `mark ${kind}`, x1: at, x2: at, y1: top, y2: bottom });
       line.append(svgNode("title", {}, text));
       svg.append(line);
@@ -89,7 +114,7 @@
   }
 
   function eventsIn(column) {
-    const found = data.marks.filter(([seconds]) => Math.floor(seconds / data.columnSeconds) === column);
+    const found = data.marks.filter(([seconds]) => Math.floor(partOf(seconds) * data.columns) === column);
     return found.length ? ` (${found.slice(0, 3).map(([, , text]) => text).join("; ")})` : "";
   }
 
@@ -120,55 +145,39 @@
   }
 
   // Lines over time: one for each rank, or for many ranks what most of them do.
-  function lines(name, key, unit) {
+  function lines(name, unit, show, valuesOf) {
     const plot = document.querySelector(`[data-plot="${name}"]`);
     if (!plot) return;
     const rows = data.rows;
-    const known = rows.flatMap((row) => row[key]).filter((value) => value !== null);
-    const top = (known.reduce((a, b) => Math.max(a, b), 0) || 1) * 1.05;
+    const known = rows.flatMap(valuesOf).filter((value) => value !== null);
+    const most = known.reduce((a, b) => Math.max(a, b), -Infinity), least = known.reduce((a, b) => Math.min(a, b), Infinity);
+    const room = 0.05 * (Math.max(most, 0) - Math.min(least, 0) || 1);
+    const top = known.length ? Math.max(most, 0) + room : 1;
+    const low = known.length && least < 0 ? least - room : 0;
     const isMany = rows.length > MOST_LINES;
-    const spread = isMany ? columnsOf(rows, key) : [];
-    let drawn, cursor;
-    const state = { columns: () => data.columns, rows: () => 1, point: (across) => {
-      const part = (across - LEFT) / (drawn.width - LEFT - RIGHT);
-      state.column = Math.min(Math.max(Math.floor(part * data.columns), 0), data.columns - 1);
-    } };
-    const middle = (column) => (column + 0.5) * data.columnSeconds;
-    const place = () => {
-      if (state.column === undefined) return;
-      const at = drawn.x(middle(state.column));
-      cursor.setAttribute("x1", at);
-      cursor.setAttribute("x2", at);
-      cursor.setAttribute("visibility", "visible");
-    };
-    const draw = () => {
-      drawn = frame(plot, Math.min(260, Math.max(180, plot.clientWidth * 0.45)), top, unit);
+    const spread = isMany ? columnsOf(rows.map(valuesOf)) : [];
+    return columnChart(plot, data.columns, () => {
+      const drawn = frame(plot, Math.min(260, Math.max(180, plot.clientWidth * 0.45)), low, top, unit);
       const { svg, x, y, height } = drawn;
       marks(svg, x, TOP, height - BOTTOM);
       if (isMany) bands(svg, spread, (c) => x(middle(c)), y);
-      else rows.forEach((row, i) => series(svg, row[key], i, (c) => x(middle(c)), y));
-      cursor = svgNode("line", { class: "cursor", y1: TOP, y2: height - BOTTOM, visibility: "hidden" });
-      svg.append(cursor);
-      plot.replaceChildren(svg, isMany ? bandLegend() : lineLegend(rows));
-      place();
-    };
-    steer(plot, state, () => {
-      place();
-      const values = rows.map((row) => [row.name, row[key][state.column]]).filter(([, value]) => value !== null);
-      const when = `At ${timeText(middle(state.column))}${eventsIn(state.column)}: `;
+      else rows.forEach((row, i) => series(svg, valuesOf(row), i, (c) => x(middle(c)), y));
+      return [drawn, isMany ? bandLegend() : lineLegend(rows)];
+    }, ({ x }, column) => x(middle(column)), (column) => {
+      const values = rows.map((row) => [row.name, valuesOf(row)[column]]).filter(([, value]) => value !== null);
+      const when = `At ${timeText(middle(column))}${eventsIn(column)}: `;
       if (!values.length) return `${when}nothing is known.`;
-      if (!isMany) return when + values.map(([rank, value]) => `rank ${rank} ${UNITS[key](value)}`).join(", ");
+      if (!isMany) return when + values.map(([rank, value]) => `rank ${rank} ${show(value)}`).join(", ");
       const sorted = values.map(([, value]) => value).sort((a, b) => a - b);
       const [most, least] = [Math.max(...sorted), Math.min(...sorted)].map((v) => values.find(([, value]) => value === v));
-      return `${when}median ${UNITS[key](quantile(sorted, 0.5))}, least ${UNITS[key](least[1])} (rank ${least[0]}), ` +
-        `most ${UNITS[key](most[1])} (rank ${most[0]})`;
+      return `${when}median ${show(quantile(sorted, 0.5))}, least ${show(least[1])} (rank ${least[0]}), ` +
+        `most ${show(most[1])} (rank ${most[0]})`;
     });
-    return draw;
   }
 
-  function columnsOf(rows, key) {
+  function columnsOf(rows) {
     return Array.from({ length: data.columns }, (_, column) => {
-      const found = rows.map((row) => row[key][column]).filter((v) => v !== null).sort((a, b) => a - b);
+      const found = rows.map((row) => row[column]).filter((v) => v !== null).sort((a, b) => a - b);
       return found.length ? [0, 0.25, 0.5, 0.75, 1].map((part) => quantile(found, part)) : null;
     });
   }
@@ -261,7 +270,7 @@
         if (i % every === 0) svg.append(svgNode("text", { x: LEFT - 6, y: head + i * cell + Math.max(cell / 2 + 4, 9), "text-anchor": "end" }, row.name.split(" ")[0]));
       });
       svg.append(svgNode("text", { x: 2, y: 9 }, "rank"));
-      timeAxis(svg, (seconds) => LEFT + (seconds / wholeTime) * (width - LEFT - RIGHT), height - 6, width);
+      timeAxis(svg, (seconds) => LEFT + partOf(seconds) * (width - LEFT - RIGHT), height - 6, width);
       svg.append(outline);
       plot.replaceChildren(canvas, svg, ramp(UNITS[key()](top)));
       place();
@@ -271,7 +280,7 @@
       const value = rows[state.row][key()][state.column];
       const what = value === null ? "nothing is known" : UNITS[key()](value);
       const words = { waiting: "waiting", blocked: "blocked", step: "step time" }[key()];
-      return `Rank ${rows[state.row].name} at ${timeText((state.column + 0.5) * data.columnSeconds)}` +
+      return `Rank ${rows[state.row].name} at ${timeText(middle(state.column))}` +
         `${eventsIn(state.column)}: ${words} ${what}`;
     });
     for (const radio of radios) radio.addEventListener("change", draw);
@@ -320,54 +329,43 @@
     const plot = document.querySelector('[data-plot="trials"]');
     if (!plot) return;
     const top = data.trials.reduce((most, [score]) => Math.max(most, score), 0) * 1.05 || 1;
-    let width, cursor;
-    const x = (index) => LEFT + ((index + 0.5) / data.trials.length) * (width - LEFT - RIGHT);
-    const state = { columns: () => data.trials.length, rows: () => 1, point: (across) => {
-      const part = (across - LEFT) / (width - LEFT - RIGHT);
-      state.column = Math.min(Math.max(Math.floor(part * data.trials.length), 0), data.trials.length - 1);
-    } };
-    const place = () => {
-      if (state.column === undefined) return;
-      for (const name of ["x1", "x2"]) cursor.setAttribute(name, x(state.column));
-      cursor.setAttribute("visibility", "visible");
-    };
-    const draw = () => {
-      width = Math.max(plot.clientWidth, 240);
-      const height = 200;
-      const svg = svgNode("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
-      const y = (score) => height - BOTTOM - (score / top) * (height - TOP - BOTTOM);
-      for (const value of ticks(top, 5)) {
-        svg.append(svgNode("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-        svg.append(svgNode("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, scoreText(value)));
-      }
-      svg.append(svgNode("text", { x: 2, y: 12 }, "bytes per second"));
+    const centre = ({ width }, index) => LEFT + ((index + 0.5) / data.trials.length) * (width - LEFT - RIGHT);
+    return columnChart(plot, data.trials.length, () => {
+      const drawn = frame(plot, 200, 0, top, "bytes per second", scoreText, () => {});
+      const { svg, y, width, height } = drawn;
       const every = Math.ceil(data.trials.length / Math.max(2, Math.floor(width / 60)));
       data.trials.forEach(([score, isChosen], i) => {
-        svg.append(svgNode("circle", { class: "dot", cx: x(i), cy: y(score), r: 4, fill: "var(--s0)" }));
-        if (isChosen) svg.append(svgNode("circle", { class: "chosen", cx: x(i), cy: y(score), r: 8 }));
-        if (i % every === 0) svg.append(svgNode("text", { x: x(i), y: height - 6, "text-anchor": "middle" }, String(i + 1)));
+        const cx = centre(drawn, i);
+        svg.append(svgNode("circle", { class: "dot", cx, cy: y(score), r: 4, fill: "var(--s0)" }));
+        if (isChosen) svg.append(svgNode("circle", { class: "chosen", cx, cy: y(score), r: 8 }));
+        if (i % every === 0) svg.append(svgNode("text", { x: cx, y: height - 6, "text-anchor": "middle" }, String(i + 1)));
       });
-      cursor = svgNode("line", { class: "cursor", y1: TOP, y2: height - BOTTOM, visibility: "hidden" });
-      svg.append(cursor);
-      plot.replaceChildren(svg, legend([
+      return [drawn, legend([
         [svgNode("circle", { class: "dot", cx: 13, cy: 6, r: 4, fill: "var(--s0)" }), "a sample"],
         [svgNode("circle", { class: "chosen", cx: 13, cy: 6, r: 5 }), "chosen"],
-      ]));
-      place();
-    };
-    steer(plot, state, () => {
-      place();
-      const [score, isChosen] = data.trials[state.column];
-      return `Sample ${state.column + 1}: ${scoreText(score)}${isChosen ? ", chosen" : ""}`;
+      ])];
+    }, centre, (column) => {
+      const [score, isChosen] = data.trials[column];
+      return `Sample ${column + 1}: ${scoreText(score)}${isChosen ? ", chosen" : ""}`;
     });
-    return draw;
   }
   const scoreText = (score) => {
     for (const [factor, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (score >= factor) return `${three(score / factor)} ${unit}`;
     return three(score);
   };
 
-  const draws = [lines("steps", "step", "ms"), heat(), lines("bandwidth", "rate", "MB/s"), trials()].filter(Boolean);
+  // On a narrow screen each row of a table is a list: see page.css.
+  for (const table of document.querySelectorAll("table")) {
+    const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, i) => { cell.dataset.head = heads[i]; });
+  }
+
+  const draws = [
+    ...data.logged.map((name, i) => lines(`logged-${i}`, "", three, (row) => row.logged[i])),
+    lines("samples", "", three, (row) => row.samples),
+    lines("steps", "ms", UNITS.step, (row) => row.step), heat(),
+    lines("bandwidth", "MB/s", UNITS.rate, (row) => row.rate), trials(),
+  ].filter(Boolean);
   const drawAll = () => draws.forEach((draw) => draw());
   drawAll();
   let width = window.innerWidth;

@@ -6,6 +6,7 @@ draws charts from the numbers that the page holds as JSON.
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +15,22 @@ from statistics import fmean, median
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from horovod.core.base.ranks import ranks_text
 from horovod.trace.report import number_texts
-from horovod.trace.report.facts import Report, Row
-from horovod.trace.report.number_texts import NOTHING, rate_text, seconds_text, share_text
+from horovod.trace.report.facts import Advice, Job, Report, Row
+from horovod.trace.report.number_texts import (
+    NOTHING,
+    number_text,
+    rate_text,
+    seconds_text,
+    share_text,
+)
 
 _NOTABLE = 0.01  # the share of time from which a rank is named
 _MOST_TIMES = 12
+_MOST_TILES = 2  # for numbers of the program
 _IEC_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -39,7 +48,7 @@ def page(report: Report) -> str:
         name.removesuffix("_text"): getattr(number_texts, name)
         for name in number_texts.__all__
         if name.endswith("_text")
-    }
+    } | {"breakable": _breakable}
     return environment.get_template("page.html").render(
         report=report,
         job=report.job,
@@ -49,6 +58,8 @@ def page(report: Report) -> str:
         ending=_ending(report.job.status),
         hosts=_hosts(report.rows),
         tiles=_tiles(report),
+        findings=_by_severity(report.job),
+        logged=_logged_names(report.rows),
         late=sorted(((_held_up(report, row), row) for row in report.rows), key=_cost),
         time_starts=range(0, report.columns, _column_width(report)),
         means=lambda values: _means(values, _column_width(report)),
@@ -70,17 +81,22 @@ def _data(report: Report) -> dict[str, Any]:
     """The numbers that the script draws."""
     factors = {"step_s": ("step", 1e3), "waiting": ("waiting", 100.0)}
     factors |= {"blocked": ("blocked", 100.0), "rate": ("rate", 1e-6)}
+    factors |= {"samples": ("samples", 1.0)}
+    logged = _logged_names(report.rows)
     return {
+        "start": round(report.first_s, 3),
         "columnSeconds": report.column_s,
         "columns": report.columns,
         "rows": [
             {
                 "name": row.name,
                 **{
-                    name: [None if v is None else float(f"{v * factor:.3g}") for v in values]
+                    name: _rounded(getattr(row, attribute), factor)
                     for attribute, (name, factor) in factors.items()
-                    for values in [getattr(row, attribute)]
                 },
+                "logged": [
+                    _rounded(row.logged.get(name, [None] * report.columns)) for name in logged
+                ],
             }
             for row in report.rows
         ],
@@ -89,7 +105,32 @@ def _data(report: Report) -> dict[str, Any]:
             for event in report.events
             if event.kind != "launcher"
         ],
+        "logged": logged,
         "trials": [[trial.score, trial.is_chosen] for trial in report.trials],
+    }
+
+
+def _rounded(values: Sequence[float | None], factor: float = 1.0) -> list[float | None]:
+    return [None if value is None else float(f"{value * factor:.4g}") for value in values]
+
+
+def _logged_names(rows: Sequence[Row]) -> list[str]:
+    """The names of the program's numbers."""
+    return list(dict.fromkeys(name for row in rows for name in row.logged))
+
+
+def _breakable(name: str) -> Markup:
+    """The name of a tensor, which may break after its parts."""
+    return Markup("<wbr>").join(re.findall(r"[^._/]*[._/]*", name))
+
+
+def _by_severity(job: Job) -> dict[str, list[Advice]] | None:
+    """The doctor's findings by their severity; None without any to show."""
+    if job.findings is None:
+        return None
+    return {
+        severity: [finding for finding in job.findings if finding.severity == severity]
+        for severity in ("problem", "advice", "note")
     }
 
 
@@ -126,11 +167,25 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
         late, cost = f"rank {worst.name}", f"costs the others {share_text(share)} of the time"
     return [
         ("Step time", seconds_text(median(steps) if steps else None), "median of the ranks"),
+        *_training_tiles(rows),
         ("Waiting", share_text(fmean(waiting) if rows else None), "of the time, for other ranks"),
         ("Bandwidth", rate_text(fmean(rates) if rows else None), "given by each rank"),
         ("Fusion", fused, "tensors in a collective"),
         ("Held up by", late, cost),
     ]
+
+
+def _training_tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """What the program has logged."""
+    rates = [row.mean_samples for row in rows if row.mean_samples is not None]
+    tiles = []
+    if rates:
+        tiles.append(("Samples per second", number_text(sum(rates)), "of all ranks together"))
+    for row in rows[:1]:
+        for name, (value, step) in list(row.last_logged.items())[:_MOST_TILES]:
+            at_step = "" if step is None else f" at step {step:,}"
+            tiles.append((name, number_text(value), f"last of rank {row.name}{at_step}"))
+    return tiles
 
 
 def _held_up(report: Report, row: Row) -> float:
@@ -166,12 +221,11 @@ def _classes(
 ) -> Iterator[tuple[str, float, int, float]]:
     """Buckets by a power of two: the class, length of its bar, count and share.
 
-    Empty classes at both ends are left out.
+    Empty classes are left out.
     """
-    used = [power for power, count in enumerate(counts) if count]
-    for power in range(used[0], used[-1] + 1) if used else ():
-        count = counts[power]
-        yield text(power), count / max(counts), count, count / sum(counts)
+    for power, count in enumerate(counts):
+        if count:
+            yield text(power), count / max(counts), count, count / sum(counts)
 
 
 def _count_class(power: int) -> str:

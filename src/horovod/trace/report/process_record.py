@@ -6,6 +6,7 @@ It is sent as compressed JSON of at most 64 KiB, the limit of a store's value.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from horovod.errors import ErrorCode
 from horovod.trace.recording import EventKind, Label
 from horovod.trace.report.summary import LONG_NS, SIZE_CLASSES, Span, Summary
 
-VERSION = 1
+VERSION = 2
 _MOST_BYTES = 4 * 1024 * 1024  # of JSON
 _MOST_NAMES = 24
 _MOST_LATE = 32
@@ -27,11 +28,12 @@ _MOST_SLACKS = 128
 _MOST_EVENTS = 50
 _MOST_WORLDS = 50
 _MOST_TRIALS = 200
+_MOST_LOGGED = 8  # names of the program's numbers
 _NS = 1e9
 
 _HASHES = 2**32
 # Sums over the time of a row.
-COLUMNS = ("steps", "step_s", "bytes", "waiting_s", "blocked_s", "tensors", "buckets")
+COLUMNS = ("steps", "step_s", "bytes", "waiting_s", "blocked_s", "tensors", "buckets", "samples")
 
 Labels = Callable[[int], "Label | None"]
 _Numbers = TypeVar("_Numbers", int, NDArray[np.int64])
@@ -50,16 +52,25 @@ class World:
 
 @dataclass
 class _Row:
-    """The counts from ``begin_s`` to ``end_s``."""
+    """The counts from ``begin_s`` to ``end_s``.
+
+    ``logged`` has the sum and the number of the program's values, by name.
+    """
 
     begin_s: float
     end_s: float
     values: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0.0))
+    logged: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, values: Mapping[str, float]) -> None:
         """Add ``values`` to the counts."""
         for name, value in values.items():
             self.values[name] += value
+
+    def log(self, name: str, total: float, count: int = 1) -> None:
+        """Add values of the program."""
+        known_total, known_count = self.logged.get(name, (0.0, 0))
+        self.logged[name] = (known_total + total, known_count + count)
 
 
 class History:
@@ -99,6 +110,8 @@ class History:
             if index + 1 < len(self.rows):
                 row.end_s = self.rows[index + 1].end_s
                 row.add(self.rows[index + 1].values)
+                for name, (total, count) in self.rows[index + 1].logged.items():
+                    row.log(name, total, count)
             halved.append(row)
         self.rows = halved
 
@@ -122,6 +135,7 @@ class ProcessRecord:
         self._stride = 1
         self._events: list[list[Any]] = []
         self._trials: list[list[Any]] = []
+        self._last_logged: dict[str, list[Any]] = {}
         self._pending_s = 0.0
         self._told_s = 0.0
 
@@ -155,6 +169,19 @@ class ProcessRecord:
         """Add the counts of ``COLUMNS`` for this time."""
         self._history.add(begin_s, end_s, values)
         self._told_s = end_s
+
+    def log(self, at_s: float, values: Mapping[str, float], step: int | None) -> None:
+        """Add numbers of the program to the time of the last ``count``; of many names the first."""
+        for name, value in values.items():
+            known = self._last_logged.get(name)
+            if known is None and len(self._last_logged) >= _MOST_LOGGED:
+                continue
+            if math.isfinite(value):
+                self._history.rows[-1].log(name, value)
+            elif known is None or math.isfinite(known[0]):
+                at_step = "" if step is None else f" at step {step}"
+                self.note(at_s, "value", f"{name} is {value}{at_step}")
+            self._last_logged[name] = [value, step]
 
     def add(self, summary: Summary, taken_ns: int, epoch_offset_ns: int, labels: Labels) -> None:
         """Add the summary of the events in the time of the last ``count``, of ``taken_ns``."""
@@ -238,6 +265,14 @@ class ProcessRecord:
                 + [float(f"{row.values[name]:.6g}") for name in COLUMNS]
                 for row in self._history.rows
             ],
+            "logged": [
+                {name: [float(f"{total:.6g}"), n] for name, (total, n) in row.logged.items()}
+                for row in self._history.rows
+            ],
+            "last_logged": {
+                name: [value if math.isfinite(value) else None, step]
+                for name, (value, step) in self._last_logged.items()
+            },
             "by_tensors": self._by_tensors.tolist(),
             "by_bytes": self._by_bytes.tolist(),
             "seen_buckets": self._seen_buckets,

@@ -16,6 +16,8 @@ from horovod.launch.doctor.examination import Examination, examine
 from horovod.launch.doctor.findings import Finding, Severity
 from horovod.launch.doctor.jobs import Evidence
 from horovod.launch.doctor.report import as_json, as_text
+from horovod.trace.failures import RankFailure
+from horovod.trace.outcome import Outcome
 from horovod.trace.presence import RankState
 from horovod.trace.recording import EventKind, Recording, WaitPhase
 
@@ -64,7 +66,7 @@ def test_a_slow_rank_is_named_with_how_much(slow: int) -> None:
     finding = only(examination, "slow-rank")
     assert finding.ranks == (slow,)
     assert f"Rank {slow} (pid {100 + slow} on node) is slow" in finding.text
-    assert "10.0 ms (48%) shorter" in finding.text
+    assert "10 ms (48%) shorter" in finding.text
     assert "19 of 19 steps" in finding.text
     assert ("checkpoints" in finding.advice) == (slow == 0)
     assert finding.evidence["extra_seconds"] == pytest.approx(0.01)
@@ -87,7 +89,7 @@ def test_turns_are_no_ranks_fault() -> None:
 def test_much_transport_is_advised_against() -> None:
     examination = look(training([5, 5], run_ms=5))
     assert codes(examination) == ["transport"]
-    assert "5.0 ms (50%)" in examination.findings[0].text
+    assert "5 ms (50%)" in examination.findings[0].text
     assert "--check-network" not in examination.findings[0].advice
     across = look(training([5, 5], run_ms=5, hosts=[[0], [1]]))
     assert "--check-network" in across.findings[0].advice
@@ -117,7 +119,7 @@ def test_ranks_that_have_gone_different_ways() -> None:
     examination = look(recordings, {0: RUNNING, 1: RUNNING})
     assert not examination.is_healthy
     finding = only(examination, "divergence")
-    assert "rank 0 (pid 100 on node) in allreduce 'grad', for 12.0 s" in finding.text
+    assert "rank 0 (pid 100 on node) in allreduce 'grad', for 12 s" in finding.text
     assert "rank 1 (pid 101 on node) in allreduce 'loss'" in finding.text
     assert "rank 1 is in /home/me/train.py line 41 (validate)" in finding.advice
     assert '  File "/home/me/train.py", line 41, in validate' in finding.lines
@@ -139,7 +141,7 @@ def test_a_rank_that_does_something_else() -> None:
     scripts[0].submit(300, "allreduce.grad").submit(300, "allreduce.other")
     recordings = [s.recording(12_300, "request", stacks=STACKS) for s in scripts]
     finding = only(look(recordings, {0: RUNNING, 1: RUNNING}), "stall")
-    assert "'grad' and 1 more have waited for 12.0 s" in finding.text
+    assert "'grad' and 1 more have waited for 12 s" in finding.text
     assert "rank 1 (pid 101 on node) did not" in finding.text
     assert "Rank 1 has last submitted allreduce 'g3'" in finding.text
     assert "train.py line 41" in finding.advice
@@ -196,11 +198,37 @@ def test_a_death_is_the_cause_and_not_what_followed() -> None:
         scripts[1].recording(302, "death", written_by=0),
     ]
     examination = look(recordings)
-    assert codes(examination) == ["death"]
+    assert codes(examination) == ["death", "lost-peer"]
     finding = examination.findings[0]
     assert finding.ranks == (1,)
     assert any("'g0'" in line and "waiting for others" in line for line in finding.lines)
-    assert [row.state for row in examination.rows] == ["failed", "died"]
+    assert [row.state for row in examination.rows] == ["lost peer", "died"]
+
+
+def test_the_rank_that_raised_an_exception_is_the_cause_and_not_its_victims() -> None:
+    scripts = training_scripts([10, 10, 10])
+    for rank in (0, 2):
+        scripts[rank].submit(300, "allreduce.g0").event(EventKind.FAILED, 9_000, value=3)
+    scripts[1].event(EventKind.LEFT, 8_999)
+    recordings = [
+        scripts[0].recording(9_001, "error", detail="rank 1 has shut down"),
+        scripts[1].recording(9_001),
+        scripts[2].recording(9_001, "error", detail="rank 1 has shut down"),
+    ]
+    raised = RankFailure(1, 1, ("last line",), "ValueError", "bad batch", "train.py", 19)
+    lost = RankFailure(0, 1, (), "horovod.errors.PeerLostError", "rank 1 has shut down")
+    outcome = Outcome(1, "it failed", 0, (raised, lost))
+    world = world_of({recording.rank: recording for recording in recordings})
+    examination = examine([world], {}, outcome)
+    assert codes(examination)[:2] == ["exception", "lost-peer"]
+    exception, victims = examination.findings[:2]
+    assert exception.text.startswith("Rank 1 (pid 101 on node) raised ValueError: bad batch (")
+    assert (exception.ranks, exception.lines[-1]) == ((1,), "  last line")
+    assert exception.evidence["line"] == 19
+    names = "Rank 0 (pid 100 on node) and rank 2 (pid 102 on node)"
+    assert victims.text == f"{names} lost their peer."
+    states = [row.state for row in examination.rows]
+    assert states == ["lost peer", "failed", "lost peer"]
 
 
 def test_who_ended_a_hang_is_not_its_cause() -> None:
@@ -300,7 +328,7 @@ def test_what_is_printed(tmp_path: Path) -> None:
     text = as_text(evidence, examination, has_colour=False)
     assert text.startswith("Job job-7: 3 ranks, running\n")
     assert "PROBLEM  Rank 1 (pid 101 on node) is slow" in text
-    assert "rank 1 (pid 101 on node)   running   21.0 ms   20.0 ms  95%" in text
+    assert "rank 1 (pid 101 on node)   running   21 ms   20 ms  95%" in text
     assert "\x1b[" not in text
     assert "\x1b[" in as_text(evidence, examination, has_colour=True)
     result = json.loads(json.dumps(as_json(evidence, examination)))
@@ -343,5 +371,5 @@ def test_times_of_day_that_differ(behind_s: int) -> None:
     )
     found = [f for f in look([recordings[0], late]).findings if f.code == "clocks"]
     assert [finding.lines for finding in found] == [
-        ("rank 1 (pid 101 on node): 5.0 s behind",)
+        ("rank 1 (pid 101 on node): 5 s behind",)
     ] * bool(behind_s)

@@ -11,6 +11,7 @@ import pytest
 from horovod.launch.cli import main as cli
 from horovod.launch.jobs.report import JobReport, check_report
 from horovod.launch.model.job_plan import JobOutcome
+from horovod.trace.failures import RankFailure
 
 
 def written(report: JobReport) -> list[str]:
@@ -34,6 +35,16 @@ def test_a_whole_file_with_the_permissions_of_a_new_one(tmp_path: Path) -> None:
     os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
     assert os.listdir(tmp_path) == ["out.html"]
+
+
+def test_the_exception_is_named_without_recordings(tmp_path: Path) -> None:
+    raised = RankFailure(1, 1, ("last <line>",), "ValueError", "bad batch", "train.py", 19)
+    outcome = JobOutcome(1, "it broke\n", failures=(raised,))
+    report = JobReport(tmp_path / "out.html", ["x"], "job-7", tmp_path / "none")
+    report.write({}, outcome, lambda text: None)
+    text = (tmp_path / "out.html").read_text()
+    assert "Rank 1 raised ValueError: bad batch (train.py:19)" in text
+    assert "<pre>last &lt;line&gt;</pre>" in text
 
 
 def test_a_folder_that_has_gone_costs_the_report_only(tmp_path: Path) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_reports import HOSTILE, made_page
+from made_reports import BEGIN_S, HOSTILE, job, made_page, process_record, records
+
+from horovod.trace.report.facts import Advice
+from horovod.trace.report.merge import merged
+from horovod.trace.report.page import page
+from horovod.trace.report.process_record import record_from_bytes
 
 CHROMIUM = shutil.which("chromium") or ""
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -86,7 +92,7 @@ def test_keys_alone_reach_all_of_it(show: Show) -> None:
     for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown"):
         tab.keyboard.press(key)
     readout = tab.locator("#waits .readout")
-    assert readout.inner_text().startswith("Rank 3 at 1.5")
+    assert readout.inner_text().startswith("Rank 3 at 2.5")
     assert readout.inner_text().endswith("waiting 1 %")
     tab.locator("[data-plot=steps]").focus()
     tab.keyboard.press("End")
@@ -102,14 +108,58 @@ def test_what_the_heat_map_shows_can_be_chosen(show: Show) -> None:
     assert "step time 20 ms" in tab.locator("#waits .readout").inner_text()
 
 
+@pytest.mark.parametrize("width", [360, 400])
 @pytest.mark.parametrize("size", [1, 8, 256])
-def test_a_narrow_screen_scrolls_down_only(show: Show, size: int) -> None:
-    tab = show(made_page(size, name="a_tensor_with_a_name_that_never_ends" * 3), width=360)
+def test_a_narrow_screen_scrolls_down_only(show: Show, size: int, width: int) -> None:
+    tab = show(made_page(size, name="atensorwithanamethatneverends" * 4, trials=3), width=width)
     tab.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
     plot = tab.locator("[data-plot=steps] > svg").bounding_box()
     assert plot["x"] >= 0
-    assert plot["x"] + plot["width"] <= 360
+    assert plot["x"] + plot["width"] <= width
+    clipped = """all => all.filter((each) => each.scrollWidth > each.clientWidth)
+        .map((each) => each.getAttribute("aria-label"))"""
+    assert tab.locator(".scroll").evaluate_all(clipped) == []
+
+
+def test_names_of_tensors_break_between_their_parts(show: Show) -> None:
+    name = "model.encoder.layers.11.attention.self.query.weight"
+    tab = show(made_page(2, name=name), width=400)
+    lines = """node => {
+        const range = document.createRange();
+        return [...node.childNodes].filter((part) => part.nodeType === 3).map((part) => {
+            range.selectNodeContents(part);
+            return range.getClientRects().length;
+        });
+    }"""
+    assert set(tab.locator("#slow code").first.evaluate(lines)) == {1}
+
+
+def test_charts_begin_with_the_training(show: Show) -> None:
+    late = replace(job(62), begin_s=BEGIN_S - 60)
+    tab = show(page(merged(late, records(1))))
+    first = tab.locator("[data-plot=steps] > svg path.path").get_attribute("d")
+    assert float(first[1:].split(" ")[0]) < 100
+    assert tab.get_by_text("1 min 10 s").count() >= 1
+
+
+def test_what_the_program_has_logged_is_drawn(show: Show) -> None:
+    told = process_record(0, 1, seconds=3)
+    for second, loss in ((3, 4.0), (4, -1.0), (5, 2.0)):
+        told.count(BEGIN_S + 1 + second, BEGIN_S + 2 + second, {"samples": 64, "steps": 1})
+        told.log(BEGIN_S + 2 + second, {"loss": loss}, second)
+    findings = [Advice("problem", "Rank 1 raised ValueError: bad batch (train.py:19).", "Look.")]
+    made = merged(replace(job(8), findings=findings), [record_from_bytes(told.to_bytes())])
+    for width in (400, 1280):
+        tab = show(page(made), width=width)
+        for name in ("logged-0", "samples"):
+            assert tab.locator(f'[data-plot={name}] > svg path[d*="L"].path').count() == 1
+        assert tab.locator("[data-plot=logged-0] svg text").all_inner_texts().count("0") <= 1
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        tab.locator("[data-plot=logged-0]").focus()
+        tab.keyboard.press("End")
+        tab.keyboard.press("ArrowLeft")
+        assert "rank 0 2" in tab.locator("#training .readout").first.inner_text()
 
 
 def test_texts_of_the_job_stay_texts(show: Show) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from made_reports import HOSTILE, job, made_page, process_record
+from made_reports import BEGIN_S, HOSTILE, job, made_page, process_record, records
 
+from horovod.trace.report.facts import Advice
 from horovod.trace.report.merge import merged
 from horovod.trace.report.number_texts import bytes_text, seconds_text, share_text
 from horovod.trace.report.page import page
 from horovod.trace.report.process_record import record_from_bytes
 
-VOID = {"meta", "input"}
+VOID = {"meta", "input", "wbr"}
 
 
 class Tags(HTMLParser):
@@ -47,7 +49,7 @@ def test_names_of_tensors_are_texts() -> None:
     tags = Tags(text)
     assert "b" not in tags.seen
     assert tags.seen.count("script") == 2
-    assert f"{HOSTILE}.0" in tags.texts
+    assert f"{HOSTILE}.0" in "".join(tags.texts)
     assert f"'{HOSTILE}' failed" in tags.texts
     data = re.search(r'id="data">(.*?)</script>', text)
     assert data
@@ -69,6 +71,44 @@ def test_autotuning_has_a_section_where_there_was_any() -> None:
     text = made_page(1, trials=4)
     assert ">Autotune</h2>" in text
     assert '<th scope="row">3, chosen</th>' in text
+
+
+def test_the_findings_of_the_doctor_come_first() -> None:
+    found = [
+        Advice("problem", "Rank 1 raised ValueError: <x>.", "Look at that line.", ["File <a>"]),
+        Advice("note", "Rank 0 lost its peer."),
+    ]
+    text = page(merged(replace(job(status=1), findings=found), records(1)))
+    assert text.index("Rank 1 raised ValueError: &lt;x&gt;.") < text.index('id="steps"')
+    assert "<pre>File &lt;a&gt;</pre>" in text
+    assert "Look at that line." in text
+    assert "<details><summary>Notes</summary>" in text
+    assert "Findings" not in page(merged(job(), records(1)))
+    assert "nothing that would help" in page(merged(replace(job(), findings=[]), records(1)))
+
+
+def test_sizes_that_no_collective_had_are_left_out() -> None:
+    told = records(1)
+    told[0]["by_bytes"] = [0] * 4 + [7] + [0] * 9 + [1] + [0] * 33
+    tags = Tags(page(merged(job(), told)))
+    assert {"16 B", "from 16 KiB"} <= set(tags.texts)
+    assert "512 B" not in tags.texts
+
+
+def test_what_the_program_has_logged() -> None:
+    told = process_record(0, 1, seconds=3)
+    told.count(BEGIN_S + 5, BEGIN_S + 6, {"samples": 256})
+    told.log(BEGIN_S + 6, {"loss": 2.0}, 100)
+    told.log(BEGIN_S + 6, {"loss": 3.0, HOSTILE: 1.0}, None)
+    told.log(BEGIN_S + 6, {"loss": float("nan")}, 102)
+    text = page(merged(job(), [record_from_bytes(told.to_bytes())]))
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])  # type: ignore[index]
+    assert data["logged"] == ["loss", HOSTILE]
+    assert {value for value in data["rows"][0]["logged"][0] if value is not None} == {2.5}
+    tags = Tags(text)
+    assert {"Samples per second", "256", "loss is nan at step 102"} <= set(tags.texts)
+    assert ">Training</h2>" in text
+    assert ">Training</h2>" not in made_page(1)
 
 
 def test_a_job_without_numbers_has_a_page() -> None:

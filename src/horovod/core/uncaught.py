@@ -1,0 +1,79 @@
+"""Uncaught errors of the program: recorded, and in one line if they only follow from another rank.
+
+The rank that ended first has the error that matters; tracebacks of all others would hide it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+
+from horovod.core.port import take_failure
+from horovod.errors import HorovodInternalError, InitError, PeerLostError
+from horovod.settings import Settings
+from horovod.trace.failures import description_of, place_text
+from horovod.trace.stacks import Call, own_call
+
+_FRAMEWORKS = ("jax", "jaxlib", "mxnet", "tensorflow")
+_WITH_TRACEBACKS = ("trace", "debug")  # log levels
+
+
+def install_hook(record: Callable[[str], object]) -> None:
+    """Replace Python's hook for uncaught errors.
+
+    Those of a lost peer are shown in one line, or with ``HOROVOD_LOG_LEVEL=debug`` as all others
+    are. ``record`` gets the others that are not of Horovod, as ``trace.failures`` describes them.
+    """
+    show_all = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        level = Settings.from_env(os.environ).log_level
+        lost = _lost_peer(error)
+        if lost is not None and level not in _WITH_TRACEBACKS:
+            print(lost_peer_line(lost, trace), file=sys.stderr, flush=True)
+            return
+        show_all(kind, error, trace)
+        if lost is None and isinstance(error, Exception) and not _is_own(error):
+            # Without a recorder or a folder for it nothing is written.
+            with suppress(OSError, RuntimeError, ValueError):
+                record(_description(error, trace))
+
+    sys.excepthook = show
+
+
+def _lost_peer(error: BaseException) -> PeerLostError | None:
+    """The lost peer that ``error`` is about, if it is about one."""
+    if isinstance(error, PeerLostError):
+        return error
+    # Frameworks make errors of their own, and keep only the text.
+    if type(error).__module__.partition(".")[0] in _FRAMEWORKS:
+        failure = take_failure()
+        return failure if isinstance(failure, PeerLostError) else None
+    return None
+
+
+def _is_own(error: Exception) -> bool:
+    return isinstance(error, HorovodInternalError | InitError)
+
+
+def _description(error: Exception, trace: TracebackType | None) -> str:
+    kind = type(error)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return description_of(f"{module}{kind.__qualname__}", str(error), _call(trace))
+
+
+def lost_peer_line(error: PeerLostError, trace: TracebackType | None) -> str:
+    """Type, text, and the line of the program, as at the end of a traceback."""
+    call = _call(trace)
+    where = "" if call is None else f" ({place_text(call.path, call.line)})"
+    return f"{type(error).__module__}.{type(error).__qualname__}: {error}{where}"
+
+
+def _call(trace: TracebackType | None) -> Call | None:
+    """The innermost call of the program itself."""
+    frames = traceback.extract_tb(trace)
+    return own_call([Call(f.filename, f.lineno or 0, f.name) for f in reversed(frames)])

@@ -1,0 +1,124 @@
+"""Exceptions in the last lines that ranks have printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from recorded import Script
+
+from horovod.core.base.own_files import OwnFolder
+from horovod.trace.failures import description_of, failure_of
+from horovod.trace.outcome import read_outcome, write_outcome
+from horovod.trace.stacks import Call
+from horovod.trace.worlds import collect_worlds
+
+PLAIN = """epoch 1
+Traceback (most recent call last):
+  File "/home/me/train.py", line 30, in <module>
+    train()
+  File "/home/me/train.py", line 19, in train
+    loss = model(batch)
+           ^^^^^^^^^^^^
+  File "/env/lib/python3.11/site-packages/torch/nn/module.py", line 7, in forward
+    raise ValueError("bad batch")
+ValueError: bad batch
+a line of a library that shuts down
+"""
+CHAINED = """Traceback (most recent call last):
+  File "/home/me/data.py", line 3, in read
+KeyError: 'x'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/home/me/data.py", line 5, in read
+    raise my.Error from error
+my.Error
+"""
+LOADER = """Traceback (most recent call last):
+  File "/home/me/train.py", line 19, in <module>
+ValueError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/torch/utils/data/fetch.py", line 51, in fetch
+    data = self.dataset[possibly_batched_index]
+  File "/home/me/data.py", line 8, in __getitem__
+    raise ValueError("bad batch")
+ValueError: bad batch
+"""
+SYNTAX = """  File "/home/me/train.py", line 4
+    if x
+        ^
+SyntaxError: expected ':'
+"""
+# The beginning has been dropped.
+CUT = PLAIN[PLAIN.index("train()") :]
+LOST = """Traceback (most recent call last):
+  File "/home/me/train.py", line 8, in work
+horovod.errors.PeerLostError: allreduce 'x': rank 1 has shut down
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "text"),
+    [
+        (PLAIN, "rank 1 raised ValueError: bad batch (/home/me/train.py:19)"),
+        (CHAINED, "rank 1 raised my.Error (/home/me/data.py:5)"),
+        (LOADER, "rank 1 raised ValueError: bad batch (/home/me/data.py:8)"),
+        (SYNTAX, "rank 1 raised SyntaxError: expected ':' (/home/me/train.py:4)"),
+        (CUT, "rank 1 raised ValueError: bad batch (/home/me/train.py:19)"),
+        (LOST, "rank 1 lost its peer (/home/me/train.py:8)"),
+        (LOST.splitlines()[-1], "rank 1 lost its peer"),
+        ("error: no such file\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_exception_is_named_with_its_place_in_the_program(printed: str, text: str) -> None:
+    assert failure_of(1, 1, printed.encode()).text == text
+
+
+def test_an_exception_in_a_recording_belongs_to_its_world() -> None:
+    call = Call("/home/me/train.py", 19, "train")
+    details = [description_of("ValueError", "bad\nbatch", call), "damaged", "[]"]
+    recordings = [
+        Script(rank, 4).recording(10 + rank, "exception", detail=detail)
+        for rank, detail in enumerate(details)
+    ]
+    last = Script(0, 4).recording(20)
+    (world,) = collect_worlds([last, *reversed(recordings)])
+    assert world.recordings[0] is last
+    assert [failure.text for failure in world.failures] == [
+        "rank 0 raised ValueError: bad (/home/me/train.py:19)"
+    ]
+
+
+def test_a_path_below_the_folder_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = f'  File "{tmp_path}/a/train.py", line 19, in f\nValueError\n'
+    assert failure_of(1, 1, printed.encode()).place == "a/train.py:19"
+
+
+def test_lines_are_bounded_and_need_not_be_text() -> None:
+    failure = failure_of(0, 1, b"\xff" * 5000 + b"\n" + b"line\n\n" * 500)
+    assert len(failure.lines) == 20
+    assert max(map(len, failure.lines)) <= 300
+    assert failure.kind == ""
+
+
+def test_an_outcome_keeps_the_failures(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    failure = failure_of(1, 1, PLAIN.encode())
+    with OwnFolder(tmp_path) as folder:
+        write_outcome(folder, 1, "it failed", [failure])
+        found = read_outcome(folder)
+        assert found is not None
+        assert (found.status, found.text, found.failures) == (1, "it failed", (failure,))
+        folder.replace("outcome", json.dumps({"status": 0, "text": "of an older one"}).encode())
+        found = read_outcome(folder)
+        assert found is not None
+        assert found.failures == ()
+        for damaged in ([1], [{"rank": "x"}], {"a": 1}, 7):
+            fields = {"status": 1, "text": "", "failures": damaged}
+            folder.replace("outcome", json.dumps(fields).encode())
+            assert read_outcome(folder) is None
