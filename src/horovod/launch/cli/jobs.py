@@ -52,6 +52,7 @@ def plan_of(
         is_verbose=given.verbose,
         output_directory=output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
+        has_full_prefix=given.full_prefix,
         is_quiet=settings.quiet or given.debug_rank is not None,
         others=other_hosts(given, {**environ, **variables}),
         report=report,

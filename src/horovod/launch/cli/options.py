@@ -237,6 +237,11 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "waited for whom, bandwidth, slowest tensors, events, settings (docs/report.md)",
     )
     group.add_argument(
+        "--full-prefix",
+        action="store_true",
+        help="begin lines on a terminal as elsewhere, with [rank]<stdout>: or [rank]<stderr>:",
+    )
+    group.add_argument(
         "--debug-rank",
         type=whole_number("a rank", 0, 99_999),
         metavar="RANK",

@@ -22,8 +22,9 @@ from horovod.launch.jobs.report import new_report, outcome_writer, say_last
 from horovod.launch.jobs.status_line import StatusLine
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
-from horovod.launch.workers.logs import Logs
-from horovod.launch.workers.output import Output, Sink, consoles
+from horovod.launch.workers.logs import LogFile, Logs
+from horovod.launch.workers.output import Console, Output, Sink, consoles
+from horovod.launch.workers.prefixes import full_prefix, short_prefix
 from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, signal_group
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.launch.workers.worker_group import GRACE_S, LocalWorkerGroup, Worker, WorkerGroup
@@ -186,16 +187,29 @@ class JobLoop:
 
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         out_log, err_log = self.logs.of(worker.number)
-        lines = self._output.lines
+        watch = self._last_words.watch(worker)
         return (
-            lines(lambda: f"[{worker.rank_info.rank}]<stdout>:", self._stdout, out_log),
-            lines(
-                lambda: f"[{worker.rank_info.rank}]<stderr>:",
-                self._stderr,
-                err_log,
-                watcher=self._last_words.watch(worker),
-            ),
+            self._lines(worker, "stdout", self._stdout, out_log),
+            self._lines(worker, "stderr", self._stderr, err_log, watch),
         )
+
+    def _lines(
+        self,
+        worker: Worker,
+        stream: str,
+        console: Console,
+        log: LogFile | None,
+        watcher: Callable[[bytes], None] | None = None,
+    ) -> Sink:
+        def full() -> str:
+            return full_prefix(worker.rank_info.rank, stream)
+
+        def short() -> str:
+            return short_prefix(worker.rank_info.rank, stream, os.environ)
+
+        if not console.is_terminal or self._plan.has_full_prefix:
+            return self._output.lines(full, console, log, watcher=watcher)
+        return self._output.lines(short, console, log, log_prefix=full, watcher=watcher)
 
     def _other_children(self) -> list[int]:
         ssh = [

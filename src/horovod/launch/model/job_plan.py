@@ -119,7 +119,8 @@ class JobPlan:
     ``output_directory`` each rank's lines are kept as ``rank.<R>/stdout`` and ``stderr``. ``call``
     has the files of ``horovod.run``: workers get their descriptors and no standard input, a worker
     that exits with 0 without a result has failed, and the caller prints the outcome.
-    ``is_timestamped`` begins each line of a worker with the time. If it ``is_silent``, the launcher
+    ``is_timestamped`` begins each line of a worker with the time; with ``has_full_prefix`` lines
+    begin on a terminal as elsewhere. If it ``is_silent``, the launcher
     itself prints nothing; if it ``is_quiet``, no status line and no last line. ``report`` is the
     file of ``--report``. ``debug_rank``, which is on this machine, runs under a debugger.
     """
@@ -134,6 +135,7 @@ class JobPlan:
     is_timestamped: bool = False
     is_silent: bool = False
     is_quiet: bool = False
+    has_full_prefix: bool = False
     debug_rank: int | None = None
     debug_port: int | None = None
     others: OtherHosts = field(default_factory=OtherHosts)

@@ -15,8 +15,9 @@ import selectors
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
+
+from horovod.launch.workers.prefixes import LinePrefixer, timestamped
 
 if TYPE_CHECKING:
     from horovod.launch.workers.logs import LogFile
@@ -25,80 +26,12 @@ _READ_BYTES = 65536
 _COLUMNS = 80  # of a terminal that does not know
 _ERASE_LINE, _DIM, _PLAIN = b"\r\x1b[K", b"\x1b[2m", b"\x1b[m"
 _BEGUN_S = 0.2
-# A longer line is broken, so that a worker that never ends one cannot fill the memory.
-_MAX_LINE_BYTES = 16 * 1024 * 1024
 _HIGH_WATER_BYTES = 1024 * 1024
 _LOW_WATER_BYTES = 256 * 1024
 # A pipe that polls as writable takes this much without blocking (pipe(7)).
 _WRITE_BYTES = select.PIPE_BUF
 # What a dead worker can have left in its pipe; more comes from a process that outlived it.
 _MAX_LEFT_BYTES = 1024 * 1024
-
-
-class LinePrefixer:
-    """Puts what ``prefix`` gives in front of each line; ``\\n``, ``\\r`` and ``\\r\\n`` end one.
-
-    Bytes pass through as they are. What follows the last line's end is kept until the rest comes.
-    """
-
-    def __init__(self, prefix: Callable[[], bytes]) -> None:
-        self._prefix = prefix
-        self._partial: list[bytes] = []
-        self._partial_bytes = 0
-        self._begun_prefix: bytes | None = None  # of a line that was shown before its end
-        self._is_after_return = False
-
-    def feed(self, data: bytes) -> bytes:
-        """All lines that ``data`` completes, prefixed."""
-        start = b""
-        if self._is_after_return and data.startswith(b"\n"):
-            # The second half of a \r\n whose first half has been written.
-            start, data = b"\n", data[1:]
-        if data or start:
-            self._is_after_return = data.endswith(b"\r")
-        if not data:
-            return start
-        if b"\n" not in data and b"\r" not in data:
-            self._keep(data)
-            return start + (self.finish() if self._partial_bytes >= _MAX_LINE_BYTES else b"")
-        lines = b"".join((*self._partial, data)).splitlines(keepends=True)
-        prefix = self._prefix()
-        first, self._begun_prefix = self._begun_prefix or prefix, None
-        self._partial, self._partial_bytes = [], 0
-        if not lines[-1].endswith((b"\n", b"\r")):
-            self._keep(lines.pop())
-        return start + first + prefix.join(lines)
-
-    def finish(self) -> bytes:
-        """The line that was begun, with the end it lacks."""
-        if not self._partial:
-            return b""
-        line = self.begun() + b"\n"
-        self._begun_prefix = None
-        self._partial, self._partial_bytes = [], 0
-        return line
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether a line has begun and has no end yet."""
-        return bool(self._partial)
-
-    def begun(self) -> bytes:
-        """The line that was begun and has no end yet, prefixed; it stays begun."""
-        if not self._partial:
-            return b""
-        if self._begun_prefix is None:
-            self._begun_prefix = self._prefix()
-        return self._begun_prefix + b"".join(self._partial)
-
-    def _keep(self, data: bytes) -> None:
-        self._partial.append(data)
-        self._partial_bytes += len(data)
-
-
-def timestamped(prefix: bytes) -> bytes:
-    """``prefix`` after the local time, to the millisecond."""
-    return f"{datetime.now():%Y-%m-%d %H:%M:%S.%f}"[:-3].encode() + b" " + prefix
 
 
 class Console:
@@ -246,7 +179,7 @@ class Lines:
     """A stream as whole lines with a prefix: to ``console``, and into ``log``.
 
     ``prefix`` is called for every line, since the rank of an elastic job's worker may change.
-    ``watcher`` gets the data as it comes.
+    ``log_prefix`` is that of the log, if it differs. ``watcher`` gets the data as it comes.
     """
 
     def __init__(
@@ -256,10 +189,14 @@ class Lines:
         log: LogFile | None = None,
         *,
         is_timestamped: bool,
+        log_prefix: Callable[[], str] | None = None,
         watcher: Callable[[bytes], None] | None = None,
     ) -> None:
         decorate = timestamped if is_timestamped else bytes
         self._prefixer = LinePrefixer(lambda: decorate(prefix().encode()))
+        self._log_prefixer = None
+        if log is not None and log_prefix is not None:
+            self._log_prefixer = LinePrefixer(lambda: decorate(log_prefix().encode()))
         self._console = console
         self._log = log
         self._shown_bytes = 0  # of the begun line
@@ -275,6 +212,8 @@ class Lines:
         if self._watcher is not None:
             self._watcher(data)
         self._show(self._prefixer.feed(data))
+        if self._log is not None and self._log_prefixer is not None:
+            self._log.write(self._log_prefixer.feed(data))
         self._console.note_begun(self, self._prefixer.is_begun)
 
     def begun(self) -> bytes:
@@ -292,6 +231,8 @@ class Lines:
         self._show(self._prefixer.finish())
         self._console.note_begun(self, False)
         if self._log is not None:
+            if self._log_prefixer is not None:
+                self._log.write(self._log_prefixer.finish())
             self._log.close()
 
     def _show(self, lines: bytes) -> None:
@@ -300,7 +241,7 @@ class Lines:
         shown = self._shown_bytes if self._console.is_open_for(self) else 0
         self._shown_bytes = 0
         self._console.write(lines[shown:], self)
-        if self._log is not None:
+        if self._log is not None and self._log_prefixer is None:
             self._log.write(lines)
 
 
@@ -333,10 +274,18 @@ class Output:
         prefix: Callable[[], str],
         console: Console,
         log: LogFile | None = None,
+        log_prefix: Callable[[], str] | None = None,
         watcher: Callable[[bytes], None] | None = None,
     ) -> Lines:
         """A sink for lines, which begin with the time if ``is_timestamped``."""
-        return Lines(prefix, console, log, is_timestamped=self._is_timestamped, watcher=watcher)
+        return Lines(
+            prefix,
+            console,
+            log,
+            is_timestamped=self._is_timestamped,
+            log_prefix=log_prefix,
+            watcher=watcher,
+        )
 
     def forward(self, fd: int, sink: Sink) -> None:
         """Read ``fd``, a pipe's read end; the data goes to ``sink``."""

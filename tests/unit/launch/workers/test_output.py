@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.launch.workers import output
+from horovod.launch.workers import output, prefixes
 from horovod.launch.workers.logs import LogFile
-from horovod.launch.workers.output import Console, LinePrefixer, Output, consoles
+from horovod.launch.workers.output import Console, Output, consoles
+from horovod.launch.workers.prefixes import LinePrefixer, full_prefix, short_prefix, timestamped
 
 PREFIX = b"[3]<stdout>:"
 
@@ -61,7 +62,7 @@ def test_where_the_stream_is_cut_does_not_matter(data: list[bytes], cut: st.Data
 def test_a_line_without_end_is_broken_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(output, "_MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(prefixes, "_MAX_LINE_BYTES", 10)
     prefixer = LinePrefixer(lambda: PREFIX)
     assert prefixer.feed(b"x" * 9) == b""
     assert prefixer.feed(b"y") == PREFIX + b"x" * 9 + b"y\n"
@@ -77,8 +78,27 @@ def test_a_prefix_may_change_from_one_feed_to_the_next() -> None:
 
 def test_a_time_before_the_prefix() -> None:
     assert re.fullmatch(
-        rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[3\]<stdout>:", output.timestamped(PREFIX)
+        rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[3\]<stdout>:", timestamped(PREFIX)
     )
+
+
+def test_prefixes_on_terminals_and_elsewhere() -> None:
+    assert full_prefix(3, "stderr") == "[3]<stderr>:"
+    assert short_prefix(3, "stdout", {"NO_COLOR": "1"}) == "[3] "
+    assert short_prefix(3, "stderr", {"NO_COLOR": "1"}) == "[3]! "
+    assert short_prefix(3, "stdout", {}) == "\x1b[36m[3]\x1b[m "
+    assert len({short_prefix(rank, "stdout", {}) for rank in range(100)}) == 100
+
+
+def test_a_log_has_its_own_prefix(desk: Desk, tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "log")
+    lines = desk.output.lines(lambda: "short ", desk.console, log, log_prefix=lambda: "full:")
+    lines.feed(b"one\ntw")
+    lines.feed(b"o\nrest")
+    lines.close()
+    desk.console.flush()
+    assert desk.read() == b"short one\nshort two\nshort rest\n"
+    assert (tmp_path / "log").read_bytes() == b"full:one\nfull:two\nfull:rest\n"
 
 
 class Terminal:
