@@ -80,7 +80,12 @@ ENGINES_VENV := .venv-engines
 ENGINES_STAMP := $(ENGINES_VENV)/.made
 ENGINES := ray spark estimators lightning trackers
 
-.PHONY: help setup environments demo build check stub check-stub test test-unit quick quick-launch quick-rendezvous quick-rest test-cpp test-parallel test-integration \
+# The site needs neither the project nor a framework: MkDocs reads the sources. Its tests need both.
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.made
+MKDOCS = NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 $(DOCS_VENV)/bin/mkdocs
+
+.PHONY: docs test-docs help setup environments demo build check stub check-stub test test-unit quick quick-launch quick-rendezvous quick-rest test-cpp test-parallel test-integration \
 	test-alone test-jobs test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
 	tools
 .DELETE_ON_ERROR:
@@ -118,7 +123,7 @@ check-stub: $(BUILD_STAMP) $(TEST_STAMP)
 	$(call write_stub,build/_native.pyi)
 	@diff -u $(STUB) build/_native.pyi || { echo "$(STUB) is out of date: make stub"; exit 1; }
 
-test: test-cpp test-alone test-jobs ## all but test-hosts, -gpu, -engines, -legacy-tf and -mxnet
+test: test-cpp test-alone test-jobs ## all but test-hosts, -gpu, -docs, -engines, -legacy-tf and -mxnet
 
 # Two halves, which CI runs at one time.
 ALONE = tests/unit tests/fuzz tests/compatibility tests/test_parallel.py tests/test_parallel_keras.py
@@ -216,7 +221,7 @@ engines: $(ENGINES_STAMP)
 	$(ENGINES_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/compatibility/test_names.py \
 	  -k 'horovod.ray or horovod.spark' || status=1; exit $$status
 
-environments: setup ## make what test-engines, -legacy-tf and -mxnet run in, where they can run
+environments: setup $(DOCS_STAMP) ## make what test-docs, -engines, -legacy-tf and -mxnet run in, where they can run
 	@! $(LEGACY_PYTHON) $(FROM_3_10_TO_3_11) || $(MAKE) --no-print-directory $(LEGACY_STAMP)
 	@! $(MXNET_PYTHON) $(FROM_3_10_TO_3_11) || $(MAKE) --no-print-directory $(MXNET_STAMP)
 	@! $(PYTHON) $(FROM_3_11) || $(MAKE) --no-print-directory $(ENGINES_STAMP)
@@ -244,9 +249,16 @@ bench: $(BUILD_STAMP) $(BENCH_STAMP) $(ENGINES_STAMP) ## measure against the pee
 	  $(ENGINES_VENV)/bin/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; exit $$status
 
+docs: $(DOCS_STAMP) ## build the site into build/site
+	$(MKDOCS) build --quiet
+
+test-docs: setup docs ## the site in a browser, and the notebooks
+	$(call on_top_of_venv,$(DOCS_VENV))
+	$(DOCS_VENV)/bin/python -m pytest -p no:cacheprovider tests/docs
+
 clean: ## remove everything that make made, .venv too
 	rm -f src/horovod/*.so
-	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MXNET_VENV) $(MPICH_VENV) $(ENGINES_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MXNET_VENV) $(MPICH_VENV) $(ENGINES_VENV) $(DOCS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:
@@ -324,6 +336,11 @@ $(ENGINES_STAMP): $(TEST_STAMP) requirements/engines.txt $(CONSTRAINTS)
 	$(call on_top_of_venv,$(ENGINES_VENV))
 	$(ENGINES_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/engines.txt
+	@touch $@
+
+$(DOCS_STAMP): requirements/docs.txt $(CONSTRAINTS)
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) -r requirements/docs.txt
 	@touch $@
 
 $(BENCH_STAMP): $(VENV_STAMP) requirements/bench.txt $(CONSTRAINTS)

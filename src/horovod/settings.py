@@ -1,10 +1,10 @@
 """Every setting of the engine and the tools, each defined once; read once, at ``init``.
 
 The definition of a setting carries its environment variable, meaning, unit, limits and how
-``horovodrun`` takes it. The environment reader and README's table (``python -m horovod.settings``
-prints it) derive from it here; the launcher's options, its help and the keys of its configuration
-file in ``launch``. Nothing else reads ``HOROVOD_*`` tunables from the environment, and the C++
-engine reads none at all.
+``horovodrun`` takes it. The environment reader and the table of docs/settings.md derive from it
+here (``python -m horovod.settings`` prints the table); the launcher's options, its help and the
+keys of its configuration file in ``launch``. Nothing else reads ``HOROVOD_*`` tunables from the
+environment, and the C++ engine reads none at all.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def file_sections() -> dict[str, dict[str, Setting]]:
 
 
 def markdown_table() -> str:
-    """All settings, as README shows them."""
+    """All settings, as docs/settings.md shows them."""
     lines = ["| variable | default | meaning | `horovodrun` |", "|---|---|---|---|"]
     for setting in SETTINGS:
         meaning, default = setting.meaning, setting.text(setting.default) or "none"

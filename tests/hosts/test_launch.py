@@ -14,6 +14,7 @@ import psutil
 import pytest
 from lab import ROOT, Lab, wait_until
 from ssh_servers import SshServers
+from tutorials import DOCS, write_files
 
 DIGITS = str(ROOT / "examples" / "pytorch" / "digits.py")
 STEADY = str(Path(__file__).with_name("workers") / "steady.py")
@@ -90,6 +91,18 @@ def test_every_rank_is_where_it_belongs(launcher: Launcher) -> None:
         f"2 0 host0 host0 {here}",
         f"3 0 host2 host2 {here}",
     ]
+
+
+def test_the_tutorial(launcher: Launcher, tmp_path: Path) -> None:
+    page = DOCS / "tutorials" / "two-machines.md"
+    write_files(page, tmp_path)
+    text = page.read_text()
+    assert "\nhorovodrun -np 4 -H node-1:2,node-2:2 python where.py\n" in text
+    program = [sys.executable, str(tmp_path / "where.py")]
+    status, out, err = launcher.run("host0:2,host1:2", "-np", "4", *program)
+    assert status == 0, err
+    assert out
+    assert f"\n    {out}" in text
 
 
 def test_a_failure_names_the_host(launcher: Launcher) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CLUSTERS = ROOT / "docs" / "clusters.md"
 COMMAND_LINE = ROOT / "benchmarks" / "command_line.py"
 # Or needs what only the environment of tests/engines has.
 STARTS_PROCESSES = re.compile(
@@ -20,21 +19,45 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"\bpython ((?:examples|benchmarks)/[\w/]+\.py)([^\n`|#]*)")
 OPTION = re.compile(r"(?<=\s)--?[a-z][\w-]*")
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
-PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "examples" / "README.md",
+    *sorted(DOCS.rglob("*.md")),
+    *sorted(DOCS.rglob("*.ipynb")),
+]
 NEEDS_MXNET = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
 EXAMPLES = [
     pytest.param(
         code, id=f"{page.stem}-{number}", marks=NEEDS_MXNET if "import mxnet" in code else ()
     )
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in sorted(DOCS.glob("*.md"))
     for number, code in enumerate(BLOCK.findall(page.read_text()))
     if not STARTS_PROCESSES.search(code)  # see test_run.py and tests/engines
 ]
 
 
-def test_readme_leads_to_every_page():
-    text = PAGES[0].read_text()
-    assert [page.name for page in PAGES[2:] if f"(docs/{page.name})" not in text] == []
+def test_readme_and_the_site_lead_to_every_page():
+    readme, site = PAGES[0].read_text(), (ROOT / "mkdocs.yml").read_text()
+    pages = [page.relative_to(DOCS) for page in PAGES[2:]]
+    tutorials = (DOCS / "tutorials" / "index.md").read_text()
+    for page in pages:
+        assert f" {page.with_suffix('.md')}\n" in site, page
+        if page.parent.name == "tutorials":
+            assert page.stem == "index" or f"({page.name})" in tutorials, page
+        else:
+            assert f"(docs/{page})" in readme, page
+
+
+def test_the_chart_shows_the_kept_figures(tmp_path):
+    chart = ROOT / "benchmarks" / "chart.py"
+    figures = ROOT / "benchmarks" / "results" / "training.json"
+    subprocess.run([sys.executable, chart, figures, tmp_path / "chart.svg"], check=True, timeout=60)
+    assert (tmp_path / "chart.svg").read_text() == (DOCS / "assets" / "training.svg").read_text()
+
+
+def test_readme_is_short():
+    assert len(PAGES[0].read_text().splitlines()) <= 150
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
@@ -79,7 +102,8 @@ def test_example_runs_on_two_ranks(tmp_path, code):
 
 
 def test_the_launcher_of_the_guide(tmp_path):
-    (code,) = [code for code in BLOCK.findall(CLUSTERS.read_text()) if "RendezvousServer" in code]
+    blocks = BLOCK.findall((DOCS / "clusters.md").read_text())
+    (code,) = [code for code in blocks if "RendezvousServer" in code]
     (tmp_path / "launcher.py").write_text(code)
     (tmp_path / "train.py").write_text(
         "import horovod.numpy as hvd, numpy as np\n"

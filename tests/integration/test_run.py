@@ -20,7 +20,7 @@ import horovod.runner
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
 
-README = Path(__file__).parents[2] / "README.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def rank() -> int:
@@ -212,9 +212,9 @@ def test_from_a_command_line_and_like_a_notebook(words: list[str]) -> None:
     assert (out.returncode, out.stdout) == (0, "[42, 42]\n"), out.stderr
 
 
-def test_the_example_of_the_readme(tmp_path: Path) -> None:
+def test_the_example_of_the_guide(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    section = README.read_text().partition("## From a notebook")[2]
+    section = (DOCS / "running.md").read_text().partition("## From Python")[2]
     (tmp_path / "example.py").write_text(section.partition("```python\n")[2].partition("```")[0])
     done = subprocess.run(
         [sys.executable, str(tmp_path / "example.py")], capture_output=True, text=True, timeout=100
@@ -229,7 +229,7 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
 
 def test_the_search_of_the_guide(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
-    text = (README.parent / "docs" / "hyperparameter_search.md").read_text()
+    text = (DOCS / "hyperparameter_search.md").read_text()
     code = text.partition("```python\n")[2].partition("```")[0].replace("n_trials=8", "n_trials=3")
     (tmp_path / "search.py").write_text(code)
     done = subprocess.run(

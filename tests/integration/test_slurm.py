@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import slurm_cluster
 from slurm_cluster import SlurmCluster
+from tutorials import DOCS, write_files
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -61,3 +63,15 @@ def test_steps_of_one_job_do_not_meet(cluster: SlurmCluster, tmp_path: Path) -> 
     # A program started by the batch script itself has one rank, in spite of Slurm's variables.
     first, second = "0 2 0 2 1 native", "1 2 1 2 1 native"
     assert numbers == ["0 1 0 1 1 native", first, first, second, second]
+
+
+def test_the_tutorial(cluster: SlurmCluster, tmp_path: Path) -> None:
+    write_files(DOCS / "tutorials" / "slurm.md", tmp_path)
+    output = tmp_path / "output"
+    job = cluster.run(
+        *("sbatch", "--wait", "-o", output, "-D", tmp_path, tmp_path / "job.sh"),
+        HOROVOD_RENDEZVOUS_DIR=str(tmp_path),
+        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    )
+    assert job.returncode == 0, output.read_text() + job.stderr
+    assert "2 ranks, sum 2.0\n" in output.read_text()

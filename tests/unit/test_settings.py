@@ -14,7 +14,7 @@ from horovod.settings import (
     notices,
 )
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
 def test_defaults_need_no_environment():
@@ -83,8 +83,8 @@ def test_the_original_never_had_the_name_of_debug_mode():
     assert Settings.from_env({"HOROVOD_DEBUG_COLLECTIVES": "1"}).debug
 
 
-def test_the_readme_has_the_table_that_python_m_horovod_settings_prints():
-    assert markdown_table() in README.read_text()
+def test_the_page_has_the_table_that_python_m_horovod_settings_prints():
+    assert markdown_table() in PAGE.read_text()
 
 
 @pytest.mark.parametrize("setting", [pytest.param(s, id=s.name) for s in SETTINGS])
