@@ -122,8 +122,8 @@ def code_page(path: Path, text: str) -> str:
 
 
 def api_page(name: str, parts: tuple[str, ...]) -> str:
-    modules = [name, *(f"{name}.{part}" for part in parts)]
-    return f"# {name}\n\n" + "\n".join(f"::: {module}\n" for module in modules)
+    first = f"::: {name}\n    options: {{heading_level: 1}}\n"
+    return first + "".join(f"\n::: {name}.{part}\n" for part in parts)
 
 
 def notebook_page(path: Path) -> str:
