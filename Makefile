@@ -256,9 +256,11 @@ test-docs: setup docs ## the site in a browser, and the notebooks
 	$(call on_top_of_venv,$(DOCS_VENV))
 	$(DOCS_VENV)/bin/python -m pytest -p no:cacheprovider tests/docs
 
+include tools/wheels.mk
+
 clean: ## remove everything that make made, .venv too
 	rm -f src/horovod/*.so
-	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MXNET_VENV) $(MPICH_VENV) $(ENGINES_VENV) $(DOCS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(LEGACY_VENV) $(MXNET_VENV) $(MPICH_VENV) $(ENGINES_VENV) $(WHEELS_VENV) $(DOCS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "run"]
 
 # The one place of the version: the build reads it here.
-__version__ = "1.0.0.dev0"
+__version__ = "1.0.0rc1"
 
 
 def __getattr__(name: str) -> Any:

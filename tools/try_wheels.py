@@ -1,0 +1,148 @@
+"""Install wheels into empty environments and run them on two ranks: ``make test-wheels``.
+
+The environments are temporary, and their programs find no compiler: nothing but the environment is
+on the path. A wheel of another architecture runs under QEMU's emulation, for which Debian's Python
+of that architecture is unpacked; without QEMU it is left out. ``--examples`` runs the examples of
+all frameworks, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from wheels import find_python, run
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = {
+    "torch": "pytorch/digits.py",
+    "tensorflow-cpu": "tensorflow/digits.py",
+    "jax": "jax/digits.py",
+    "keras": "keras/digits_fit.py",
+}
+DEBIAN = {"aarch64": "arm64", "x86_64": "amd64"}
+OPTIONS = (
+    *("--disable-pip-version-check", "-q", "--only-binary=:all:"),
+    f"-c{ROOT}/requirements/constraints.txt",
+)
+PROGRAM = """
+import numpy as np
+import horovod.numpy as hvd
+
+hvd.init()
+assert hvd.size() == 2
+for length in (3, 100_000):
+    total = hvd.allreduce(np.full(length, hvd.rank() + 1, np.float32), op=hvd.Sum)
+    assert (total == 3).all()
+assert hvd.allgather_object(hvd.rank()) == [0, 1]
+hvd.shutdown()
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheels", nargs="+", type=Path)
+    parser.add_argument("--examples", nargs="*", choices=EXAMPLES, default=[])
+    given = parser.parse_args()
+    skipped = 0
+    for wheel in given.wheels:
+        with tempfile.TemporaryDirectory() as folder:
+            if platform.machine() in wheel.name:
+                try_here(wheel, Path(folder), given.examples)
+            elif not try_emulated(wheel, Path(folder)):
+                skipped += 1
+                print(f"{wheel.name}: nothing here runs it")
+    print(f"{len(given.wheels) - skipped} passed, 0 failed, {skipped} skipped")
+
+
+def python_of(wheel: Path) -> str:
+    """The oldest version that the wheel is for."""
+    return "3." + wheel.name.split("-")[2].removeprefix("cp3")
+
+
+def try_here(wheel: Path, folder: Path, examples: list[str]) -> None:
+    run(find_python(python_of(wheel)), "-m", "venv", str(folder))
+    pip = (f"{folder}/bin/python", "-m", "pip", "install", *OPTIONS)
+    run(*pip, *examples, *(["optax", "scikit-learn"] if examples else []), "numpy")
+    start = time.monotonic()
+    run(*pip, str(wheel))
+    print(f"{wheel.name}: installed in {time.monotonic() - start:.1f} s", flush=True)
+    programs = [write_program(folder), *(ROOT / "examples" / EXAMPLES[name] for name in examples)]
+    for program in programs:
+        run_on_two_ranks([f"{folder}/bin/horovodrun"], f"{folder}/bin/python", program, folder)
+
+
+def write_program(folder: Path) -> Path:
+    path = folder / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def run_on_two_ranks(
+    horovodrun: list[str], python: str, program: Path, folder: Path, **environment: str
+) -> None:
+    print("+ horovodrun -np 2", python, program, flush=True)
+    subprocess.run(
+        [*horovodrun, "-np", "2", python, str(program)],
+        cwd=folder,
+        env={"HOME": str(folder), "PATH": f"{folder}/bin", **environment},
+        check=True,
+        timeout=900,
+    )
+
+
+def try_emulated(wheel: Path, folder: Path) -> bool:
+    """Run a wheel of another architecture; False where that cannot be."""
+    architecture = wheel.stem.rpartition("_2_28_")[2]
+    version = python_of(wheel)
+    qemu = shutil.which(f"qemu-{architecture}-static")
+    if qemu is None or not unpack_debian(DEBIAN[architecture], version, folder):
+        return False
+    python = folder / f"usr/bin/python{version}"
+    emulated = python.rename(python.with_suffix(".emulated"))
+    # What starts `sys.executable` starts QEMU again.
+    python.write_text(f'#!/bin/sh\nexec {qemu} -L {folder} -0 "$0" {emulated} "$@"\n')
+    python.chmod(0o755)
+    packages = folder / "packages"
+    platforms = [f"--platform=manylinux{name}_{architecture}" for name in ("_2_28", "2014")]
+    target = ("--target", str(packages), "--python-version", version, *platforms)
+    pip = (sys.executable, "-m", "pip", "install", *OPTIONS)
+    run(*pip, *target, str(wheel))
+    launch = [str(python), "-m", "horovod.runner.launch"]
+    program = write_program(folder)
+    run_on_two_ranks(launch, str(python), program, folder, PYTHONPATH=str(packages))
+    return True
+
+
+def unpack_debian(architecture: str, version: str, folder: Path) -> bool:
+    """Unpack Debian's Python and what it needs into ``folder``; False if Debian has another one."""
+    apt = folder / "apt"
+    for name in ("lists/partial", "archives/partial"):
+        (apt / name).mkdir(parents=True)
+    options = {
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Sandbox::User": "root",
+        "Dir::State": str(apt),
+        "Dir::State::status": "/dev/null",
+        "Dir::Cache": str(apt),
+    }
+    apt_get = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items())]
+    run(*apt_get, "update")
+    packages = (f"python{version}", "libstdc++6")
+    download = [*apt_get, "-y", "--no-install-recommends", "--download-only", "install", *packages]
+    if subprocess.run(download).returncode:
+        return False
+    for package in (apt / "archives").glob("*.deb"):
+        run("dpkg-deb", "-x", str(package), str(folder))
+    return True
+
+
+if __name__ == "__main__":
+    main()
