@@ -65,12 +65,13 @@ LEGACY_TESTS = $(wildcard tests/unit/data tests/unit/tensorflow tests/unit/*kera
 	tests/test_parallel.py::test_tensorflow_with_xla -k \
 	'not (synthetic or progress or demanded or help_tells or readme or restarted or session_reaches or digits_reaches or advanced or served or word2vec)'
 
-# MXNet's last version needs an older NumPy still, and MXNet's tests are these.
+# MXNet's last version needs an older NumPy still, and MXNet's tests are these. Those that start jobs
+# have a process of their own: one that has loaded MXNet may abort when it forks.
 MXNET_VENV := .venv-mxnet
 MXNET_PYTHON ?= $(PYTHON)
 MXNET_STAMP := $(MXNET_VENV)/.built
-MXNET_TESTS = tests/unit/mxnet tests/compatibility/test_names.py \
-	'tests/compatibility/test_programs.py::test_program[mxnet]' $(wildcard tests/integration/test_mxnet_*.py) \
+MXNET_TESTS = tests/unit/mxnet tests/compatibility/test_names.py
+MXNET_JOBS = 'tests/compatibility/test_programs.py::test_program[mxnet]' $(wildcard tests/integration/test_mxnet_*.py) \
 	tests/test_parallel.py::test_mxnet_on_ranks \
 	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-0]' \
 	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-1]'
@@ -203,6 +204,7 @@ test-mxnet: ## the MXNet tests
 .PHONY: mxnet
 mxnet: $(MXNET_STAMP)
 	$(MXNET_VENV)/bin/pytest $(MXNET_TESTS)
+	$(MXNET_VENV)/bin/pytest $(MXNET_JOBS)
 
 test-engines: setup ## real Spark and Ray clusters on this machine: Spark needs Java 17
 	@if $(PYTHON) $(FROM_3_11); then \
