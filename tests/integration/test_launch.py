@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,11 @@ def test_the_ranks_of_a_job_meet() -> None:
     )
     status, _, err = run("-np", "4", sys.executable, "-c", script)
     assert (status, err) == (0, "")
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_a_process_group_of_torch_has_the_ranks_of_the_job() -> None:
+    worker = Path(__file__).with_name("workers") / "torch_process_group.py"
+    status, out, err = run("-np", "2", sys.executable, worker)
+    assert status == 0, err
+    assert sorted(out.splitlines()) == [f"[{rank}]<stdout>:same 2 2" for rank in (0, 1)]

@@ -16,6 +16,7 @@ from textwrap import indent
 from horovod.launch.jobs.job_loop import JobLoop, counted, open_job_loop
 from horovod.launch.jobs.last_words import worker_failure
 from horovod.launch.jobs.report import with_job_id
+from horovod.launch.jobs.torch_variables import torch_master, torch_position
 from horovod.launch.model.host_plan import (
     HostPlan,
     Rendezvous,
@@ -81,6 +82,7 @@ class _FixedJob:
         self._secret = rendezvous.secret if rendezvous else os.urandom(SECRET_BYTES)
         self._loop = loop
         self._server: StoreServer | None = None
+        self._torch_master: dict[str, str] = {}
         self._here = loop.local_group(self)
         self._remote_hosts = RemoteHosts(
             [self._open_group(name) for name in plan.slots_by_host if self._is_other(name)],
@@ -128,6 +130,7 @@ class _FixedJob:
     def _begin(self) -> None:
         """All hosts are there: start the workers."""
         plan, secret, stores = self._plan, self._secret, self._stores()
+        self._torch_master = self._master(stores[0][0])
         environment = remote_environment(self._environ)
         for group in self._remote_hosts.groups:
             group.prepare(host_plan(plan, group.hostname, environment, stores, secret))
@@ -135,6 +138,12 @@ class _FixedJob:
         for hostname in plan.slots_by_host:
             if not self._is_other(hostname):
                 self._begin_here(host_plan(plan, hostname, self._environ, stores, secret))
+
+    def _master(self, own_address: str) -> dict[str, str]:
+        if self._rendezvous is not None:  # others start the rest of the job
+            return {}
+        of_rank_0 = self._plan.others.addresses.get(self._plan.slots[0].hostname, (own_address,))
+        return torch_master(of_rank_0[0], self._environ)
 
     def _stores(self) -> list[tuple[str, int]]:
         """The addresses of the job's store, which serves from here on."""
@@ -171,7 +180,12 @@ class _FixedJob:
     def _start_workers(self, group: WorkerGroup, hostname: str) -> None:
         for slot in self._plan.slots_by_host[hostname]:
             if not self._loop.is_ending:
-                extra = {**self._loop.environment, **self._plan.environment_of(slot.rank)}
+                extra = {
+                    **self._loop.environment,
+                    **torch_position(slot),
+                    **self._torch_master,
+                    **self._plan.environment_of(slot.rank),
+                }
                 group.start_worker(WorkerSpec(slot.rank, slot, extra))
 
     # What happens meanwhile; see ``JobHandler``.
