@@ -15,7 +15,7 @@ PATHS = [code for code in CODE if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", code)]
 NAMES = [
     f"horovod.{code.removeprefix('horovod.')}"
     for code in CODE
-    if re.fullmatch(r"\w+(\.\w+)+", code) and not code.endswith((".md", ".py", ".toml", ".X"))
+    if re.fullmatch(r"\w+(\.\w+)+", code) and not code.endswith((".md", ".py", ".toml", ".yml", ".X"))
 ]
 FRAMEWORKS = [name for name in ("jax", "mxnet") if (ROOT / "src" / "horovod" / name).is_dir()]
 
