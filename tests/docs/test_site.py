@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import json
@@ -123,6 +124,12 @@ def test_search_finds_pages_and_names(address: str, tab: Any) -> None:
     places = {entry["location"].partition("#")[0] for entry in index["docs"]}
     assert {"", "quickstart/", "settings/", "api/torch/", "tutorials/slow/"} <= places
     tab.goto(address)
-    tab.locator(".md-search__input").first.fill("broadcast_parameters")
     results = tab.locator(".md-search-result__list")
-    results.get_by_text("horovod.torch", exact=True).first.wait_for(state="attached")
+    found = results.get_by_text("horovod.torch", exact=True).first
+    for _ in range(20):
+        for words in ("", "broadcast_parameters"):  # the page does not listen at once
+            tab.locator(".md-search__input").first.fill(words)
+        with contextlib.suppress(playwright.TimeoutError):
+            found.wait_for(state="attached", timeout=10_000)
+            return
+    pytest.fail(f"the search shows {results.inner_text()!r}")

@@ -12,10 +12,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "new-framework.md").read_text()
 CODE = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTILINE | re.DOTALL))
 PATHS = [code for code in CODE if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", code)]
+FILES = (".md", ".py", ".toml", ".yml", ".X")
 NAMES = [
     f"horovod.{code.removeprefix('horovod.')}"
     for code in CODE
-    if re.fullmatch(r"\w+(\.\w+)+", code) and not code.endswith((".md", ".py", ".toml", ".yml", ".X"))
+    if re.fullmatch(r"\w+(\.\w+)+", code)
+    and not code.endswith((".md", ".py", ".toml", ".yml", ".X"))
 ]
 FRAMEWORKS = [name for name in ("jax", "mxnet") if (ROOT / "src" / "horovod" / name).is_dir()]
 
