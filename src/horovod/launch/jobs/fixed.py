@@ -142,8 +142,10 @@ class _FixedJob:
     def _master(self, own_address: str) -> dict[str, str]:
         if self._rendezvous is not None:  # others start the rest of the job
             return {}
-        of_rank_0 = self._plan.others.addresses.get(self._plan.slots[0].hostname, (own_address,))
-        return torch_master(of_rank_0[0], self._environ)
+        hostname = self._plan.slots[0].hostname
+        if self._is_other(hostname):  # of a name that only ssh knows there is no address
+            own_address = next(iter(self._plan.others.addresses[hostname]), hostname)
+        return torch_master(own_address, self._environ)
 
     def _stores(self) -> list[tuple[str, int]]:
         """The addresses of the job's store, which serves from here on."""
