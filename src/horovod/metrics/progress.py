@@ -8,6 +8,7 @@ the variable names too, so ranks of another machine or container do not take it 
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import threading
 import time
@@ -98,8 +99,11 @@ def open_progress(
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return None
+    # On another machine the same path may lead to a file or a pipe of another process.
     end = _TOKEN_BYTES + _ROW.size * (rank + 1)
-    if os.pread(fd, _TOKEN_BYTES, 0).hex() != token or os.fstat(fd).st_size < end:
-        os.close(fd)
-        return None
-    return ProgressWriter(fd, rank, read)
+    status = os.fstat(fd)
+    is_memory = stat.S_ISREG(status.st_mode) and status.st_size >= end
+    if is_memory and os.pread(fd, _TOKEN_BYTES, 0).hex() == token:
+        return ProgressWriter(fd, rank, read)
+    os.close(fd)
+    return None

@@ -50,6 +50,9 @@ def test_a_rank_elsewhere_writes_nothing(tmp_path: Path) -> None:
         other.write_bytes(bytes(1000))
         assert open_progress({VARIABLE: f"{other}:{token}"}, 0, dict) is None
         assert other.read_bytes() == bytes(1000)
+        fifo = tmp_path / "fifo"
+        os.mkfifo(fifo)
+        assert open_progress({VARIABLE: f"{fifo}:{token}"}, 0, dict) is None
     assert not os.path.exists(path)
 
 

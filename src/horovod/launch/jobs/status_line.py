@@ -5,6 +5,7 @@ The status line is on a terminal only. Its numbers come from ranks on this machi
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -76,6 +77,7 @@ class StatusLine:
     """The status line of a job that begins now; ``is_shown``: on a terminal."""
 
     def __init__(self, *, is_shown: bool) -> None:
+        is_shown = is_shown and hasattr(os, "memfd_create")  # Linux has it
         self._begin_s = time.monotonic()
         self._memory = ProgressMemory(_MOST_RANKS) if is_shown else None
         self._looks: deque[tuple[float, Rows]] = deque([(self._begin_s, {})])

@@ -70,8 +70,10 @@ class Console:
         """Show a line that the next output replaces, unless the cursor is in a begun line."""
         if self._open is None and not self._waiting and not self.is_broken:
             self.hide_status()
-            width = (os.get_terminal_size(self._fd).columns or _COLUMNS) - 1
-            self._take(_DIM + text[:width].encode() + _PLAIN)
+            width = _COLUMNS
+            with contextlib.suppress(OSError):  # the terminal has hung up
+                width = os.get_terminal_size(self._fd).columns or _COLUMNS
+            self._take(_DIM + text[: width - 1].encode() + _PLAIN)
             self._has_status = True
 
     def hide_status(self) -> None:
