@@ -71,15 +71,14 @@ MXNET_VENV := .venv-mxnet
 MXNET_PYTHON ?= $(PYTHON)
 MXNET_STAMP := $(MXNET_VENV)/.built
 MXNET_TESTS = tests/unit/mxnet tests/compatibility/test_names.py
-MXNET_JOBS = 'tests/compatibility/test_programs.py::test_program[mxnet]' $(wildcard tests/integration/test_mxnet_*.py) \
+MXNET_JOBS = 'tests/compatibility/test_programs.py::test_programs[mxnet]' $(wildcard tests/integration/test_mxnet_*.py) \
 	tests/test_parallel.py::test_mxnet_on_ranks \
-	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-0]' \
-	'tests/integration/test_docs.py::test_example_runs_on_two_ranks[mxnet-1]'
+	'tests/integration/test_docs.py::test_examples_run_on_two_ranks[mxnet]'
 
 # Spark, Ray and what the estimators need lie on top of .venv: the whole of it is there, too.
 ENGINES_VENV := .venv-engines
 ENGINES_STAMP := $(ENGINES_VENV)/.made
-ENGINES := ray spark estimators lightning trackers
+ENGINES := ray spark estimators lightning trackers torch_distributed
 
 # The site needs neither the project nor a framework: MkDocs reads the sources. Its tests need both.
 DOCS_VENV := .venv-docs
@@ -87,7 +86,7 @@ DOCS_STAMP := $(DOCS_VENV)/.made
 MKDOCS = NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 $(DOCS_VENV)/bin/mkdocs
 
 .PHONY: docs test-docs help setup environments demo build check stub check-stub test test-unit quick quick-launch quick-rendezvous quick-rest test-cpp test-parallel test-integration \
-	test-alone test-jobs test-hosts test-gpu test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
+	test-alone test-jobs test-hosts test-gpu test-c10d test-legacy-tf test-mxnet test-engines attack chaos fuzz bench sanitize clean \
 	tools
 .DELETE_ON_ERROR:
 
@@ -131,8 +130,9 @@ ALONE = tests/unit tests/fuzz tests/compatibility tests/test_parallel.py tests/t
 test-alone: setup ## bindings and parts: one process, and bodies on 1 to 3 ranks
 	$(BIN)/pytest -p no:cacheprovider $(ALONE)
 
+JOBS = tests/integration tests/elastic
 test-jobs: setup $(MPICH_STAMP) ## whole jobs: examples, killed ranks, elastic jobs with faults
-	$(BIN)/pytest -p no:cacheprovider tests/integration tests/elastic
+	$(BIN)/pytest -p no:cacheprovider $(JOBS)
 
 # What needs no framework: launching, rendezvous, traces, settings and the like. Three processes,
 # since tests often wait; less what starts a browser, torchrun or 64 processes.
@@ -160,6 +160,10 @@ test-hosts: setup ## several hosts, which are namespaces: needs root, nftables, 
 
 test-gpu: setup ## on CUDA GPUs, with a PyTorch in .venv that is built for them; skipped without
 	$(BIN)/pytest -p no:cacheprovider tests/gpu
+
+test-c10d: setup ## torch's own tests of process groups, on Gloo and on horovod; C10D: options of compare.py
+	$(BIN)/python tests/c10d/compare.py $(C10D)
+	$(BIN)/python tests/c10d/compare.py --ranks 3 --today 8 --only-failed
 
 attack: setup ## somebody on the path between two hosts, FLIPS times in each way: needs root
 	HOROVOD_TEST_FLIPS=$(FLIPS) $(BIN)/pytest -p no:cacheprovider tests/hosts/test_wire_attacks.py
@@ -223,9 +227,13 @@ engines: $(ENGINES_STAMP)
 	$(ENGINES_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/compatibility/test_names.py \
 	  -k 'horovod.ray or horovod.spark' || status=1; exit $$status
 
-environments: setup $(DOCS_STAMP) ## make what test-docs, -engines, -legacy-tf and -mxnet run in, where they can run
+environments: setup $(DOCS_STAMP) ## make what test-docs, -engines, -legacy-tf and -mxnet run in, where they can run, but for WITHOUT
+ifeq ($(filter legacy-tf,$(WITHOUT)),)
 	@! $(LEGACY_PYTHON) $(FROM_3_10_TO_3_11) || $(MAKE) --no-print-directory $(LEGACY_STAMP)
+endif
+ifeq ($(filter mxnet,$(WITHOUT)),)
 	@! $(MXNET_PYTHON) $(FROM_3_10_TO_3_11) || $(MAKE) --no-print-directory $(MXNET_STAMP)
+endif
 	@! $(PYTHON) $(FROM_3_11) || $(MAKE) --no-print-directory $(ENGINES_STAMP)
 
 test-cpp: $(INSTALL_STAMP) build/doctest.flags ## the C++ tests
@@ -243,7 +251,7 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 
 bench: $(BUILD_STAMP) $(BENCH_STAMP) $(ENGINES_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
-	for name in collectives grouped training compression startup lifecycle memory \
+	for name in collectives grouped training ddp compression startup lifecycle memory \
 	    with_tensorflow with_jax many_hosts link_protection elastic_recovery observability autotune gpu; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; \

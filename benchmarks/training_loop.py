@@ -61,12 +61,17 @@ class TrainingLoop(Loop):
         network = build()
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)
         wrapped, optimizer = self._contestant.distribute(network, optimizer)
+        self._begin(wrapped, optimizer, (batch_size, *sample_shape))
+        return sum(float(p.detach().double().sum()) for p in network.parameters())
+
+    def _begin(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, input_shape: tuple[int, ...]
+    ) -> None:
+        """Make two steps."""
         torch.manual_seed(1 + self._contestant.rank)
-        inputs = torch.randn(batch_size, *sample_shape)
-        self._run = _training_step(wrapped, optimizer, inputs)
+        self._run = _training_step(model, optimizer, torch.randn(input_shape))
         for _ in range(2):
             self._run()
-        return sum(float(p.detach().double().sum()) for p in network.parameters())
 
 
 def _training_step(

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "core/dtype.h"
+
 namespace hvd::dlpack {
 
 struct Version {
@@ -15,6 +17,14 @@ struct Version {
 
 enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3 };
 enum TypeCode : std::uint8_t { kInt = 0, kUint = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+
+// Of an element type; its bits are those of its size.
+constexpr TypeCode code_of(Dtype dtype) {
+  if (dtype == Dtype::kBfloat16) return kBfloat;
+  if (is_float(dtype)) return kFloat;
+  if (dtype == Dtype::kBool) return kBool;
+  return dtype == Dtype::kUint8 || dtype == Dtype::kUint16 ? kUint : kInt;
+}
 
 struct Device {
   std::int32_t type;

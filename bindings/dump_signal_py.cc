@@ -1,8 +1,8 @@
-// SIGUSR1: write the recording. A free real-time signal: look for requests. A handler gets no
-// object, so only here something belongs to the whole process.
+// SIGUSR1 requests a recording. A free real-time signal makes the tracer thread look for requests.
+// A signal handler has no object argument, so this file has variables of the whole process.
 //
-// The handlers are not Python's: what a program sees with signal.getsignal() stays as it was, and
-// one that sets a handler of its own, before or after, has that and nothing else.
+// The handlers are not Python's: signal.getsignal() returns the same as before. If the program sets
+// its own handler, before or after, only that handler runs.
 #include <nanobind/nanobind.h>
 #include <signal.h>
 
@@ -25,7 +25,7 @@ constexpr auto kHandlerPatience = std::chrono::milliseconds(100);
 
 std::atomic<RecorderHeader*> wanted_from{nullptr};
 std::atomic<int> handlers_running{0};
-std::shared_ptr<Region> memory_of_recorder;  // keeps that alive; under Python's lock
+std::shared_ptr<Region> memory_of_recorder;  // keeps the header alive; under the GIL
 
 void wake_tracer(bool wants_dump) {
   const int error = errno;
@@ -77,7 +77,7 @@ void point_at(RecorderHeader* header) {
   while (handlers_running.load() != 0 && now_ns() < deadline_ns) std::this_thread::yield();
 }
 
-// From now on the signal is for this engine. Nothing happens where the program has other plans.
+// From now on the signal is for this engine. No effect if the program has its own handler.
 bool watch_dump_signal(Engine& engine) {
   struct sigaction before{};
   sigaction(kDumpSignal, nullptr, &before);
@@ -90,7 +90,7 @@ bool watch_dump_signal(Engine& engine) {
   return true;
 }
 
-// Nobody is there any more.
+// There is no engine any more.
 void leave_dump_signal() {
   if (is_ours()) signal(kDumpSignal, SIG_DFL);
   point_at(nullptr);

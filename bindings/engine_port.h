@@ -1,8 +1,8 @@
-// The engine as plugins see it: shared libraries that a framework loads, beside this module and
-// from the same build, and that link neither it nor Python. They get one pointer to a port, which
-// finds the engine of the world that the process is in, and outlives every engine.
+// The engine for plugins. A plugin is a shared library that a framework loads. It is from the same
+// build as this module, and links neither this module nor Python. It gets one pointer to a port.
+// The port finds the engine of the current world of the process, and outlives every engine.
 //
-// All methods may be called from any thread, without the GIL, and throw nothing.
+// All methods may be called from any thread, without the GIL, and do not throw.
 #pragma once
 
 #include <cstdint>
@@ -40,21 +40,21 @@ class EnginePort {
 
   virtual ~EnginePort() = default;
 
-  // Starts operations. `then` gets the result, a refusal too: maybe before this returns, maybe from
-  // another thread. The tensors' memory stays valid until then; what the spans refer to is copied.
+  // Starts operations. `then` gets the result, or a refusal, maybe before this returns, maybe from
+  // another thread. The tensors' memory stays valid until then. The data of the spans is copied.
   virtual void start(int set, std::span<const Submission> submissions, Continuation then) = 0;
-  // Starts operations and waits for them, making progress. Nothing when a signal handler of Python
-  // raised meanwhile: the operations go on, `late` gets their result, and Python is to call
+  // Starts operations and waits for them, making progress. None if a signal handler of Python
+  // raised meanwhile: then the operations go on, `late` gets their result, and Python must call
   // Port.rethrow().
   virtual std::optional<Result> run(int set, std::span<const Submission> submissions,
                                     Continuation late) = 0;
-  // For submissions of tensors on a GPU: the dependency on the work in `stream` that makes the
-  // tensors. `address`: in the GPU's memory. Or an error.
+  // For submissions of tensors on a GPU: the dependency on the work in `stream`, which computes the
+  // tensors, or an error. `address`: any address in the GPU's memory.
   virtual std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) = 0;
-  // Keeps the last error of which a framework gets the text only, for Port.take_failure().
+  // Keeps an error for Port.take_failure(). For frameworks that pass on only the text of an error.
   virtual void keep_failure(const Error& error) = 0;
-  // The rank is -1 in a process set of which this process is no member. Nothing outside of a world,
-  // and where there is no such process set.
+  // The rank is -1 if this process is not a member of the process set. None if there is no world or
+  // no such process set.
   virtual std::optional<int> number(WorldNumber what, int set) = 0;
 };
 

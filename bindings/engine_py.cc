@@ -9,13 +9,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "bindings/external_backend_py.h"
-#include "bindings/output_py.h"
 #include "bindings/port_py.h"
 #include "bindings/seals_py.h"
 #include "bindings/submission_py.h"
@@ -31,30 +31,47 @@ namespace {
 
 constexpr auto kExitPatience = std::chrono::seconds(1);
 
-void wait_done(Engine& engine, HandleId handle) {
-  // Until this thread holds the GIL again.
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+// False when the operation is not done at `deadline_ns`; then another thread makes progress.
+bool wait_done(Engine& engine, HandleId handle, std::int64_t deadline_ns = kNever) {
+  // Counted until this thread holds the GIL again.
   const WaitingThreads::Scope waiting(engine.waiting_threads());
+  Nanoseconds limit = kSignalInterval;
   for (;;) {
+    if (deadline_ns != kNever)
+      limit = std::clamp(Nanoseconds(deadline_ns - now_ns()), Nanoseconds::zero(), limit);
     bool is_done = false;
     {
       const nb::gil_scoped_release release;
-      is_done = engine.wait(handle, kSignalInterval);
+      is_done = engine.wait(handle, limit);
     }
-    if (is_done) return;
-    if (PyErr_CheckSignals() != 0) {
-      engine.leave_to_background();
-      throw nb::python_error();
-    }
+    if (is_done) return true;
+    const bool is_interrupted = PyErr_CheckSignals() != 0;
+    if (is_interrupted || limit == Nanoseconds::zero()) engine.leave_to_background();
+    if (is_interrupted) throw nb::python_error();
+    if (limit == Nanoseconds::zero()) return false;
   }
 }
 
-std::vector<Output> result_of(Engine& engine, HandleId handle) {
-  wait_done(engine, handle);
+std::vector<Output> take_result(Engine& engine, HandleId handle) {
   if (!engine.contains(handle)) return {};  // another thread took it
   HandleTable::Result result = engine.take(handle);
   arrive(result);
   if (result.error) throw *result.error;
   return std::move(result.outputs);
+}
+
+std::vector<Output> result_of(Engine& engine, HandleId handle) {
+  wait_done(engine, handle);
+  return take_result(engine, handle);
+}
+
+std::optional<std::vector<Output>> result_within(Engine& engine, HandleId handle, double limit_s) {
+  const double limit_ns = std::min(limit_s * 1e9, 1e18);
+  if (!wait_done(engine, handle, now_ns() + static_cast<std::int64_t>(limit_ns)))
+    return std::nullopt;
+  return take_result(engine, handle);
 }
 
 // Whether GPUs have finished what is done for the engine, within `limit_s`.
@@ -125,70 +142,8 @@ void add_process_set(Engine& engine, int set, std::vector<int> ranks, nb::object
   engine.add_process_set(set, std::move(ranks), set_links(control, data, std::move(data_plane)));
 }
 
-void bind_trace_config(nb::module_& module) {
-  nb::class_<TraceConfig>(module, "TraceConfig",
-                          "What the flight recorder keeps and where its files go.")
-      .def(nb::init<>())
-      .def_rw("events", &TraceConfig::events)
-      .def_rw("folder", &TraceConfig::folder)
-      .def_rw("is_chosen_folder", &TraceConfig::is_chosen_folder)
-      .def_rw("job", &TraceConfig::job)
-      .def_rw("world", &TraceConfig::world)
-      .def_rw("generation", &TraceConfig::generation)
-      .def_rw("presence", &TraceConfig::presence)
-      .def_rw("stack_signal", &TraceConfig::stack_signal)
-      .def_rw("stack_fd", &TraceConfig::stack_fd)
-      .def_rw("timeline_path", &TraceConfig::timeline_path)
-      .def_rw("timeline_mark_cycles", &TraceConfig::timeline_mark_cycles)
-      .def_rw("timeline_max_bytes", &TraceConfig::timeline_max_bytes)
-      .def_rw("data_plane", &TraceConfig::data_plane);
-}
-
-void bind_tuning(nb::module_& module) {
-  nb::class_<Tuning>(
-      module, "Tuning",
-      "What ``Engine.tune`` changes; with a ``cycle_time_us`` of 0 the engine decides.")
-      .def(
-          "__init__",
-          [](Tuning* self, std::uint64_t fusion_threshold_bytes, std::uint32_t cycle_time_us,
-             std::uint16_t block_kib, std::uint16_t small_kib,
-             std::uint16_t small_between_hosts_kib) {
-            const AllreduceCut cut{.block_kib = block_kib,
-                                   .small_kib = small_kib,
-                                   .small_between_hosts_kib = small_between_hosts_kib};
-            new (self) Tuning{.fusion_threshold_bytes = fusion_threshold_bytes,
-                              .bucket = {.cycle_time_us = cycle_time_us, .cut = cut}};
-          },
-          "fusion_threshold_bytes"_a, "cycle_time_us"_a, "block_kib"_a, "small_kib"_a,
-          "small_between_hosts_kib"_a);
-}
-
-void bind_config(nb::module_& module) {
-  bind_trace_config(module);
-  bind_tuning(module);
-  nb::class_<EngineConfig>(module, "Config")
-      .def(nb::init<>())
-      .def_rw("rank", &EngineConfig::rank)
-      .def_rw("size", &EngineConfig::size)
-      .def_rw("generation", &EngineConfig::generation)
-      .def_rw("usable_cores", &EngineConfig::usable_cores)
-      .def_rw("tuning", &EngineConfig::tuning)
-      .def_rw("fuse_groups", &EngineConfig::fuse_groups)
-      .def_rw("cache_capacity", &EngineConfig::cache_capacity)
-      .def_rw("stall_check", &EngineConfig::stall_check)
-      .def_rw("stall_check_time_s", &EngineConfig::stall_check_time_s)
-      .def_rw("stall_shutdown_time_s", &EngineConfig::stall_shutdown_time_s)
-      .def_rw("is_debug", &EngineConfig::is_debug)
-      .def_rw("debug_interval", &EngineConfig::debug_interval)
-      .def_rw("peer_names", &EngineConfig::peer_names)
-      .def_rw("peer_hosts", &EngineConfig::peer_hosts)
-      .def_rw("trace", &EngineConfig::trace)
-      .def_prop_rw(
-          "log_level", [](const EngineConfig& c) { return static_cast<int>(c.log.level); },
-          [](EngineConfig& c, int level) { c.log.level = static_cast<LogLevel>(level); })
-      .def_prop_rw(
-          "log_hide_time", [](const EngineConfig& c) { return c.log.hide_time; },
-          [](EngineConfig& c, bool hide) { c.log.hide_time = hide; });
+int add_pair(Engine& engine, int peer, const LeaderLinks& control, const DataLinks& data) {
+  return engine.add_pair(peer, set_links(control, data, nb::none()));
 }
 
 void bind_values(nb::module_& module) {
@@ -196,24 +151,27 @@ void bind_values(nb::module_& module) {
       .def(
           "__init__",
           [](Operation* self, int kind, int op, int root, double prescale, double postscale,
-             int process_set) {
+             int process_set, bool is_flat, std::string title, std::string group) {
             new (self) Operation{.kind = static_cast<Kind>(kind),
                                  .op = static_cast<ReduceOp>(op),
                                  .root = root,
                                  .prescale = prescale,
                                  .postscale = postscale,
-                                 .process_set = process_set};
+                                 .process_set = process_set,
+                                 .is_flat = is_flat,
+                                 .title = std::move(title),
+                                 .group = std::move(group)};
           },
           "kind"_a, "op"_a = static_cast<int>(ReduceOp::kSum), "root"_a = 0, "prescale"_a = 1.0,
-          "postscale"_a = 1.0, "process_set"_a = 0);
+          "postscale"_a = 1.0, "process_set"_a = 0, "is_flat"_a = false, "title"_a = "",
+          "group"_a = "");
   nb::class_<TensorReader, Streams>(module, "TensorReader")
       .def(nb::init<nb::handle>(), "capsule"_a);
-  bind_output(module);
 }
 
 using Described = std::tuple<std::uintptr_t, std::uintptr_t, std::vector<std::int64_t>, int>;
 
-// As nanobind's types, and say in the stub what is in them.
+// nanobind's types, with names for the stub.
 using Name = nb::typed<nb::handle, nb::str>;
 using Names = nb::typed<nb::list, nb::str>;
 using Shape = nb::typed<nb::list, std::int64_t>;
@@ -222,14 +180,15 @@ using DescribedTensors = nb::typed<nb::list, DescribedTensor>;
 using Tensors = nb::typed<nb::list, nb::any>;
 using Counts = nb::typed<nb::dict, nb::str, std::int64_t>;
 
-// `devices`: empty for host memory.
+// `devices`: empty for host memory. `output_bytes`: empty where results keep their shapes.
 Call describe_all(const Operation& operation, nb::list tensors, const std::vector<int>& devices,
-                  const Streams* streams) {
+                  const Streams* streams, const std::vector<std::size_t>& output_bytes = {}) {
   Call call(operation, tensors.size(), streams);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto [in, out, shape, dtype] = nb::cast<Described>(tensors[i]);
-    call.add(
-        describe(operation, in, out, shape, dtype, devices.empty() ? kHostDevice : devices.at(i)));
+    call.add(describe(operation, in, out, shape, dtype,
+                      devices.empty() ? kHostDevice : devices.at(i),
+                      output_bytes.empty() ? 0 : output_bytes.at(i)));
   }
   return call;
 }
@@ -237,8 +196,8 @@ Call describe_all(const Operation& operation, nb::list tensors, const std::vecto
 HandleId submit_address(Engine& engine, const Operation& operation, Name name, std::uintptr_t in,
                         std::uintptr_t out, const std::vector<std::int64_t>& shape, int dtype,
                         int intent, const std::vector<std::int64_t>& splits, int device,
-                        const Streams* streams) {
-  const Operand operand = describe(operation, in, out, shape, dtype, device);
+                        const Streams* streams, std::size_t output_bytes) {
+  const Operand operand = describe(operation, in, out, shape, dtype, device, output_bytes);
   return submit_one(engine, operation, operand, streams, name_in(name), splits,
                     static_cast<Intent>(intent));
 }
@@ -252,8 +211,8 @@ HandleId submit_many(Engine& engine, const Operation& operation, Names names,
 
 HandleId submit_group(Engine& engine, const Operation& operation, Name name,
                       DescribedTensors tensors, int intent, const std::vector<int>& devices,
-                      const Streams* streams) {
-  return describe_all(operation, tensors, devices, streams)
+                      const Streams* streams, const std::vector<std::size_t>& output_bytes) {
+  return describe_all(operation, tensors, devices, streams, output_bytes)
       .submit_group(engine, name_in(name), static_cast<Intent>(intent));
 }
 
@@ -292,15 +251,15 @@ std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
   try {
     return result_of(engine, handle);
   } catch (const nb::python_error&) {
-    // Interrupted with the operation under way: its memory must outlive the caller's interest in
-    // it.
+    // Interrupted while the operation runs: its memory must stay, although the caller may drop the
+    // tensors.
     in.inc_ref();
     out.inc_ref();
     throw;
   }
 }
 
-// Gives every rank the bytes of all ranks, joined: for what Python code must agree on.
+// Gives every rank the bytes of all ranks, joined. Python code agrees on values with it.
 nb::bytes gather_bytes(Engine& engine, std::string_view name, nb::bytes payload) {
   auto mine =
       std::make_unique<std::vector<char>>(payload.c_str(), payload.c_str() + payload.size());
@@ -344,14 +303,14 @@ Counts counts_of(Engine& engine) {
   return counts;
 }
 
-// As they lie in recorder files.
+// In the layout of recorder files.
 nb::bytes events_of(Engine& engine) {
   const std::vector<Event> events = engine.tracer().recorder().read(0).events;
   return nb::bytes(events.data(), events.size() * sizeof(Event));
 }
 
 // What was recorded from number `begin` on, the last `most` events of it: the number to go on with,
-// and the events as they lie in recorder files. Stops at one that is being written.
+// and the events in the layout of recorder files. Stops at an event that is being written.
 std::tuple<std::uint64_t, nb::bytes> events_since(Engine& engine, std::uint64_t begin,
                                                   std::uint64_t most) {
   RecorderView::Found found;
@@ -364,7 +323,7 @@ std::tuple<std::uint64_t, nb::bytes> events_since(Engine& engine, std::uint64_t 
   return {found.end, nb::bytes(found.events.data(), found.events.size() * sizeof(Event))};
 }
 
-// As it lies in recorder files, without its number; nothing where it is forgotten.
+// In the layout of recorder files, without its number; empty where it is forgotten.
 nb::bytes label_of(Engine& engine, std::uint32_t id) {
   const std::optional<Label> label = engine.tracer().recorder().label(id);
   return label ? nb::bytes(&*label, sizeof(Label)) : nb::bytes("", 0);
@@ -373,7 +332,6 @@ nb::bytes label_of(Engine& engine, std::uint32_t id) {
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-  bind_config(module);
   bind_values(module);
   module.def("space_bytes", &Engine::space_bytes, "size"_a);
   module.def("kernel_isa", &kernel_isa);
@@ -385,11 +343,12 @@ void bind_engine(nb::module_& module) {
            "devices"_a.none() = nb::none())
       .def("submit", &submit_address, "operation"_a, "name"_a.none(), "input"_a, "output"_a,
            "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>(),
-           "device"_a = kHostDevice, "streams"_a.none() = nb::none())
+           "device"_a = kHostDevice, "streams"_a.none() = nb::none(), "output_bytes"_a = 0)
       .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a,
            "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none())
       .def("submit_group", &submit_group, "operation"_a, "name"_a.none(), "tensors"_a, "intent"_a,
-           "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none())
+           "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none(),
+           "output_bytes"_a = std::vector<std::size_t>())
       .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(),
            "input"_a.none(), "output"_a.none(), "intent"_a,
            "splits"_a = std::vector<std::int64_t>())
@@ -403,6 +362,10 @@ void bind_engine(nb::module_& module) {
            "The payloads of all ranks, joined in rank order.")
       .def("add_process_set", &add_process_set, "process_set"_a, "ranks"_a,
            "data_plane"_a = nb::none(), "control"_a = LeaderLinks(), "data"_a = DataLinks())
+      .def("add_pair", &add_pair, "peer"_a, "control"_a = LeaderLinks(), "data"_a = DataLinks(),
+           "The process set of this rank and ``peer``, which needs no agreement.")
+      .def("is_awaited", &Engine::is_awaited, "process_set"_a, "name"_a,
+           "Whether another rank of this host has submitted ``name``, and this one has not.")
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)
@@ -412,6 +375,12 @@ void bind_engine(nb::module_& module) {
       .def("poll", &Engine::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("contains", &Engine::contains, "handle"_a)
       .def("wait", &result_of, "handle"_a)
+      .def("wait_for", &result_within, "handle"_a, "limit_s"_a,
+           "Like ``wait``; None if the operation is not done within the limit.")
+      .def("missing_ranks", &Engine::missing_ranks, "handle"_a,
+           "Ranks that have not submitted the handle's operations, as far as is known here.")
+      .def("title_of", &Engine::title_of, "handle"_a,
+           "What an operation of the handle is, for messages; empty if it is done.")
       .def("confirm", &confirm, "limit_s"_a,
            "Whether GPUs have finished, within the limit, what is done for the engine.")
       .def(

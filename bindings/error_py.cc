@@ -11,7 +11,7 @@ namespace hvd {
 
 namespace {
 
-// Texts that crossed shared memory may be cut in the middle of a character.
+// Texts from shared memory may be cut in the middle of a character.
 nb::object text_of(const std::string& text) {
   return nb::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));

@@ -1,6 +1,6 @@
 // A Python object as a data plane. Each call takes the GIL once. Only the engine's background
-// thread makes these calls, so no signal handler runs in the middle of one. An exception ends the
-// world: its text goes to the threads that wait for a result.
+// thread makes these calls, so no signal handler runs during a call. An exception ends the world.
+// Threads that wait for a result get its text.
 #include "bindings/external_backend_py.h"
 
 #include <nanobind/stl/string.h>
@@ -45,8 +45,6 @@ class PythonDataPlane final : public DataPlane {
     const nb::gil_scoped_acquire gil;
     plane_.reset();
   }
-
-  const std::string& name() const override { return name_; }
 
   bool reduces(Dtype dtype, ReduceOp op) const override { return can_reduce_[index_of(dtype, op)]; }
 

@@ -9,7 +9,7 @@
 
 namespace hvd {
 
-// Null for None. `plane` has the methods of horovod.backends.engine_adapter.EngineAdapter.
+// Null for None. `plane` has the methods of horovod.backends.data_plane.EngineAdapter.
 std::shared_ptr<DataPlane> data_plane_of(const nanobind::object& plane);
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
 // The extension module horovod._native.
 #include <nanobind/nanobind.h>
 
+#include "bindings/completions_py.h"
 #include "bindings/error_py.h"
 #include "bindings/seals_py.h"
 #include "core/error.h"
@@ -12,7 +13,9 @@ namespace hvd {
 void bind_collectives(nb::module_& module);
 void bind_devices(nb::module_& module);
 void bind_dump_signal(nb::module_& module);
+void bind_config(nb::module_& module);
 void bind_engine(nb::module_& module);
+void bind_output(nb::module_& module);
 void bind_port(nb::module_& module);
 
 namespace {
@@ -44,6 +47,9 @@ NB_MODULE(_native, module) {
   hvd::bind_devices(module);  // the others refer to it
   hvd::bind_seals(module);
   hvd::bind_dump_signal(module);
+  hvd::bind_config(module);
+  hvd::bind_output(module);
   hvd::bind_engine(module);
+  hvd::bind_completions(module);
   hvd::bind_port(module);
 }

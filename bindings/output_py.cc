@@ -1,5 +1,4 @@
-#include "bindings/output_py.h"
-
+// Results that the engine has allocated, for Python.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
@@ -16,39 +15,23 @@ using namespace nb::literals;
 
 namespace hvd {
 
+void bind_output(nb::module_& module);
+
 namespace {
 
-// Starts to copy a result that is on a GPU to memory of the same one, in a stream of it.
+// Starts to copy a result on a GPU to other memory of the same GPU, in a stream of that GPU.
 void copy_output(Output& output, std::uintptr_t to, std::size_t size_bytes, std::uintptr_t stream) {
   output.block->copy_to(to, size_bytes, reinterpret_cast<cuda::Stream>(stream));
 }
 
-// The engine's host memory handed to Python; freed with the last array over it.
+// The engine's host memory as an array of Python. It is freed with the last array that uses it.
 template <typename... Format>
 nb::typed<nb::object, nb::any> as_array(Output& output, int dtype_code) {
   const auto dtype = static_cast<Dtype>(dtype_code);
   const std::vector<std::size_t> shape(output.shape.begin(), output.shape.end());
-  nb::dlpack::dtype type{
-      .code = 0, .bits = static_cast<std::uint8_t>(8 * size_of(dtype)), .lanes = 1};
-  switch (dtype) {
-    case Dtype::kUint8:
-    case Dtype::kUint16:
-      type.code = dlpack::kUint;
-      break;
-    case Dtype::kFloat16:
-    case Dtype::kFloat32:
-    case Dtype::kFloat64:
-      type.code = dlpack::kFloat;
-      break;
-    case Dtype::kBfloat16:
-      type.code = dlpack::kBfloat;
-      break;
-    case Dtype::kBool:
-      type.code = dlpack::kBool;
-      break;
-    default:
-      type.code = dlpack::kInt;
-  }
+  const nb::dlpack::dtype type{.code = static_cast<std::uint8_t>(dlpack::code_of(dtype)),
+                               .bits = static_cast<std::uint8_t>(8 * size_of(dtype)),
+                               .lanes = 1};
   std::byte* bytes = output.bytes.get();
   auto owned = std::make_unique<OutputBytes>(std::move(output.bytes));
   const nb::capsule owner(owned.get(),

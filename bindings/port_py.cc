@@ -65,8 +65,8 @@ void Port::start(int set, std::span<const Submission> submissions, Continuation 
   }
 }
 
-// Whether a signal handler of Python raised. The exception cannot pass through a framework; it is
-// kept for rethrow().
+// Whether a signal handler of Python raised an exception. It cannot pass through a framework, so it
+// is kept for rethrow().
 bool Port::is_interrupted() {
   const nb::gil_scoped_acquire acquire;
   raised_.reset();  // of a call that did not ask for it

@@ -16,14 +16,14 @@ constexpr auto kSignalInterval = std::chrono::milliseconds(100);  // between loo
 
 class Port : public EnginePort {
  public:
-  // From here on plugins reach this engine; `place` is where the process is on its host.
+  // From now on plugins use this engine. `place`: of the process on its host.
   struct Place {
     int local_rank = 0;
     int local_size = 1;
   };
   void attach(nanobind::object engine, Place place);
   void detach(const Engine& engine);  // unless another one is attached by now
-  // Raises what a signal handler raised in run(), once.
+  // Raises the exception that a signal handler raised in run(), once.
   void rethrow();
 
   void start(int set, std::span<const Submission> submissions, Continuation then) override;
@@ -32,7 +32,7 @@ class Port : public EnginePort {
   std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) override;
   void keep_failure(const Error& error) override;
   std::optional<int> number(WorldNumber what, int set) override;
-  // The error that was kept last, once; none of those before the last attach().
+  // The last error that was kept since attach(), once.
   std::optional<Error> take_failure();
 
  private:

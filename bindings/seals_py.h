@@ -1,4 +1,4 @@
-// What seals the connections between hosts, for Python, which makes them and their keys.
+// The seals of connections between hosts, for Python, which makes the connections and their keys.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,12 +9,12 @@
 
 namespace hvd {
 
-// A link's seals on their way from those who agreed on the keys to the engine.
+// A link's seals, between the agreement on keys and the engine.
 struct HeldSeals {
   std::shared_ptr<LinkSeals> seals;
 };
 
-// Throws nanobind::value_error for None, where a link must have some.
+// Throws nanobind::value_error for None: a link between leaders must have seals.
 std::shared_ptr<LinkSeals> seals_of(const HeldSeals* held);
 
 void bind_seals(nanobind::module_& module);

@@ -1,7 +1,7 @@
 // The streams of GPUs on which a framework works, for operations on its tensors.
 //
-// A StreamDependency says what waits for a stream and what a stream waits for. Here is how one
-// begins and ends for calls from Python. All under the GIL.
+// A StreamDependency says what waits for a stream and what a stream waits for. These functions
+// begin and end it for calls from Python. All under the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,7 +20,8 @@ class Streams {
 };
 
 // A Python function that returns the address of a device's current stream. It is never released:
-// a framework has one, and engine threads, which touch no Python object, drop what refers to it.
+// there is one for a framework, and engine threads, which must not touch Python objects, destroy
+// references to it.
 class PythonStreams final : public Streams {
  public:
   explicit PythonStreams(nanobind::callable function) : function_(function.release()) {}
@@ -37,7 +38,7 @@ StreamDependencyPtr depart(const Engine& engine, std::span<const Tensor> tensors
 // Holds back the framework's streams until the GPUs are done.
 void arrive(const HandleTable::Result& result);
 
-// What a process reaches GPUs with, for Python.
+// The access to GPUs, for Python.
 void bind_devices(nanobind::module_& module);
 
 }  // namespace hvd

@@ -13,11 +13,17 @@ namespace hvd {
 namespace {
 
 void check_output(const Request& of_in, const Request& of_out, bool is_near) {
-  const bool has_shape = std::ranges::equal(of_out.shape(), of_in.shape());
+  const bool keeps_shape = collective_of(of_in.kind).keeps_shape();
+  const bool has_shape = !keeps_shape || std::ranges::equal(of_out.shape(), of_in.shape());
   if (of_out.dtype == of_in.dtype && has_shape && is_near) return;
   throw Error(ErrorCode::kInvalidArgument,
-              std::string(name_of(of_in.kind)) +
-                  ": the output must have the input's shape, dtype and device");
+              std::string(name_of(of_in.kind)) + ": the output must have the input's " +
+                  (keeps_shape ? "shape, dtype and device" : "dtype and device"));
+}
+
+void set_flat(Request& request) {
+  request.dims = {static_cast<std::int64_t>(request.element_count())};
+  request.dims_count = 1;
 }
 
 std::string_view text_of(nb::handle name) {
@@ -41,13 +47,16 @@ Operand read(const TensorReader& reader, const Operation& operation, nb::handle 
     Request of_out = operation.request();
     const TensorReader::Located result = reader.read(out, of_out);
     check_output(operand.request, of_out, result.device == located.device);
-    operand.tensor.out = result.address;
+    operand.tensor.out = address_of(result.address);
+    operand.tensor.out_bytes = of_out.size_bytes();
   }
+  if (operation.is_flat) set_flat(operand.request);
   return operand;
 }
 
 Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,
-                 const std::vector<std::int64_t>& shape, int dtype, int device) {
+                 const std::vector<std::int64_t>& shape, int dtype, int device,
+                 std::size_t out_bytes) {
   if (shape.size() > Request::kMaxDims) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::string(name_of(operation.kind)) + ": the tensor has " +
@@ -57,10 +66,12 @@ Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t o
   Operand operand{.request = operation.request(),
                   .tensor = {.in = reinterpret_cast<const std::byte*>(in),
                              .out = reinterpret_cast<std::byte*>(out),
-                             .device = device}};
+                             .device = device,
+                             .out_bytes = out_bytes}};
   operand.request.dtype = static_cast<Dtype>(dtype);
   operand.request.dims_count = static_cast<std::int32_t>(shape.size());
   std::copy(shape.begin(), shape.end(), operand.request.dims.begin());
+  if (operation.is_flat) set_flat(operand.request);
   return operand;
 }
 
@@ -68,6 +79,8 @@ HandleId submit_one(Engine& engine, const Operation& operation, const Operand& o
                     const Streams* streams, std::optional<std::string_view> name,
                     std::span<const std::int64_t> splits, Intent intent) {
   const Submission submission{.name = name.value_or(std::string_view{}),
+                              .title = operation.title,
+                              .group = operation.group,
                               .requests = {&operand.request, 1},
                               .tensors = {&operand.tensor, 1},
                               .splits = splits,
@@ -76,7 +89,7 @@ HandleId submit_one(Engine& engine, const Operation& operation, const Operand& o
 }
 
 Call::Call(const Operation& operation, std::size_t count, const Streams* streams)
-    : process_set_(operation.process_set), streams_(streams) {
+    : operation_(operation), streams_(streams) {
   requests_.reserve(count);
   tensors_.reserve(count);
 }
@@ -100,8 +113,12 @@ HandleId Call::submit_each(Engine& engine, std::span<const std::string_view> nam
 HandleId Call::submit(Engine& engine, std::span<const std::string_view> names, bool is_group,
                       Intent intent) {
   const auto dependency = depart(engine, tensors_, streams_);
-  return engine.submit(
-      process_set_, submissions_of(names, is_group, requests_, tensors_, {}, dependency), intent);
+  auto submissions = submissions_of(names, is_group, requests_, tensors_, {}, dependency);
+  for (Submission& submission : submissions) {
+    submission.title = operation_.title;
+    submission.group = operation_.group;
+  }
+  return engine.submit(operation_.process_set, submissions, intent);
 }
 
 std::optional<std::string_view> name_in(nb::handle name) {

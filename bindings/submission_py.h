@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct Operation {
   double prescale = 1.0;
   double postscale = 1.0;
   int process_set = 0;
+  bool is_flat = false;                // ranks agree about the number of elements, not about shapes
+  std::string title = {}, group = {};  // see Submission
 
   Request request() const {
     Request request;
@@ -45,7 +48,8 @@ struct Operand {
 Operand read(const TensorReader& reader, const Operation& operation, nanobind::handle in,
              nanobind::handle out);
 Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,
-                 const std::vector<std::int64_t>& shape, int dtype, int device = kHostDevice);
+                 const std::vector<std::int64_t>& shape, int dtype, int device = kHostDevice,
+                 std::size_t out_bytes = 0);
 
 // `streams`: of the framework whose tensors may be on GPUs; null where none are.
 HandleId submit_one(Engine& engine, const Operation& operation, const Operand& operand,
@@ -67,7 +71,7 @@ class Call {
   HandleId submit(Engine& engine, std::span<const std::string_view> names, bool is_group,
                   Intent intent);
 
-  const int process_set_;
+  const Operation& operation_;
   const Streams* const streams_;
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;

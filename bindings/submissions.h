@@ -1,11 +1,10 @@
-// What the calls of all bindings have in common on their way into the engine.
+// Common parts of the calls of all bindings into the engine.
 #pragma once
 
 #include <cstddef>
 #include <future>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,8 +12,8 @@
 
 namespace hvd {
 
-// A framework may give no address for an empty tensor. The engine takes a null output for "allocate
-// the result", so an empty tensor gets an address that is never used.
+// A framework may give no address for an empty tensor. For the engine a null output means "allocate
+// the result". So an empty tensor gets an address that is never used.
 template <typename Byte>
 Byte* address_of(Byte* data) {
   alignas(64) static std::byte nothing[64];
@@ -30,8 +29,8 @@ std::optional<Dtype> find_dtype(const Table& dtypes, Type type) {
   return std::nullopt;
 }
 
-// The tensors of a call as one operation, a group, or as an operation each. `names`: one for a
-// group, else one for each tensor. The result refers to the arguments.
+// The tensors of a call as one group, or as an operation each. `names`: one for a group, else one
+// for each tensor. The result refers to the arguments.
 template <typename Names>
 std::vector<Submission> submissions_of(const Names& names, bool is_group,
                                        std::span<const Request> requests,
@@ -52,8 +51,8 @@ std::vector<Submission> submissions_of(const Names& names, bool is_group,
   return submissions;
 }
 
-// Starts operations and waits until all ranks have run them. No signal interrupts this: XLA would
-// give the buffers to other programs while ranks still use them.
+// Starts operations and waits until all ranks have run them. No signal interrupts this wait: after
+// it XLA may give the buffers to other programs.
 inline EnginePort::Result run_to_end(EnginePort& port, int set,
                                      std::span<const Submission> submissions) {
   std::promise<EnginePort::Result> ended;

@@ -14,39 +14,17 @@ Error invalid(const Request& request, const std::string& what) {
 }
 
 Dtype dtype_of(const dlpack::DataType& type, const Request& request) {
-  const int bits = type.bits;
-  switch (type.code) {
-    case dlpack::kInt:
-      if (bits == 8) return Dtype::kInt8;
-      if (bits == 16) return Dtype::kInt16;
-      if (bits == 32) return Dtype::kInt32;
-      if (bits == 64) return Dtype::kInt64;
-      break;
-    case dlpack::kUint:
-      if (bits == 8) return Dtype::kUint8;
-      if (bits == 16) return Dtype::kUint16;
-      break;
-    case dlpack::kFloat:
-      if (bits == 16) return Dtype::kFloat16;
-      if (bits == 32) return Dtype::kFloat32;
-      if (bits == 64) return Dtype::kFloat64;
-      break;
-    case dlpack::kBfloat:
-      if (bits == 16) return Dtype::kBfloat16;
-      break;
-    case dlpack::kBool:
-      if (bits == 8) return Dtype::kBool;
-      break;
-    default:
-      break;
+  for (int number = 0; number < kDtypeCount; ++number) {
+    const auto dtype = static_cast<Dtype>(number);
+    if (type.code == dlpack::code_of(dtype) && type.bits == 8 * size_of(dtype)) return dtype;
   }
   throw invalid(request, "the tensor's dtype is not supported (DLPack code " +
-                             std::to_string(type.code) + ", " + std::to_string(bits) +
+                             std::to_string(type.code) + ", " + std::to_string(type.bits) +
                              " bits); supported are uint8, uint16, int8, int16, int32, int64, "
                              "float16, bfloat16, float32, float64 and bool");
 }
 
-// Turns the framework's own exception, for example about a sparse tensor, into a refusal.
+// Replaces the framework's own exception, for example about a sparse tensor, by our error.
 Error unreadable(nb::handle object, const Request& request) {
   nb::python_error error;
   if (!error.matches(PyExc_Exception)) throw error;
@@ -104,7 +82,7 @@ TensorReader::Located TensorReader::read(nb::handle object, Request& request) co
   return {.address = static_cast<std::byte*>(tensor.data) + tensor.byte_offset, .device = device};
 }
 
-// The table is the framework's, and there as long as it.
+// The table belongs to the framework, and stays valid.
 StreamDependency::CurrentStream TensorReader::current_stream() const {
   return [api = api_](int device) -> cuda::Stream {
     void* stream = nullptr;

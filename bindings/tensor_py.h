@@ -5,23 +5,21 @@
 
 #include "bindings/dlpack.h"
 #include "bindings/streams_py.h"
-#include "runtime/engine.h"
 
 namespace hvd {
 
 // Reads tensors of one framework through its exchange table.
 class TensorReader final : public Streams {
  public:
-  // `capsule`: the value of `__dlpack_c_exchange_api__`. Throws when the table is of no use here.
+  // `capsule`: the value of `__dlpack_c_exchange_api__`. Throws if the table cannot be used.
   explicit TensorReader(nanobind::handle capsule);
 
   struct Located {
     std::byte* address;
     int device;  // kHostDevice, or CUDA's number of a GPU
   };
-  // Fills dtype and shape, and says where the tensor is. Throws Error(kInvalidArgument) for tensors
-  // that are not dense row-major memory, of the host or a CUDA GPU, of a supported dtype;
-  // `operation` begins the text.
+  // Sets dtype and shape, and returns where the tensor is. Throws Error(kInvalidArgument) unless
+  // the tensor is dense row-major memory of the host or a CUDA GPU, with a supported dtype.
   Located read(nanobind::handle tensor, Request& request) const;
 
   StreamDependency::CurrentStream current_stream() const override;

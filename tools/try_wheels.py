@@ -2,8 +2,8 @@
 
 The environments are temporary, and their programs find no compiler: nothing but the environment is
 on the path. A wheel of another architecture runs under QEMU's emulation, for which Debian's Python
-of that architecture is unpacked; without QEMU it is left out. ``--examples`` runs the examples of
-all frameworks, too.
+of that architecture is unpacked; without QEMU, or without such a Python, it is left out.
+``--examples`` runs the examples of all frameworks, too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ EXAMPLES = {
     "keras": "keras/digits_fit.py",
 }
 DEBIAN = {"aarch64": "arm64", "x86_64": "amd64"}
+SUITES = {"3.11": "bookworm", "3.13": "trixie"}  # of Debian, and the Python that each has
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 OPTIONS = (
     *("--disable-pip-version-check", "-q", "--only-binary=:all:"),
     f"-c{ROOT}/requirements/constraints.txt",
@@ -66,6 +68,16 @@ def python_of(wheel: Path) -> str:
     return "3." + wheel.name.split("-")[2].removeprefix("cp3")
 
 
+def emulated_python_of(wheel: Path) -> str | None:
+    """A version that the wheel is for, among those that Debian has."""
+    oldest = python_of(wheel)
+    for version in SUITES:
+        is_newer = int(version.split(".")[1]) > int(oldest.split(".")[1])
+        if version == oldest or ("abi3" in wheel.name and is_newer):
+            return version
+    return None
+
+
 def try_here(wheel: Path, folder: Path, examples: list[str]) -> None:
     run(find_python(python_of(wheel)), "-m", "venv", str(folder))
     pip = (f"{folder}/bin/python", "-m", "pip", "install", *OPTIONS)
@@ -100,9 +112,11 @@ def run_on_two_ranks(
 def try_emulated(wheel: Path, folder: Path) -> bool:
     """Run a wheel of another architecture; False where that cannot be."""
     architecture = wheel.stem.rpartition("_2_28_")[2]
-    version = python_of(wheel)
+    version = emulated_python_of(wheel)
     qemu = shutil.which(f"qemu-{architecture}-static")
-    if qemu is None or not unpack_debian(DEBIAN[architecture], version, folder):
+    if qemu is None or version is None:
+        return False
+    if not unpack_debian(DEBIAN[architecture], version, folder):
         return False
     python = folder / f"usr/bin/python{version}"
     emulated = python.rename(python.with_suffix(".emulated"))
@@ -121,10 +135,17 @@ def try_emulated(wheel: Path, folder: Path) -> bool:
 
 
 def unpack_debian(architecture: str, version: str, folder: Path) -> bool:
-    """Unpack Debian's Python and what it needs into ``folder``; False if Debian has another one."""
+    """Unpack Debian's Python and what it needs into ``folder``; False without Debian's mirror."""
+    ask = ("apt-get", "indextargets", "--format=$(REPO_URI)", "Created-By: Packages")
+    targets = subprocess.run([*ask, "Label: Debian"], capture_output=True, text=True)
+    if targets.returncode or not targets.stdout:
+        return False
     apt = folder / "apt"
     for name in ("lists/partial", "archives/partial"):
         (apt / name).mkdir(parents=True)
+    mirror = targets.stdout.split()[0]
+    keys = f"signed-by={KEYS}"
+    (apt / "sources.list").write_text(f"deb [{keys}] {mirror} {SUITES[version]} main\n")
     options = {
         "APT::Architecture": architecture,
         "APT::Architectures": architecture,
@@ -132,6 +153,8 @@ def unpack_debian(architecture: str, version: str, folder: Path) -> bool:
         "Dir::State": str(apt),
         "Dir::State::status": "/dev/null",
         "Dir::Cache": str(apt),
+        "Dir::Etc::sourcelist": str(apt / "sources.list"),
+        "Dir::Etc::sourceparts": "/dev/null",
     }
     apt_get = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items())]
     run(*apt_get, "update")
@@ -141,6 +164,8 @@ def unpack_debian(architecture: str, version: str, folder: Path) -> bool:
         return False
     for package in (apt / "archives").glob("*.deb"):
         run("dpkg-deb", "-x", str(package), str(folder))
+    if not (folder / "lib").exists():  # newer suites have all libraries in usr/lib
+        (folder / "lib").symlink_to("usr/lib")
     return True
 
 

@@ -2,7 +2,7 @@
 
 GCC compiles them, for the other architecture Debian's cross-compiler; `link_old_glibc.py` links
 them with a glibc of 2.28. auditwheel says whether they work on every system with that glibc or a
-newer one, and `faults` that they need nothing else.
+newer one, and `faults` that they need nothing else and do not say where they were built.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ def faults(wheel: Path) -> Iterator[str]:
         for name in archive.namelist():
             if not name.endswith(".so"):
                 continue
+            for path in paths_of_sources(archive.read(name)):
+                yield f"{name} has the path {path} of this machine"
             with archive.open(name) as file:
                 elf = ELFFile(file)
                 for section in elf.iter_sections("SHT_DYNAMIC"):
@@ -148,6 +150,12 @@ def faults(wheel: Path) -> Iterator[str]:
                     if tuple(map(int, version.split("."))) > newest:
                         yield f"{name} needs glibc {version}"
                 yield from (f"{name} needs {symbol}()" for symbol in missing_symbols(elf))
+
+
+def paths_of_sources(library: bytes) -> list[str]:
+    """Absolute paths of our source files, which say where the library was built; the first ones."""
+    found = re.findall(rb"(?<![\w.])/[\w./-]*/(?:engine|bindings)/[\w/]+\.(?:cc|h)\b", library)
+    return [path.decode() for path in found[:2]]
 
 
 def foreign_libraries(section: DynamicSection) -> Iterator[str]:

@@ -1,7 +1,6 @@
 // The part of XLA's C API for foreign functions (xla/ffi/api/c_api.h) that we use, declared here so
-// that building needs no JAX. As of its version 0.1, that of the oldest jaxlib that we support
-// (0.6.2): later ones accept older handlers. Structs begin with their size and only grow at their
-// end.
+// that building needs no JAX. It is version 0.1, from the oldest jaxlib that we support (0.6.2).
+// Later ones accept older handlers. Structs begin with their size and only grow at their end.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +25,13 @@ struct XLA_FFI_Extension_Base {
 };
 
 struct XLA_FFI_Api_Version {
-  std::size_t struct_size;
-  XLA_FFI_Extension_Base* extension_start;
+  std::size_t struct_size = sizeof(XLA_FFI_Api_Version);
+  XLA_FFI_Extension_Base* extension_start = nullptr;
   int major_version;
   int minor_version;
 };
 
-// Asked for when a handler is registered: it has to say which version it was made for.
+// XLA asks for this when a handler is registered: the version that the handler was made for.
 struct XLA_FFI_Metadata {
   std::size_t struct_size;
   XLA_FFI_Api_Version api_version;
@@ -46,8 +45,6 @@ struct XLA_FFI_Metadata_Extension {
 
 enum XLA_FFI_Error_Code : int {
   XLA_FFI_Error_Code_INVALID_ARGUMENT = 3,
-  XLA_FFI_Error_Code_FAILED_PRECONDITION = 9,
-  XLA_FFI_Error_Code_ABORTED = 10,
   XLA_FFI_Error_Code_INTERNAL = 13,
 };
 
@@ -91,7 +88,7 @@ struct XLA_FFI_Scalar {
 
 enum XLA_FFI_ExecutionStage : int { XLA_FFI_ExecutionStage_EXECUTE = 3 };
 
-// Arguments and results are buffers, whatever their types say.
+// All arguments and results are buffers. We do not read their types.
 struct XLA_FFI_Args {
   std::size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
@@ -131,39 +128,39 @@ struct XLA_FFI_CallFrame {
 };
 
 struct XLA_FFI_Error_Create_Args {
-  std::size_t struct_size;
-  XLA_FFI_Extension_Base* extension_start;
+  std::size_t struct_size = sizeof(XLA_FFI_Error_Create_Args);
+  XLA_FFI_Extension_Base* extension_start = nullptr;
   const char* message;
   XLA_FFI_Error_Code errc;
 };
 
 struct XLA_FFI_Stream_Get_Args {
-  std::size_t struct_size;
-  XLA_FFI_Extension_Base* extension_start;
+  std::size_t struct_size = sizeof(XLA_FFI_Stream_Get_Args);
+  XLA_FFI_Extension_Base* extension_start = nullptr;
   XLA_FFI_ExecutionContext* ctx;
   void* stream;  // a CUstream, on platform CUDA
 };
 
 struct XLA_FFI_Future_Create_Args {
-  std::size_t struct_size;
-  XLA_FFI_Extension_Base* extension_start;
-  XLA_FFI_Future* future;
+  std::size_t struct_size = sizeof(XLA_FFI_Future_Create_Args);
+  XLA_FFI_Extension_Base* extension_start = nullptr;
+  XLA_FFI_Future* future = nullptr;
 };
 
 struct XLA_FFI_Future_SetAvailable_Args {
-  std::size_t struct_size;
-  XLA_FFI_Extension_Base* extension_start;
+  std::size_t struct_size = sizeof(XLA_FFI_Future_SetAvailable_Args);
+  XLA_FFI_Extension_Base* extension_start = nullptr;
   XLA_FFI_Future* future;
 };
 
 struct XLA_FFI_Future_SetError_Args {
-  std::size_t struct_size;
-  XLA_FFI_Extension_Base* extension_start;
+  std::size_t struct_size = sizeof(XLA_FFI_Future_SetError_Args);
+  XLA_FFI_Extension_Base* extension_start = nullptr;
   XLA_FFI_Future* future;
   XLA_FFI_Error* error;  // XLA's from here on
 };
 
-// Functions that we do not call are pointers without a type; only their places count.
+// Functions that we do not call have no types here. They only keep the places of the others.
 struct XLA_FFI_Api {
   std::size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;

@@ -1,7 +1,5 @@
 #include "bindings/jax/gpu_call.h"
 
-#include <memory>
-#include <utility>
 #include <variant>
 
 #include "bindings/jax/job.h"
@@ -32,15 +30,15 @@ class StreamWriter final : public Writer {
 };
 
 XLA_FFI_Error* refuse(XLA_FFI_CallFrame* frame, const std::string& text) {
-  return make_error(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT, "ValueError: " + text);
+  return make_error(frame->api, Error(ErrorCode::kInvalidArgument, text));
 }
 
 XLA_FFI_Error* refuse(EnginePort& port, XLA_FFI_CallFrame* frame, const Error& error) {
   port.keep_failure(error);
-  return make_error(frame->api, code_of(error), text_of(error));
+  return make_error(frame->api, error);
 }
 
-// The last argument is never empty; see lowering.py.
+// The last argument is never empty; see primitive.py.
 std::uint64_t some_address(const XLA_FFI_CallFrame* frame) {
   const auto& last = *static_cast<const XLA_FFI_Buffer*>(frame->args.args[frame->args.size - 1]);
   return reinterpret_cast<std::uint64_t>(last.data);
@@ -62,10 +60,7 @@ XLA_FFI_Error* run_job(EnginePort& port, XLA_FFI_CallFrame* frame, Job& job, cud
 }  // namespace
 
 XLA_FFI_Error* run_on_gpu(EnginePort& port, XLA_FFI_CallFrame* frame) {
-  XLA_FFI_Stream_Get_Args args{.struct_size = sizeof(args),
-                               .extension_start = nullptr,
-                               .ctx = frame->ctx,
-                               .stream = nullptr};
+  XLA_FFI_Stream_Get_Args args{.ctx = frame->ctx, .stream = nullptr};
   if (XLA_FFI_Error* const error = frame->api->Stream_Get(&args)) return error;
   Job job(frame);
   if (job.refusal()) return refuse(frame, *job.refusal());

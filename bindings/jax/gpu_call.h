@@ -6,9 +6,9 @@
 
 namespace hvd::jax {
 
-// The collective comes after what is in XLA's stream, and what XLA puts there afterwards comes
-// after the collective. This thread waits until all ranks have started it, not for the GPU: XLA
-// goes on as soon as a handler for a GPU returns.
+// The collective runs after the work that is in XLA's stream. Later work in the stream runs after
+// the collective. This thread waits until all ranks have started the collective. It does not wait
+// for the GPU. XLA goes on as soon as a handler for a GPU returns.
 XLA_FFI_Error* run_on_gpu(EnginePort& port, XLA_FFI_CallFrame* frame);
 
 }  // namespace hvd::jax

@@ -28,7 +28,7 @@ constexpr std::array<std::pair<XLA_FFI_DataType, Dtype>, kDtypeCount> kDtypes{{
     {XLA_FFI_DataType_BF16, Dtype::kBfloat16},
 }};
 
-// Looks attributes up by name; one that is missing or of another type is zero.
+// Finds attributes by name. An attribute that is missing or has another type is zero.
 class Attributes {
  public:
   explicit Attributes(const XLA_FFI_Attrs& attributes) : attributes_(attributes) {}
@@ -89,11 +89,11 @@ void HostWriter::clear(void* at, std::size_t size_bytes) { std::memset(at, 0, si
 Job::Job(const XLA_FFI_CallFrame* frame) {
   const auto kind = read_attributes(frame->attrs);
   if (kind < 0 || kind >= kKindCount) {
-    refusal_ = "the call is of no known collective: " + std::to_string(kind);
+    refusal_ = "the call has an unknown collective: " + std::to_string(kind);
     return;
   }
   request_.kind = static_cast<Kind>(kind);
-  // The last argument only has to be large; see lowering.py.
+  // The last argument only has to be large; see primitive.py.
   const auto count = static_cast<std::size_t>(frame->args.size - 1);
   const std::size_t expected = request_.is_grouped ? 1 : count;
   if (static_cast<std::size_t>(frame->rets.size) != count || names_.size() != expected) {
@@ -161,10 +161,9 @@ std::optional<std::string> Job::store(std::vector<Output>& outputs, Writer& writ
     if (!std::ranges::equal(shape, expected)) {
       return name_of(requests_[i]) + " '" + names_[request_.is_grouped ? 0 : i] +
              "': the result has shape " + shape_text(shape) + ", the compiled program expects " +
-             shape_text(expected) + "; inside jit every rank has to give as many rows";
+             shape_text(expected) + "; inside jit every rank must give the same number of rows";
     }
-    std::size_t size_bytes = size_of(requests_[i].dtype);
-    for (const std::int64_t dim : shape) size_bytes *= static_cast<std::size_t>(dim);
+    const std::size_t size_bytes = outputs[i].size_bytes(requests_[i].dtype);
     if (size_bytes != 0) writer.copy(result.data, outputs[i], size_bytes);
   }
   return std::nullopt;

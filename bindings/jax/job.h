@@ -1,5 +1,4 @@
-// One execution of a call in a compiled program: its buffers on the way into the engine, and its
-// results on the way out.
+// One execution of a call in a compiled program: its buffers for the engine, and its results.
 #pragma once
 
 #include <optional>
@@ -25,7 +24,7 @@ class HostWriter final : public Writer {
   void clear(void* at, std::size_t size_bytes) override;
 };
 
-// Buffers are read and written where XLA has them; it keeps them until the call's future is done.
+// Buffers are read and written in place. XLA keeps them until the call's future is done.
 class Job {
  public:
   // Reads the call. If it cannot run, refusal() says why.
@@ -37,16 +36,16 @@ class Job {
   void place_on(int device, StreamDependencyPtr dependency);
   // What to submit; valid as long as the job.
   std::vector<Submission> submissions() const;
-  // Copies the results to where XLA wants them, or clears them where the program wants zeros.
-  // Returns why it cannot, if so.
+  // Copies the results to XLA's buffers, or clears the buffers if the program wants zeros. Returns
+  // the reason if that is impossible.
   std::optional<std::string> store(std::vector<Output>& outputs, Writer& writer) const;
 
  private:
-  // Returns the number of the kind, which may be any.
+  // Returns the number of the kind, which is not checked.
   std::int64_t read_attributes(const XLA_FFI_Attrs& attributes);
   void add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out);
 
-  Request request_;  // of each tensor, but for dtype and shape
+  Request request_;  // of each tensor, without dtype and shape
   int process_set_ = 0;
   bool is_zeroed_ = false;  // the program wants zeros: this rank takes part for the others only
   std::vector<std::string> names_;  // one for a group, else one for each tensor

@@ -16,18 +16,15 @@ namespace hvd::jax {
 
 namespace {
 
-// XLA gives handlers no pointer of their owner's choice.
+// XLA passes no pointer of ours to handlers.
 std::atomic<EnginePort*> port{nullptr};
 
-// Whether XLA only asks which version of its interface the handler was made for.
+// Whether XLA only asks for the version of its interface that the handler was made for.
 bool is_query(XLA_FFI_CallFrame* frame) {
   XLA_FFI_Extension_Base* extension = frame->extension_start;
   if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
   XLA_FFI_Metadata& metadata = *reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata;
-  metadata.api_version = {.struct_size = sizeof(XLA_FFI_Api_Version),
-                          .extension_start = nullptr,
-                          .major_version = kXlaFfiMajor,
-                          .minor_version = kXlaFfiMinor};
+  metadata.api_version = {.major_version = kXlaFfiMajor, .minor_version = kXlaFfiMinor};
   metadata.traits = 0;
   return true;
 }
@@ -36,9 +33,9 @@ void finish(const Job& job, const Promise& promise, EnginePort::Result result) {
   HostWriter writer;
   if (result.error) {
     port.load()->keep_failure(*result.error);
-    promise.fail(code_of(*result.error), text_of(*result.error));
+    promise.fail(*result.error);
   } else if (const std::optional<std::string> misfit = job.store(result.outputs, writer)) {
-    promise.fail(XLA_FFI_Error_Code_INVALID_ARGUMENT, "ValueError: " + *misfit);
+    promise.fail(Error(ErrorCode::kInvalidArgument, *misfit));
   } else {
     promise.available();
   }
@@ -47,8 +44,7 @@ void finish(const Job& job, const Promise& promise, EnginePort::Result result) {
 XLA_FFI_Error* run(XLA_FFI_CallFrame* frame) {
   const auto job = std::make_shared<const Job>(frame);
   if (job->refusal()) {
-    return make_error(frame->api, XLA_FFI_Error_Code_INVALID_ARGUMENT,
-                      "ValueError: " + *job->refusal());
+    return make_error(frame->api, Error(ErrorCode::kInvalidArgument, *job->refusal()));
   }
   const Promise promise(frame->api);
   if (promise.future() == nullptr) return promise.error();

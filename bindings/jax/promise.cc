@@ -4,50 +4,26 @@
 
 namespace hvd::jax {
 
-XLA_FFI_Error* make_error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code,
-                          const std::string& text) {
-  XLA_FFI_Error_Create_Args args{.struct_size = sizeof(args),
-                                 .extension_start = nullptr,
-                                 .message = text.c_str(),
-                                 .errc = code};
+XLA_FFI_Error* make_error(const XLA_FFI_Api* api, const Error& error) {
+  const std::string text = text_for_python(error);
+  XLA_FFI_Error_Create_Args args{.message = text.c_str(),
+                                 .errc = status_code_of(error, XLA_FFI_Error_Code_INTERNAL)};
   return api->Error_Create(&args);
 }
 
-XLA_FFI_Error_Code code_of(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kInvalidArgument:
-      return XLA_FFI_Error_Code_INVALID_ARGUMENT;
-    case ErrorCode::kMismatch:
-      return XLA_FFI_Error_Code_FAILED_PRECONDITION;
-    case ErrorCode::kAborted:
-      return XLA_FFI_Error_Code_ABORTED;
-    default:
-      return XLA_FFI_Error_Code_INTERNAL;
-  }
-}
-
-std::string text_of(const Error& error) {
-  return python_name_of(error) + std::string(": ") + error.what();
-}
-
 Promise::Promise(const XLA_FFI_Api* api) : api_(api) {
-  XLA_FFI_Future_Create_Args args{
-      .struct_size = sizeof(args), .extension_start = nullptr, .future = nullptr};
+  XLA_FFI_Future_Create_Args args;
   error_ = api_->Future_Create(&args);
   if (error_ == nullptr) future_ = args.future;
 }
 
 void Promise::available() const {
-  XLA_FFI_Future_SetAvailable_Args args{
-      .struct_size = sizeof(args), .extension_start = nullptr, .future = future_};
+  XLA_FFI_Future_SetAvailable_Args args{.future = future_};
   api_->Future_SetAvailable(&args);
 }
 
-void Promise::fail(XLA_FFI_Error_Code code, const std::string& text) const {
-  XLA_FFI_Future_SetError_Args args{.struct_size = sizeof(args),
-                                    .extension_start = nullptr,
-                                    .future = future_,
-                                    .error = make_error(api_, code, text)};
+void Promise::fail(const Error& error) const {
+  XLA_FFI_Future_SetError_Args args{.future = future_, .error = make_error(api_, error)};
   api_->Future_SetError(&args);
 }
 

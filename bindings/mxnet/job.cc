@@ -12,7 +12,8 @@ namespace hvd::mxnet {
 
 namespace {
 
-// Of mxnet::FnProperty: threads of its own, so that no computation delays a collective.
+// A value of mxnet::FnProperty: such operations have their own threads, so computations do not
+// delay them.
 constexpr int kCpuPrioritized = 3;
 
 std::byte* address_of(const Api& api, Array array) {
@@ -26,7 +27,7 @@ bool contains(const std::vector<Array>& arrays, Array array) {
                              [array](Array other) { return memory_of(other) == memory_of(array); });
 }
 
-// MXNet refuses the same memory twice, and views share the memory of their arrays.
+// MXNet does not accept the same memory twice, and views share the memory of their arrays.
 std::vector<Array> distinct(std::span<const Array> arrays, const std::vector<Array>& others) {
   std::vector<Array> found;
   for (const Array array : arrays) {
@@ -62,7 +63,7 @@ Job::Job(const Api& api, EnginePort& port, const horovod_mxnet_call& call)
 
 void Job::read_requests(const horovod_mxnet_call& call) {
   if (call.kind < 0 || call.kind >= kKindCount) {
-    throw std::runtime_error("'" + name_ + "': no collective has the number " +
+    throw std::runtime_error("'" + name_ + "': there is no collective number " +
                              std::to_string(call.kind));
   }
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -92,7 +93,7 @@ void Job::push(const std::shared_ptr<Job>& job, const horovod_mxnet_call& call) 
   std::ranges::copy(list(call.outputs, call.count), std::back_inserter(all_written));
   const std::vector<Array> written = distinct(all_written, {});
   const std::vector<Array> read = distinct(list(call.inputs, call.count), written);
-  constexpr Context kCpu;
+  constexpr dlpack::Device kCpu{.type = dlpack::kCpu, .id = 0};
   // MXNet owns the parameter from here on, also when it refuses the call.
   auto owner = std::make_unique<std::shared_ptr<Job>>(job);
   job->api_.check(job->api_.push_async(
@@ -142,10 +143,9 @@ void Job::run(const std::shared_ptr<Job>& job, const OnComplete& done) {
 
 void Job::finish(EnginePort::Result result, const OnComplete& done) {
   if (result.error) {
-    // What begins with the name of a Python exception becomes one, and not an MXNetError.
+    // MXNet raises a text that begins with the name of a Python exception as that exception.
     const bool is_refusal = result.error->code() == ErrorCode::kInvalidArgument;
-    const std::string title = is_refusal ? "" : python_name_of(*result.error) + std::string(": ");
-    fail(title + result.error->what(), done);
+    fail(is_refusal ? result.error->what() : text_for_python(*result.error), done);
     return;
   }
   if (results_ != nullptr) results_->put(std::move(result.outputs));

@@ -1,5 +1,5 @@
-// One collective in MXNet's engine: it begins when MXNet says that its arrays are ready, and ends
-// when our engine is done. No thread waits in between.
+// One collective in MXNet's engine. It begins when MXNet reports that its arrays are ready, and
+// ends when our engine is done. No thread waits meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 extern "C" {
 
-// What Python hands over; src/horovod/mxnet/plugin.py declares it in the same way. Read during the
+// The arguments from Python; src/horovod/mxnet/plugin.py has the same declaration. Valid during the
 // call only.
 struct horovod_mxnet_call {
   const char* name;  // the full name
@@ -62,17 +62,17 @@ class OwnArray {
 
 class Job {
  public:
-  // Throws std::runtime_error for what MXNet refuses.
+  // Throws std::runtime_error if MXNet refuses something.
   Job(const Api& api, EnginePort& port, const horovod_mxnet_call& call);
 
-  // Where results of a shape of their own will be; null if there are none.
+  // For results that the engine allocates; null if there are none.
   const std::shared_ptr<Results>& results() const { return results_; }
   // Gives the job to MXNet's engine; throws like the constructor.
   static void push(const std::shared_ptr<Job>& job, const horovod_mxnet_call& call);
 
  private:
   void read_requests(const horovod_mxnet_call& call);
-  // Where MXNet has the tensors, now that they are ready.
+  // The addresses of the tensors, which are ready now.
   std::vector<Tensor> locate();
   static void run(const std::shared_ptr<Job>& job, const OnComplete& done);
   void finish(EnginePort::Result result, const OnComplete& done);

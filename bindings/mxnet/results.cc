@@ -7,33 +7,29 @@ namespace hvd::mxnet {
 
 namespace {
 
-// The numbers are those of DLPack.
-std::uint8_t type_code_of(Dtype dtype) {
-  constexpr std::uint8_t kInt = 0;
-  constexpr std::uint8_t kUint = 1;
-  constexpr std::uint8_t kFloat = 2;
-  if (is_float(dtype)) return kFloat;
-  return dtype == Dtype::kUint8 ? kUint : kInt;
+dlpack::TypeCode type_code_of(Dtype dtype) {
+  if (is_float(dtype)) return dlpack::kFloat;
+  return dtype == Dtype::kUint8 ? dlpack::kUint : dlpack::kInt;
 }
 
 // The engine's memory on its way through MXNet.
 struct Lent {
-  explicit Lent(Output output_, Dtype dtype)
+  Lent(Output output_, Dtype dtype)
       : output(std::move(output_)),
-        tensor{.data = output.bytes.get(),
-               .context = {},
-               .dims_count = static_cast<std::int32_t>(output.shape.size()),
-               .type_code = type_code_of(dtype),
-               .type_bits = static_cast<std::uint8_t>(8 * size_of(dtype)),
-               .type_lanes = 1,
-               .shape = output.shape.data(),
-               .strides = nullptr,
-               .byte_offset = 0,
-               .owner = this,
-               .deleter = [](DlpackTensor* tensor) { delete static_cast<Lent*>(tensor->owner); }} {}
+        managed{.tensor = {.data = output.bytes.get(),
+                           .device = {.type = dlpack::kCpu, .id = 0},
+                           .dims_count = static_cast<std::int32_t>(output.shape.size()),
+                           .dtype = {.code = type_code_of(dtype),
+                                     .bits = static_cast<std::uint8_t>(8 * size_of(dtype)),
+                                     .lanes = 1},
+                           .shape = output.shape.data(),
+                           .strides = nullptr,
+                           .byte_offset = 0},
+                .owner = this,
+                .deleter = [](ManagedTensor* lent) { delete static_cast<Lent*>(lent->owner); }} {}
 
   Output output;
-  DlpackTensor tensor;
+  ManagedTensor managed;
 };
 
 }  // namespace
@@ -59,7 +55,7 @@ Output Results::output(std::size_t index) {
 Array Results::take(const Api& api, std::size_t index) {
   auto lent = std::make_unique<Lent>(output(index), dtypes_.at(index));
   Array array = nullptr;
-  api.check(api.from_dlpack(&lent->tensor, false, &array));
+  api.check(api.from_dlpack(&lent->managed, false, &array));
   static_cast<void>(lent.release());  // MXNet calls the deleter
   return array;
 }

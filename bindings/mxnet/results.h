@@ -1,4 +1,4 @@
-// Results whose shape the engine finds out, from the moment the engine has them until Python asks
+// Results that the engine allocates. They are kept from the end of the operation until Python asks
 // for them.
 #pragma once
 
@@ -20,8 +20,9 @@ class Results {
 
   void put(std::vector<Output> outputs);
   void fail(const std::string& text);
-  // A new array over the memory of one of the results, each once. Throws std::runtime_error when
-  // there is none, because the operation failed or MXNet did not even start it.
+  // A new array with the memory of one result. Call it once for each result. Throws
+  // std::runtime_error if there is no result, because the operation failed or MXNet did not start
+  // it.
   Array take(const Api& api, std::size_t index);
 
  private:

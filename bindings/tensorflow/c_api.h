@@ -1,6 +1,6 @@
 // The part of TensorFlow's C API for plugins (tensorflow/c/{kernels,ops,tf_tensor,tf_status}.h)
-// that we use, declared here so that building needs no TensorFlow. The same binary serves all
-// versions that have these symbols; they are found in the TensorFlow that loads the plugin.
+// that we use, declared here so that building needs no TensorFlow. The same binary works with all
+// versions that have these symbols. They are found in the TensorFlow that loads the plugin.
 #pragma once
 
 #include <cstddef>
@@ -37,9 +37,6 @@ enum TF_Code : int {
   TF_CANCELLED = 1,
   TF_UNKNOWN = 2,
   TF_INVALID_ARGUMENT = 3,
-  TF_FAILED_PRECONDITION = 9,
-  TF_ABORTED = 10,
-  TF_UNIMPLEMENTED = 12,
 };
 
 // Status
@@ -58,7 +55,6 @@ void TF_DeleteTensor(TF_Tensor*);
 TF_DataType TF_TensorType(const TF_Tensor*);
 int TF_NumDims(const TF_Tensor*);
 std::int64_t TF_Dim(const TF_Tensor*, int index);
-std::size_t TF_TensorByteSize(const TF_Tensor*);
 void* TF_TensorData(const TF_Tensor*);
 
 // Operations
@@ -83,8 +79,6 @@ void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext*, int index, TF_
 TF_ShapeHandle* TF_ShapeInferenceContextScalar(TF_ShapeInferenceContext*);
 TF_ShapeHandle* TF_ShapeInferenceContextVectorFromSize(TF_ShapeInferenceContext*, std::size_t size);
 int TF_ShapeInferenceContextRankKnown(TF_ShapeInferenceContext*, TF_ShapeHandle*);
-void TF_ShapeInferenceContextWithRank(TF_ShapeInferenceContext*, TF_ShapeHandle*, std::int64_t rank,
-                                      TF_ShapeHandle* result, TF_Status*);
 void TF_ShapeInferenceContextWithRankAtLeast(TF_ShapeInferenceContext*, TF_ShapeHandle*,
                                              std::int64_t rank, TF_ShapeHandle* result, TF_Status*);
 void TF_ShapeInferenceContextSubshape(TF_ShapeInferenceContext*, TF_ShapeHandle*,
@@ -122,7 +116,6 @@ void TF_OpKernelConstruction_GetAttrStringList(TF_OpKernelConstruction*, const c
 void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*);
 
 int TF_NumInputs(TF_OpKernelContext*);
-int TF_NumOutputs(TF_OpKernelContext*);
 void TF_GetInput(TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*);
 void TF_SetOutput(TF_OpKernelContext*, int index, const TF_Tensor*, TF_Status*);
 TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int* candidates,

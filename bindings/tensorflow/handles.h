@@ -8,17 +8,12 @@
 
 namespace hvd::tensorflow {
 
-struct DeleteStatus {
-  void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
+template <auto kDelete>
+struct Delete {
+  void operator()(auto* handle) const { kDelete(handle); }
 };
-struct DeleteTensor {
-  void operator()(TF_Tensor* tensor) const { TF_DeleteTensor(tensor); }
-};
-struct DeleteShape {
-  void operator()(TF_ShapeHandle* shape) const { TF_DeleteShapeHandle(shape); }
-};
-using TensorHandle = std::unique_ptr<TF_Tensor, DeleteTensor>;
-using ShapeHandle = std::unique_ptr<TF_ShapeHandle, DeleteShape>;
+using TensorHandle = std::unique_ptr<TF_Tensor, Delete<TF_DeleteTensor>>;
+using ShapeHandle = std::unique_ptr<TF_ShapeHandle, Delete<TF_DeleteShapeHandle>>;
 
 class Status {
  public:
@@ -30,7 +25,7 @@ class Status {
   bool ok() const { return TF_GetCode(get()) == TF_OK; }
 
  private:
-  std::unique_ptr<TF_Status, DeleteStatus> status_;
+  std::unique_ptr<TF_Status, Delete<TF_DeleteStatus>> status_;
 };
 
 }  // namespace hvd::tensorflow

@@ -1,27 +1,14 @@
 #include "bindings/tensorflow/job.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "bindings/error_names.h"
 #include "bindings/submissions.h"
 #include "bindings/tensorflow/port.h"
 
 namespace hvd::tensorflow {
 
 namespace {
-
-TF_Code code_of(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kInvalidArgument:
-      return TF_INVALID_ARGUMENT;
-    case ErrorCode::kMismatch:
-      return TF_FAILED_PRECONDITION;
-    case ErrorCode::kAborted:
-      return TF_ABORTED;
-    default:
-      return TF_UNKNOWN;
-  }
-}
 
 int tensor_count(const Spec& spec, TF_OpKernelContext* context) {
   const Collective& collective = collective_of(spec.request.kind);
@@ -46,12 +33,6 @@ TensorHandle wrap(TF_DataType type, Output output, std::size_t size_bytes) {
   std::byte* bytes = owned->get();
   return TensorHandle(TF_NewTensor(type, shape.data(), static_cast<int>(shape.size()), bytes,
                                    size_bytes, free_bytes, owned.release()));
-}
-
-std::size_t size_bytes_of(const std::vector<std::int64_t>& shape, Dtype dtype) {
-  std::size_t count = 1;
-  for (const std::int64_t dim : shape) count *= static_cast<std::size_t>(dim);
-  return count * size_of(dtype);
 }
 
 }  // namespace
@@ -102,7 +83,8 @@ bool Job::add_input(int index) {
   return true;
 }
 
-// In the input's own memory where nothing else needs it. Our handle would count, so it goes first.
+// Uses the input's own memory if no other operation needs it. Our handle counts as a use, so it is
+// given up first.
 bool Job::add_output(int index) {
   const Status status;
   const auto at = static_cast<std::size_t>(index);
@@ -146,7 +128,7 @@ std::vector<Submission> Job::submissions() const {
 void Job::finish(EnginePort::Result result) {
   if (result.error) {
     attached_port().keep_failure(*result.error);
-    fail(code_of(*result.error), result.error->what());
+    fail(status_code_of(*result.error, TF_UNKNOWN), result.error->what());
   } else {
     set_produced(result.outputs);
   }
@@ -161,7 +143,7 @@ bool Job::set_produced(std::vector<Output>& outputs) {
     const Dtype dtype = is_tensor ? requests_[i].dtype : Dtype::kInt32;
     const TF_DataType type = is_tensor ? TF_TensorType(inputs_[i].get()) : TF_INT32;
     if (!is_tensor && !collective.has_splits() && collective.has_tensors()) break;
-    const std::size_t size_bytes = size_bytes_of(outputs[i].shape, dtype);
+    const std::size_t size_bytes = outputs[i].size_bytes(dtype);
     const TensorHandle tensor = wrap(type, std::move(outputs[i]), size_bytes);
     const Status status;
     TF_SetOutput(context_, static_cast<int>(i), tensor.get(), status.get());

@@ -1,8 +1,7 @@
-// One execution of a node: its tensors on the way into the engine and its results on the way out.
+// One execution of a node: its tensors for the engine, and its results.
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +11,7 @@
 
 namespace hvd::tensorflow {
 
-// Tensors are read and written where TensorFlow has them. The job keeps them alive, so it lives as
+// Tensors are read and written in TensorFlow's memory. The job keeps them alive, so it must live as
 // long as the engine works on them.
 class Job {
  public:
@@ -26,7 +25,7 @@ class Job {
   // Gives TensorFlow the results or the error, and releases the tensors. Call it once, before the
   // node is reported as done.
   void finish(EnginePort::Result result);
-  // For a wait that was given up: the tensors stay until the job goes.
+  // After a wait was given up. The tensors stay until the job is destroyed.
   void cancel();
 
  private:

@@ -1,10 +1,10 @@
-// Collectives are stateless, so that nothing orders them: tf.function runs stateful operations one
-// after another. But a stateless operation on constants would be folded, that is run once while the
-// graph is optimised, on whichever rank optimises it. Their last input, the token, prevents that:
-// it comes from a stateful operation. Equal operations are not merged because names differ.
+// Collectives are stateless operations, since tf.function runs stateful operations one after
+// another. But a stateless operation on constants would be folded: it would run once while the
+// graph is optimised, at a different time on each rank. Their last input, the token, prevents that:
+// it comes from a stateful operation. Equal operations are not merged because their names differ.
 //
-// Collectives take lists: one operation for one tensor, for a group, or for many tensors under
-// names of their own.
+// Collectives take lists: one operation for one tensor, for a group, or for many tensors with a
+// name each.
 #include "bindings/tensorflow/ops.h"
 
 #include <functional>
@@ -43,17 +43,22 @@ void register_op(const char* name, const Signature& signature, TF_Status* status
   TF_RegisterOpDefinition(builder, status);  // takes the builder
 }
 
-// Every input but the token, in turn; `shape_of` changes a shape in place.
+// Output `index` has the shape of that input, which `change` may change.
+void infer_one(TF_ShapeInferenceContext* context, int index, TF_Status* status,
+               const std::function<void(TF_ShapeHandle*)>& change) {
+  const ShapeHandle shape(TF_NewShapeHandle());
+  TF_ShapeInferenceContextGetInput(context, index, shape.get(), status);
+  if (TF_GetCode(status) == TF_OK) change(shape.get());
+  if (TF_GetCode(status) != TF_OK) return;
+  TF_ShapeInferenceContextSetOutput(context, index, shape.get(), status);
+}
+
+// The same for all inputs except the last, the token.
 void infer_each(TF_ShapeInferenceContext* context, TF_Status* status,
-                const std::function<void(TF_ShapeHandle*)>& shape_of) {
+                const std::function<void(TF_ShapeHandle*)>& change) {
   const auto count = static_cast<int>(TF_ShapeInferenceContextNumInputs(context)) - 1;
   for (int i = 0; i < count && TF_GetCode(status) == TF_OK; ++i) {
-    const ShapeHandle shape(TF_NewShapeHandle());
-    TF_ShapeInferenceContextGetInput(context, i, shape.get(), status);
-    if (TF_GetCode(status) == TF_OK) shape_of(shape.get());
-    if (TF_GetCode(status) == TF_OK) {
-      TF_ShapeInferenceContextSetOutput(context, i, shape.get(), status);
-    }
+    infer_one(context, i, status, change);
   }
 }
 
@@ -66,7 +71,7 @@ ShapeHandle unknown_vector(TF_ShapeInferenceContext* context) {
   return ShapeHandle(TF_ShapeInferenceContextVectorFromSize(context, kUnknown));
 }
 
-// The number of rows is known when the operation has run.
+// The number of rows is not known before the operation has run.
 void forget_rows(TF_ShapeInferenceContext* context, TF_ShapeHandle* shape, TF_Status* status) {
   TF_ShapeInferenceContextWithRankAtLeast(context, shape, 1, shape, status);
   if (TF_GetCode(status) != TF_OK) return;
@@ -82,13 +87,10 @@ void infer_rows_unknown(TF_ShapeInferenceContext* context, TF_Status* status) {
   infer_each(context, status, [&](TF_ShapeHandle* shape) { forget_rows(context, shape, status); });
 }
 
-// The received splits come behind the tensor.
+// The received splits follow the tensor.
 void infer_received(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const ShapeHandle shape(TF_NewShapeHandle());
-  TF_ShapeInferenceContextGetInput(context, 0, shape.get(), status);
-  if (TF_GetCode(status) == TF_OK) forget_rows(context, shape.get(), status);
-  if (TF_GetCode(status) != TF_OK) return;
-  TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
+  infer_one(context, 0, status,
+            [&](TF_ShapeHandle* shape) { forget_rows(context, shape, status); });
   if (TF_GetCode(status) != TF_OK) return;
   TF_ShapeInferenceContextSetOutput(context, 1, unknown_vector(context).get(), status);
 }
@@ -99,11 +101,7 @@ void infer_scalar(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 void infer_self_test(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const ShapeHandle shape(TF_NewShapeHandle());
-  TF_ShapeInferenceContextGetInput(context, 0, shape.get(), status);
-  if (TF_GetCode(status) == TF_OK) {
-    TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
-  }
+  infer_one(context, 0, status, [](TF_ShapeHandle*) {});
 }
 
 InferShapes inference_of(const Collective& collective) {
@@ -153,26 +151,19 @@ void register_ops(TF_Status* status) {
     if (!collective.has_tensors()) continue;
     register_op(op_name(collective).c_str(), signature_of(collective), status);
   }
-  const Signature source{.inputs = {},
-                         .outputs = {"value: int32"},
-                         .attrs = {},
-                         .is_stateful = true,
-                         .infer = infer_scalar};
-  register_op(kTokenOp, source, status);
-  register_op(op_name(collective_of(Kind::kJoin)).c_str(),
-              {.inputs = {},
-               .outputs = {"last_rank: int32"},
-               .attrs = {kBlockingAttr},
-               .is_stateful = true,
-               .infer = infer_scalar},
-              status);
-  register_op(kWorldNumberOp,
-              {.inputs = {},
-               .outputs = {"value: int32"},
-               .attrs = {"what: int", "process_set_id: int = 0"},
-               .is_stateful = true,
-               .infer = infer_scalar},
-              status);
+  const auto add_source = [status](const std::string& name, const char* output,
+                                   std::vector<const char*> attrs) {
+    register_op(name.c_str(),
+                {.inputs = {},
+                 .outputs = {output},
+                 .attrs = std::move(attrs),
+                 .is_stateful = true,
+                 .infer = infer_scalar},
+                status);
+  };
+  add_source(kTokenOp, "value: int32", {});
+  add_source(op_name(collective_of(Kind::kJoin)), "last_rank: int32", {kBlockingAttr});
+  add_source(kWorldNumberOp, "value: int32", {"what: int", "process_set_id: int = 0"});
   register_op(kSelfTestOp,
               {.inputs = {"value: int32"},
                .outputs = {"same: int32"},

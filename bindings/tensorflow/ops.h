@@ -14,7 +14,8 @@ inline constexpr const char* kSelfTestOp = "HorovodSelfTest";
 
 // "HorovodAllreduce".
 std::string op_name(const Collective& collective);
-// Whether the collective is an operation of graphs. A barrier is not: no tensor would order it.
+// Whether the collective is an operation of graphs. A barrier is not: it has no tensor that orders
+// it.
 constexpr bool is_op(const Collective& collective) { return collective.kind != Kind::kBarrier; }
 
 void register_ops(TF_Status* status);

@@ -15,12 +15,12 @@ namespace hvd::tensorflow {
 
 namespace {
 
-// TensorFlow gives kernels no pointer of their owner's choice.
+// TensorFlow passes no pointer of ours to kernels.
 std::atomic<EnginePort*> port{nullptr};
 
-// To be called after the kernel's function has returned. The C API hands out a pointer that is
-// valid during the call only; it points at a std::function, which can be copied. That is no part of
-// the API, so HorovodSelfTest tries it before anything relies on it.
+// A callback that can be called after the kernel's function has returned. The pointer of the C API
+// is valid only during the call. It points at a std::function, which can be copied. The API does
+// not promise that, so HorovodSelfTest checks it before it is used.
 class DeferredDone {
  public:
   explicit DeferredDone(TF_AsyncOpKernelDoneCallback* done)
@@ -128,7 +128,8 @@ void register_kernel(const char* op, TF_KernelBuilder* builder, TF_Status* statu
   if (TF_GetCode(status) == TF_OK) TF_RegisterKernelBuilder(op, builder, status);
 }
 
-// TensorFlow's C API hands a kernel's constructor no pointer, so each kind has one of its own.
+// TensorFlow's C API passes no pointer of ours to a kernel's constructor. So each kind has its own
+// function.
 template <std::size_t... kKinds>
 void register_collectives(std::index_sequence<kKinds...>, TF_Status* status) {
   const auto add = [status](const Collective& collective, auto* create_kernel) {
@@ -154,7 +155,7 @@ void register_kernels(TF_Status* status) {
                   status);
 }
 
-// tf.load_op_library offers what is registered while the library is opened.
+// tf.load_op_library finds the operations that are registered while the library is opened.
 std::string register_all() {
   const Status status;
   register_ops(status.get());
@@ -170,8 +171,8 @@ EnginePort& attached_port() { return *port.load(); }
 
 }  // namespace hvd::tensorflow
 
-// Returns what went wrong while the library was opened; "" for nothing. `port` outlives the
-// process' use of TensorFlow.
+// Returns the error of opening the library; "" if there was none. `port` must stay valid as long as
+// the process uses TensorFlow.
 extern "C" [[gnu::visibility("default")]] const char* horovod_tensorflow_attach(
     hvd::EnginePort* port) {
   hvd::tensorflow::port.store(port);

@@ -9,7 +9,7 @@ namespace hvd::tensorflow {
 
 namespace {
 
-// Reads attributes; after the first that fails it returns zeros.
+// Reads attributes. After the first failure it returns zeros.
 class Attributes {
  public:
   explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}

@@ -11,14 +11,14 @@
 namespace hvd::tensorflow {
 
 struct Spec {
-  Request request;                 // of each tensor, but for dtype and shape
+  Request request;                 // of each tensor, without dtype and shape
   std::vector<std::string> names;  // one for a group, else one for each tensor
   bool is_group = false;
-  bool is_blocking = false;  // the calling thread has nothing else to do: it may wait here
+  bool is_blocking = false;  // the calling thread may wait, since it has no other work
   int process_set = 0;
 };
 
-// Null after telling TensorFlow what is wrong.
+// Null if an attribute is wrong; TensorFlow has the error then.
 std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction);
 
 std::optional<Dtype> dtype_of(TF_DataType type);

@@ -11,7 +11,7 @@ namespace hvd::tensorflow {
 
 namespace {
 
-// Reads numbers, each with a space behind it, and lines.
+// Reads numbers, each followed by a space, and lines.
 class Reader {
  public:
   explicit Reader(std::string_view text) : rest_(text) {}
@@ -48,12 +48,12 @@ class Reader {
                                                  std::to_string(count - 1));
   }
 
-  // How many follow; each takes at least a digit and a space.
+  // The number of entries that follow. Each has at least a digit and a space.
   std::size_t size() {
     const auto value = number<std::uint32_t>();
     if (value <= rest_.size() / 2) return value;
     throw Error(ErrorCode::kInvalidArgument,
-                "a compiled call announces " + std::to_string(value) + " entries, and ends before");
+                "a compiled call announces " + std::to_string(value) + " entries, but has fewer");
   }
 
   std::vector<std::string_view> lines() {
@@ -140,8 +140,8 @@ void XlaCall::store(const std::vector<Output>& outputs) const {
     if (collective_of(request_.kind).has_tensors()) {
       check(outputs[i].shape, is_tensor ? rows_[i] : set_size_, request_.is_grouped ? 0 : i);
     }
-    std::size_t size_bytes = is_tensor ? size_of(requests_[i].dtype) : sizeof(std::int32_t);
-    for (const std::int64_t dim : outputs[i].shape) size_bytes *= static_cast<std::size_t>(dim);
+    const std::size_t size_bytes =
+        outputs[i].size_bytes(is_tensor ? requests_[i].dtype : Dtype::kInt32);
     if (size_bytes != 0) std::memcpy(outputs_[i], outputs[i].bytes.get(), size_bytes);
   }
 }
@@ -155,7 +155,7 @@ void XlaCall::check(const std::vector<std::int64_t>& shape, std::int64_t rows,
               name_of(request_) + " '" + std::string(names_[std::min(name, names_.size() - 1)]) +
                   "': the result has shape " + shape_text(shape) +
                   ", XLA has compiled the function for " + shape_text(expected) +
-                  "; in a compiled function every rank has to give as many rows");
+                  "; in a compiled function every rank must give the same number of rows");
 }
 
 }  // namespace hvd::tensorflow

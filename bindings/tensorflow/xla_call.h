@@ -1,9 +1,7 @@
-// One execution of a call in a program that XLA compiled: what it says, its buffers on the way into
-// the engine, and the results on the way out.
+// One execution of a call in a program that XLA compiled: its text, its buffers for the engine, and
+// its results.
 #pragma once
 
-#include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,30 +15,31 @@ struct WorldQuestion {
   int process_set;
 };
 
-// Throws Error where `text` is not what src/horovod/tensorflow/xla_calls.py writes.
+// `text`: in the form that src/horovod/tensorflow/xla_ops.py writes. Throws Error for another form.
 WorldQuestion read_world_question(std::string_view text);
 
-// Buffers are read and written where XLA has them, while the call runs. The last input and the last
-// output are no tensors: they only put the calls of a program into an order.
+// Buffers are read and written in place, while the call runs. The last input and the last output
+// are not tensors: they only put the calls of a program into an order.
 class XlaCall {
  public:
-  // `text`: what src/horovod/tensorflow/xla_calls.py writes. Throws Error where it is not that.
+  // `text`: in the form that src/horovod/tensorflow/xla_ops.py writes. Throws Error for another
+  // form.
   XlaCall(std::string_view text, const void* const* inputs, void* const* outputs);
 
   int process_set() const { return process_set_; }
   // What to submit; valid as long as the call.
   std::vector<Submission> submissions() const;
-  // Copies what the engine allocated to where XLA wants it. Throws Error where XLA has compiled
-  // for another shape.
+  // Copies results that the engine allocated to XLA's buffers. Throws Error if XLA has compiled for
+  // another shape.
   void store(const std::vector<Output>& outputs) const;
 
  private:
   void add_tensor(const Request& request, const void* input, void* output);
   void check(const std::vector<std::int64_t>& shape, std::int64_t rows, std::size_t name) const;
 
-  Request request_;  // of each tensor, but for dtype and shape
+  Request request_;  // of each tensor, without dtype and shape
   int process_set_ = 0;
-  int set_size_ = 0;  // for which XLA has compiled
+  int set_size_ = 0;  // ranks of the process set when XLA compiled
   std::vector<std::int64_t> splits_;
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;

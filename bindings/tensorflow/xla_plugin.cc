@@ -1,12 +1,11 @@
-// The engine as calls of programs that TensorFlow's XLA compiles for the CPU. TensorFlow 2.15 to
-// the newest know one kind of such calls (API_VERSION_STATUS_RETURNING_UNIFIED), and find their
-// targets in a registry that has no interface in C: its two functions are looked up by their C++
-// names, and src/horovod/tensorflow/xla_plugin.py tries out what is relied on here.
+// The engine as calls of programs that TensorFlow's XLA compiles for the CPU. All versions of
+// TensorFlow since 2.15 have one kind of such calls (API_VERSION_STATUS_RETURNING_UNIFIED). They
+// find the targets in a registry without a C interface, so its two functions are found by their C++
+// names. src/horovod/tensorflow/xla_ops.py checks the assumptions of this file.
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "bindings/error_names.h"
 #include "bindings/submissions.h"
@@ -18,17 +17,13 @@ namespace hvd::tensorflow {
 
 namespace {
 
-// As in xla/service/custom_call_status_internal.h; no message stands for success.
+// As in xla/service/custom_call_status_internal.h. No message means success.
 struct XlaStatus {
   std::optional<std::string> message;
 };
 
 using Target = void(void* output, const void** inputs, const char* text, std::size_t text_size,
                     XlaStatus* status);
-
-std::string describe(const Error& error) {
-  return python_name_of(error) + std::string(": ") + error.what();
-}
 
 void run_collective(void* outputs, const void** inputs, const char* text, std::size_t text_size,
                     XlaStatus* status) {
@@ -39,7 +34,7 @@ void run_collective(void* outputs, const void** inputs, const char* text, std::s
     call.store(result.outputs);
   } catch (const Error& error) {
     attached_port().keep_failure(error);
-    status->message = describe(error);
+    status->message = text_for_python(error);
   }
 }
 
@@ -55,11 +50,11 @@ void run_world_number(void* output, const void**, const char* text, std::size_t 
     }
     *static_cast<std::int32_t*>(output) = *value;
   } catch (const Error& error) {
-    status->message = describe(error);
+    status->message = text_for_python(error);
   }
 }
 
-// Returns its argument; fails with the text, if there is one.
+// Returns its argument. Fails with the text, if there is one.
 void run_self_test(void* output, const void** inputs, const char* text, std::size_t text_size,
                    XlaStatus* status) {
   std::memcpy(output, inputs[0], sizeof(std::int32_t));
@@ -101,8 +96,8 @@ std::optional<std::string> register_targets() {
 }  // namespace
 }  // namespace hvd::tensorflow
 
-// Lets compiled programs call the plugin. To be called once. Returns whether it can be; else
-// `reason` has why not.
+// Lets compiled programs call the plugin. Call it once. Returns whether that is possible; else
+// `reason` has the reason.
 extern "C" [[gnu::visibility("default")]] bool horovod_tensorflow_register_xla(
     char* reason, std::size_t reason_size) {
   const std::optional<std::string> failure = hvd::tensorflow::register_targets();

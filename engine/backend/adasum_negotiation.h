@@ -1,47 +1,53 @@
-// How the ranks of a process set agree to run Adasum on their GPUs, when it is first wanted over
-// NCCL: each compiles the kernels and tries them, and all agree on whether all could.
+// How the ranks of a process set agree to run Adasum on their GPUs, before their first Adasum over
+// NCCL. Each compiles the kernels and tries them. Then all agree on whether every rank succeeded.
 #pragma once
 
+#include <cstddef>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "backend/adasum_trial.h"
 #include "backend/status_agreement.h"
+#include "gpu/gpu.h"
+#include "gpu/gpu_kernels.h"
 
 namespace hvd {
 
-class AdasumNegotiation {
+// A trial of Adasum's kernels on one GPU: known numbers in place of several ranks' tensors must
+// give the CPU's result. So a faulty GPU or driver costs speed, but gives no wrong results.
+class AdasumTrial {
  public:
-  // `group` outlives this.
-  explicit AdasumNegotiation(const DeviceGroup& group) : group_(group) {}
+  // Starts it. `vectors`: those of the kernels.
+  AdasumTrial(Gpu& gpu, int device, AdasumKernels& kernels, std::size_t vectors);
+
+  bool is_done() const { return done_->is_reached(); }
+  // When it is done.
+  bool is_right() const;
+
+ private:
+  void copy_in();
+  void run(AdasumKernels& kernels, cuda::Address numbers);
+
+  const CudaDriver& driver_;
+  const std::size_t vectors_;
+  const CudaStream stream_;
+  PinnedMemory pinned_;
+  DeviceBlockPtr block_;
+  CudaEventPtr done_;
+};
+
+class AdasumNegotiation : public Negotiation {
+ public:
+  using Negotiation::Negotiation;
 
   // This rank's GPU is `device`.
   void begin(int device);
-  // True at the end, and before the beginning. `blocked`: of the host backend, or to be polled.
-  bool advance(PeerWait& blocked);
-
-  bool has_begun() const { return has_begun_; }
-  // Why they cannot; none if they can.
-  const std::optional<std::string>& obstacle() const { return obstacle_; }
   std::unique_ptr<AdasumKernels> take_kernels() { return std::move(kernels_); }
 
  private:
-  enum class Step { kTrying, kAgreement, kDone };
+  void judge();
 
-  bool is_tried();
-  void end();
-
-  const DeviceGroup& group_;
-  bool has_begun_ = false;
-  Step step_ = Step::kDone;
-  std::string problem_;  // of this rank; empty: none
   std::unique_ptr<AdasumKernels> kernels_;
   std::unique_ptr<AdasumTrial> trial_;
-  StatusAgreement agreement_;
-  std::optional<std::string> obstacle_;
 };
 
 }  // namespace hvd

@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "backend/work.h"
+#include "collective/algorithm.h"
 #include "core/clock.h"
 #include "core/tuning.h"
 #include "transport/peers.h"
 
 namespace hvd {
 
-// How long to wait for other libraries or devices before the next look at them: an eighth of the
-// time since `since_ns`.
+// How long to wait before the next check of another library or a device: an eighth of the time
+// since `since_ns`.
 inline Nanoseconds pause_after(std::int64_t since_ns) {
   return std::clamp<Nanoseconds>(Nanoseconds((now_ns() - since_ns) / 8),
                                  std::chrono::microseconds(2), std::chrono::microseconds(200));
@@ -27,30 +28,30 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Starts a bucket: works of one kind, in the same order on all ranks, and the same cut. The works
+  // Starts a bucket: works of one kind. All ranks have the same order and the same cut. The works
   // outlive the run.
   virtual void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut) = 0;
-  // Starts to wait for all ranks to come here.
+  // Starts a barrier of all ranks.
   virtual void begin_barrier() = 0;
   // Runs as far as possible, never blocks. True when the bucket is complete, else `blocked` says
   // what must happen first.
   virtual bool advance(PeerWait& blocked) = 0;
-  // A rank of this host whose kFinished counter is here has done its part of the bucket.
+  // When the kFinished counter of a rank of this host is here, that rank has done its part.
   virtual BlockNumber end_block() const = 0;
   // How long to wait before the next look, if the last advance() was blocked on something that
   // rings no doorbell.
   virtual Nanoseconds pause() const { return {}; }
-  // Descriptors that end the wait of the last advance(), beside its `blocked`.
+  // Adds descriptors that end the wait of the last advance(), in addition to its `blocked`.
   virtual void add_polls(std::vector<pollfd>& /*polls*/) const {}
   // Whether devices are still at work for buckets that are complete here. Throws Error when that
   // work has failed.
   virtual bool watch() { return false; }
-  // Leaves the other ranks, when all of them may be doing so. Waits for devices, not for long.
+  // Leaves the other ranks. They may be leaving, too. Waits for devices, but not for long.
   virtual void leave() {}
-  // Ends what devices do for buckets, so that waits for it end.
+  // Ends the devices' work for buckets, so that waits for it end.
   virtual void abort() {}
-  // In a forked child: closes its copies of this rank's connections, which other ranks would take
-  // for signs of life.
+  // In a forked child: closes its copies of this rank's connections. While they are open, other
+  // ranks would not notice the death of this rank.
   virtual void close_copies() {}
 };
 
@@ -67,6 +68,27 @@ class CollectiveBackend : public Backend {
   virtual void begin_broadcast(std::span<const Work> works) = 0;
   virtual void begin_alltoall(std::span<const Work> works) = 0;
   virtual void begin_reducescatter(std::span<const Work> works) = 0;
+};
+
+// A backend that runs one of the engine's own algorithms at a time.
+class AlgorithmBackend : public CollectiveBackend {
+ public:
+  bool advance(PeerWait& blocked) override {
+    return running_ == nullptr || running_->advance(blocked);
+  }
+  BlockNumber end_block() const override { return next_block_; }
+
+ protected:
+  // Begins an algorithm; its begin() returns how many block numbers it takes.
+  template <typename Running, typename... Arguments>
+  void run(Running& algorithm, const Arguments&... arguments) {
+    next_block_ += algorithm.begin(arguments...);
+    running_ = &algorithm;
+  }
+
+  ViewList views_;
+  Algorithm* running_ = nullptr;
+  BlockNumber next_block_ = 0;
 };
 
 }  // namespace hvd

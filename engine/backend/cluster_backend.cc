@@ -24,16 +24,10 @@ void ClusterBackend::clear() {
   running_ = nullptr;
 }
 
-void ClusterBackend::begin_barrier() {
-  next_block_ += barrier_.begin(next_block_);
-  running_ = &barrier_;
-}
+void ClusterBackend::begin_barrier() { run(barrier_, next_block_); }
 
-bool ClusterBackend::advance(PeerWait& blocked) {
-  return running_ == nullptr || running_->advance(blocked);
-}
-
-// No rank has passed the last numbers of an Adasum before this one has taken them.
+// An Adasum takes its numbers as it goes. No rank passes the last ones before this rank has taken
+// them.
 BlockNumber ClusterBackend::end_block() const {
   return next_block_ + (running_ == &adasum_ && adasum_.wants_blocks() ? 1 : 0);
 }
@@ -44,35 +38,28 @@ void ClusterBackend::begin_allreduce(std::span<const Work> works, const Allreduc
     adasum_.begin(views_, next_block_);
     running_ = &adasum_;
   } else {
-    next_block_ += allreduce_.begin(views_, next_block_, cut);
-    running_ = &allreduce_;
+    run(allreduce_, views_, next_block_, cut);
   }
-}
-
-void ClusterBackend::begin_exchange() {
-  next_block_ += exchange_.begin(next_block_);
-  running_ = &exchange_;
 }
 
 void ClusterBackend::begin_allgather(std::span<const Work> works) {
   routes_.describe_allgathers(works);
-  begin_exchange();
+  run(exchange_, next_block_);
 }
 
 void ClusterBackend::begin_broadcast(std::span<const Work> works) {
   routes_.describe_broadcasts(works);
-  begin_exchange();
+  run(exchange_, next_block_);
 }
 
 void ClusterBackend::begin_alltoall(std::span<const Work> works) {
   routes_.describe_alltoalls(works);
-  begin_exchange();
+  run(exchange_, next_block_);
 }
 
 void ClusterBackend::begin_reducescatter(std::span<const Work> works) {
   for (const Work& work : works) append_parts(work, place_, parts_);
-  next_block_ += reduce_scatter_.begin(parts_, next_block_);
-  running_ = &reduce_scatter_;
+  run(reduce_scatter_, parts_, next_block_);
 }
 
 }  // namespace hvd

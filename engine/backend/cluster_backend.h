@@ -1,6 +1,8 @@
 // Runs buckets over several hosts: shared memory inside each, TCP connections between them.
 //
-// Only advance() moves bytes. add_polls() says which descriptors make the next call worth while.
+// Only advance() moves bytes. It throws LinkLost. In its `blocked`, `rank` is an index on this host
+// and `remote` is a rank of the set. add_polls() gives the descriptors that must be ready before
+// the next call is useful.
 #pragma once
 
 #include <span>
@@ -8,9 +10,9 @@
 
 #include "backend/backend.h"
 #include "backend/cluster_routes.h"
+#include "collective/barrier.h"
 #include "collective/cluster_adasum.h"
 #include "collective/cluster_allreduce.h"
-#include "collective/cluster_barrier.h"
 #include "collective/cluster_exchange.h"
 #include "collective/cluster_reduce_scatter.h"
 #include "collective/host_map.h"
@@ -18,7 +20,7 @@
 
 namespace hvd {
 
-class ClusterBackend final : public CollectiveBackend {
+class ClusterBackend final : public AlgorithmBackend {
  public:
   // `local_peers`: the ranks of this host, by their index in map.hosts[map.own]; `rank`, `size`: in
   // the set. Owns the descriptors of `links`, one for every other host and every channel of this
@@ -27,8 +29,6 @@ class ClusterBackend final : public CollectiveBackend {
                  const std::vector<DataLink>& links);
 
   void begin_barrier() override;
-  // Throws LinkLost. In `blocked`, `rank` is an index on this host, `remote` a rank of the set.
-  bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override;
   void add_polls(std::vector<pollfd>& polls) const override { links_.add_polls(polls); }
   void close_copies() override { links_.close_copies(); }
@@ -41,8 +41,6 @@ class ClusterBackend final : public CollectiveBackend {
   void begin_alltoall(std::span<const Work> works) override;
   void begin_reducescatter(std::span<const Work> works) override;
 
-  void begin_exchange();
-
   const HostMap map_;
   const Place place_;
   Links links_;
@@ -52,10 +50,7 @@ class ClusterBackend final : public CollectiveBackend {
   ClusterReduceScatter reduce_scatter_;
   ClusterAdasum adasum_;
   ClusterRoutes routes_;
-  ViewList views_;
   std::vector<ViewList> parts_;  // of a reducescatter, by set rank
-  Algorithm* running_ = nullptr;
-  BlockNumber next_block_ = 0;
 };
 
 }  // namespace hvd

@@ -7,20 +7,8 @@ namespace hvd {
 
 namespace {
 
-// Streams that arrive at the same time are shared in turns of this length.
+// Streams that arrive at the same time are passed on in turn, in slices of this length.
 constexpr std::size_t kSliceBytes = 128 * 1024;
-
-View given(const std::byte* in, std::size_t size_bytes) {
-  return {.in = in, .size_bytes = size_bytes, .spec = {}};
-}
-
-View taken(std::byte* out, std::size_t size_bytes) {
-  return {.out = out, .size_bytes = size_bytes, .spec = {}};
-}
-
-View kept(const std::byte* in, std::byte* out, std::size_t size_bytes) {
-  return {.in = in, .out = out, .size_bytes = size_bytes, .spec = {}};
-}
 
 struct HostMember {
   int host = 0;
@@ -36,7 +24,7 @@ HostMember member_of(const HostMap& map, int rank) {
   return {};
 }
 
-// An alltoall as this rank sees it: what each rank gives to each is one piece.
+// An alltoall as this rank sees it: one piece from each rank to each rank.
 class Splits final : public PairwiseParts {
  public:
   Splits(const Work& work, int rank, std::size_t size)
@@ -83,14 +71,15 @@ void ClusterRoutes::describe_broadcasts(std::span<const Work> works) {
   for (const Work& work : works) describe(work);
 }
 
-// Hosts are numbered from the root's. The parent of a host is its number without the last bit set;
-// its children are those with one more bit behind that. The largest subtree is served first.
+// Hosts are numbered from the root's host on. Clearing the lowest set bit of a number gives the
+// parent. Setting one of the bits below it gives a child. The largest subtree is served first.
 void ClusterRoutes::describe(const Work& work) {
   const HostMember root = member_of(map_, work.root);
   const int hosts = map_.host_count();
   const std::size_t size_bytes = work.request->size_bytes();
   const int owner = map_.owner_index(root.member, map_.own);
-  if (owner != own_.member) return exchange_.share(owner, taken(work.out, size_bytes));
+  if (owner != own_.member)
+    return exchange_.share(owner, {.out = work.out, .size_bytes = size_bytes});
   const auto link = [&](int number) -> Link& {
     return links_.at((root.host + number) % hosts, root.member);
   };
@@ -98,7 +87,7 @@ void ClusterRoutes::describe(const Work& work) {
   const std::byte* bytes = work.in;
   Arrival arrival;
   if (number == 0) {
-    exchange_.keep(kept(work.in, work.out, size_bytes));
+    exchange_.keep(moved_view(work));
   } else {
     std::byte* const to = work.out != nullptr ? work.out : spare(size_bytes);
     arrival = exchange_.receive(link(static_cast<int>(number & (number - 1))), to, size_bytes);
@@ -110,7 +99,7 @@ void ClusterRoutes::describe(const Work& work) {
     const auto child = static_cast<int>(number | bit);
     if (child < hosts) exchange_.send(link(child), bytes, size_bytes, arrival);
   }
-  exchange_.share(owner, given(bytes, size_bytes), arrival);
+  exchange_.share(owner, {.in = bytes, .size_bytes = size_bytes}, arrival);
 }
 
 void ClusterRoutes::describe_allgathers(std::span<const Work> works) {
@@ -119,33 +108,29 @@ void ClusterRoutes::describe_allgathers(std::span<const Work> works) {
 }
 
 void ClusterRoutes::describe_gather(const Work& work) {
-  const std::size_t row_bytes = row_bytes_of(*work.request);
   std::vector<std::size_t> begins{0};
   for (const std::int64_t rows : work.rows) {
-    begins.push_back(begins.back() + static_cast<std::size_t>(rows) * row_bytes);
+    begins.push_back(begins.back() + bytes_of_rows(*work.request, rows));
   }
   const auto bytes_of = [&](int rank) { return begins[rank + 1] - begins[rank]; };
   const auto out_of = [&](int rank) { return at_offset(work.out, begins[rank]); };
-  exchange_.keep(kept(work.in, out_of(own_.rank), bytes_of(own_.rank)));
-  map_.for_each_other([&](int host) {
-    exchange_.send(links_.at(host, own_.member), work.in, bytes_of(own_.rank));
-  });
+  const auto taken = [&](int rank) {
+    return Source{.view = {.out = out_of(rank), .size_bytes = bytes_of(rank)}, .arrival = {}};
+  };
+  const std::size_t own_bytes = bytes_of(own_.rank);
+  exchange_.keep({.in = work.in, .out = out_of(own_.rank), .size_bytes = own_bytes});
+  map_.for_each_other(
+      [&](int host) { exchange_.send(links_.at(host, own_.member), work.in, own_bytes); });
   for (int member = 0; member < map_.own_members(); ++member) {
     const bool is_own = member == own_.member;
-    const int rank = own_rank(member);
-    std::vector<Source> sources;
-    sources.push_back(
-        {.view = is_own ? given(work.in, bytes_of(rank)) : taken(out_of(rank), bytes_of(rank)),
-         .arrival = {}});
+    std::vector<Source> sources{taken(map_.hosts[map_.own][member])};
+    if (is_own) sources.front().view = {.in = work.in, .size_bytes = own_bytes};
     for_each_giver(map_, member, [&](int host, int channel, int giver) {
+      if (!is_own) return sources.push_back(taken(giver));
       const std::size_t size_bytes = bytes_of(giver);
-      if (!is_own) {
-        sources.push_back({.view = taken(out_of(giver), size_bytes), .arrival = {}});
-        return;
-      }
       std::byte* const to = work.out != nullptr ? out_of(giver) : spare(size_bytes);
       const Arrival arrival = exchange_.receive(links_.at(host, channel), to, size_bytes);
-      sources.push_back({.view = given(to, size_bytes), .arrival = arrival});
+      sources.push_back({.view = {.in = to, .size_bytes = size_bytes}, .arrival = arrival});
     });
     share_in_turns(member, sources);
   }

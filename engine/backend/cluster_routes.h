@@ -1,8 +1,9 @@
-// Which way the bytes of broadcasts, allgathers and alltoalls go between the ranks of several
-// hosts: describes a bucket to a ClusterExchange.
+// The routes of broadcasts, allgathers and alltoalls between the ranks of several hosts: describes
+// a bucket to a ClusterExchange.
 //
-// What a rank gives leaves its host on the channel that bears its number among the host's members,
-// and arrives with that channel's owner on the other host, who shares it there.
+// A rank sends its data to another host on its own channel: the channel with the rank's number
+// among the members of its host. On the other host the channel's owner receives the data and passes
+// it on.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,7 @@ class ClusterRoutes {
   void describe_broadcasts(std::span<const Work> works);
   // Every host's data crosses each link once.
   void describe_allgathers(std::span<const Work> works);
-  // As collective/cluster_alltoall.h says.
+  // See collective/cluster_alltoall.h.
   void describe_alltoalls(std::span<const Work> works);
 
  private:
@@ -40,8 +41,7 @@ class ClusterRoutes {
   void describe_gather(const Work& work);
   void share_in_turns(int member, const std::vector<Source>& sources);
 
-  int own_rank(int member) const { return map_.hosts[map_.own][member]; }
-  // Memory for what this rank only passes on.
+  // Memory for bytes that this rank only passes on.
   std::byte* spare(std::size_t size_bytes);
 
   const HostMap& map_;

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
 
 #include "core/dtype.h"
 #include "core/reduce_op.h"
@@ -12,15 +11,14 @@ namespace hvd {
 
 // Collectives over contiguous memory, one at a time. Each method starts one. All ranks of the set
 // start the same ones in the same order. The memory stays valid until test() is true, or until the
-// world fails: test() is not called again then, and the data plane must not touch that memory any
-// more. Sizes are in bytes, by set rank. Called by the holder of the progress role, with no lock
-// held. An Error that a method throws ends the world.
+// world fails. After a failure test() is not called again, and the data plane must not touch that
+// memory any more. Sizes are in bytes, by set rank. Called by the holder of the progress role, with
+// no lock held. An Error that a method throws ends the world.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
 
-  virtual const std::string& name() const = 0;
-  // Whether it can reduce these. Asked for Sum, Min, Max and Product.
+  // Whether it can reduce this dtype with this op: Sum, Min, Max or Product.
   virtual bool reduces(Dtype dtype, ReduceOp op) const = 0;
 
   // In place.
@@ -34,7 +32,7 @@ class DataPlane {
                         std::span<const std::size_t> out_sizes) = 0;
   virtual void barrier() = 0;
 
-  // Whether the last one is complete on this rank. Never blocks.
+  // Whether the last collective is complete on this rank. Never blocks.
   virtual bool test() = 0;
 };
 

@@ -45,7 +45,7 @@ bool DeviceBackend::watch() {
   return is_working;
 }
 
-// Texts of CUDA and NCCL name no rank.
+// Texts of CUDA and NCCL do not name the rank.
 void DeviceBackend::run_named(const std::function<void()>& step) {
   try {
     step();

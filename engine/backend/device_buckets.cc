@@ -13,7 +13,7 @@ namespace {
 // How long a rank that leaves waits for its work, and for the other ranks to leave.
 constexpr Nanoseconds kWorkLimit = std::chrono::seconds(5);
 constexpr Nanoseconds kLeaveLimit = std::chrono::seconds(1);
-// Asking costs about a microsecond.
+// A check costs about a microsecond.
 constexpr Nanoseconds kWatchInterval = std::chrono::microseconds(100);
 
 }  // namespace
@@ -40,12 +40,15 @@ void DeviceBuckets::begin(Kind kind, std::span<const Work> works, const Allreduc
   cut_ = cut;
   bucket_ = works;
   device_ = device_of(works);
-  if (is_negotiated_) {
-    begin_bucket();
-  } else {
-    phase_ = Phase::kNegotiating;
-    negotiation_.begin(device_);
-  }
+  if (negotiation_.has_begun()) return begin_bucket();
+  negotiation_.begin(device_);
+  await(negotiation_, &DeviceBuckets::end_negotiation);
+}
+
+void DeviceBuckets::await(Negotiation& negotiation, void (DeviceBuckets::*then)()) {
+  phase_ = Phase::kNegotiating;
+  awaited_ = &negotiation;
+  then_ = then;
 }
 
 bool DeviceBuckets::advance(PeerWait& blocked) {
@@ -64,22 +67,8 @@ bool DeviceBuckets::advance(PeerWait& blocked) {
 bool DeviceBuckets::step(PeerWait& blocked) {
   switch (phase_) {
     case Phase::kNegotiating:
-      if (!negotiation_.advance(blocked)) return false;
-      end_negotiation();
-      return true;
-    case Phase::kOpening:
-      if (!ipc_negotiation_.advance(blocked)) return false;
-      end_opening();
-      return true;
-    case Phase::kAdasum:
-      if (!adasum_negotiation_.advance(blocked)) return false;
-      end_adasum_negotiation();
-      begin_bucket();
-      return true;
-    case Phase::kLevels:
-      if (!levels_negotiation_.advance(blocked)) return false;
-      end_levels_negotiation();
-      launch(levels_negotiation_.levels());
+      if (!awaited_->advance(blocked)) return false;
+      (this->*then_)();
       return true;
     case Phase::kLaunching:
       if (!launch_.advance()) {
@@ -109,12 +98,10 @@ int DeviceBuckets::device_of(std::span<const Work> works) const {
 }
 
 void DeviceBuckets::end_negotiation() {
-  is_negotiated_ = true;
   channels_ = negotiation_.take_channels();
   if (may_share()) {
-    phase_ = Phase::kOpening;
     ipc_negotiation_.begin(device_, config_.ipc_pass_bytes);
-    return;
+    return await(ipc_negotiation_, &DeviceBuckets::end_opening);
   }
   report_route();
   begin_bucket();
@@ -145,7 +132,8 @@ void DeviceBuckets::report_route() const {
   for (const std::string& text : negotiation_.warnings()) say_(text);
   if (!negotiation_.obstacle()) return;
   std::string text = *negotiation_.obstacle();
-  if (ipc_negotiation_.obstacle()) text += "; nor over CUDA IPC: " + *ipc_negotiation_.obstacle();
+  if (ipc_negotiation_.obstacle())
+    text += "; CUDA IPC cannot be used either: " + *ipc_negotiation_.obstacle();
   const char* const route = ipc_ != nullptr ? "GPU tensors travel over CUDA IPC: "
                                             : "GPU tensors travel through host memory: ";
   say_(route + text);
@@ -157,14 +145,13 @@ void DeviceBuckets::begin_bucket() {
   staged_works_.clear();
   const DeviceRoute route = common_route(negotiation_.capabilities(), kind_);
   if (route == DeviceRoute::kNccl && channels_.empty()) {
-    throw Error(ErrorCode::kSystem, "GPU tensors are to travel over NCCL, which cannot be: " +
+    throw Error(ErrorCode::kSystem, "GPU tensors must travel over NCCL, but cannot: " +
                                         negotiation_.obstacle().value_or("it is turned off"));
   }
   const bool has_nccl = route != DeviceRoute::kHost && !channels_.empty();
   if (has_nccl && is_adasum(bucket_) && !adasum_negotiation_.has_begun()) {
     adasum_negotiation_.begin(device_);
-    phase_ = Phase::kAdasum;
-    return;
+    return await(adasum_negotiation_, &DeviceBuckets::end_adasum_negotiation);
   }
   const bool has_ipc = route != DeviceRoute::kHost && ipc_ != nullptr;
   for (const Work& work : bucket_) {
@@ -185,11 +172,13 @@ bool DeviceBuckets::is_for_nccl(const Request& request) const {
 }
 
 void DeviceBuckets::end_adasum_negotiation() {
-  if (adasum_negotiation_.obstacle()) return;
-  adasum_ = std::make_unique<NcclAdasum>(*gpu_, group_.place, adasum_negotiation_.take_kernels());
+  if (!adasum_negotiation_.obstacle()) {
+    adasum_ = std::make_unique<NcclAdasum>(*gpu_, group_.place, adasum_negotiation_.take_kernels());
+  }
+  begin_bucket();
 }
 
-// Reports once that Adasum leaves the GPUs, where other collectives of this set do not.
+// Reports once that Adasum uses host memory although other collectives of this set do not.
 void DeviceBuckets::report_adasum() {
   if (has_reported_adasum_ || group_.place.rank != 0 || !is_adasum(staged_works_)) return;
   has_reported_adasum_ = true;
@@ -207,13 +196,16 @@ void DeviceBuckets::begin_launch() {
   if (!is_hierarchical(negotiation_.capabilities(), kind_)) return launch(nullptr);
   if (levels_negotiation_.has_begun()) return launch(levels_negotiation_.levels());
   levels_negotiation_.begin(channels_);
-  phase_ = Phase::kLevels;
+  await(levels_negotiation_, &DeviceBuckets::end_levels_negotiation);
 }
 
 void DeviceBuckets::end_levels_negotiation() {
   const std::optional<std::string>& obstacle = levels_negotiation_.obstacle();
-  if (!obstacle || group_.place.rank != 0) return;
-  say_("Hierarchical collectives on GPUs are those of all ranks at once: " + *obstacle);
+  if (obstacle && group_.place.rank == 0) {
+    say_("Collectives on GPUs cannot be hierarchical, so they run over all ranks at once: " +
+         *obstacle);
+  }
+  launch(levels_negotiation_.levels());
 }
 
 void DeviceBuckets::launch(const NcclLevels* levels) {
@@ -239,6 +231,7 @@ void DeviceBuckets::begin_staging() {
 void DeviceBuckets::leave_event(std::span<const Work> works, const CudaEventPtr& event) {
   for (const Work& work : works) {
     if (work.dependency != nullptr) work.dependency->add_done(event);
+    if (work.block != nullptr) work.block->last_use = event;  // the caller may drop the result
   }
   unfinished_.push_back(event);
 }

@@ -1,9 +1,9 @@
 // Runs the buckets of GPU tensors of a process set: over NCCL, through GPU memory that ranks of a
 // host share, or through host memory.
 //
-// A bucket is complete here when all its work is in the streams of its GPU. Its result is there
-// after the event that is added to the stream dependency of each tensor. All ranks together choose
-// the route once, when the first bucket comes.
+// A bucket is complete here when all its work is in the streams of its GPU. An event is added to
+// the stream dependency of each tensor: after it the results are there. All ranks together choose
+// the route once, before the first bucket.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@
 #include "backend/device_negotiation.h"
 #include "backend/device_staging.h"
 #include "backend/ipc_negotiation.h"
-#include "backend/levels_negotiation.h"
 #include "backend/nccl_launch.h"
+#include "backend/nccl_levels.h"
 
 namespace hvd {
 
@@ -33,8 +33,6 @@ class DeviceBuckets {
   DeviceBuckets(std::shared_ptr<Gpu> gpu, const DeviceConfig& config, Backend& host, Place place,
                 const HostMap& hosts, const std::vector<std::string>& names, Say say);
   ~DeviceBuckets();
-  DeviceBuckets(const DeviceBuckets&) = delete;
-  DeviceBuckets& operator=(const DeviceBuckets&) = delete;
 
   // As the methods of Backend.
   void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut);
@@ -45,19 +43,11 @@ class DeviceBuckets {
   void abort();
 
  private:
-  enum class Phase {
-    kNegotiating,
-    kOpening,
-    kAdasum,
-    kLevels,
-    kLaunching,
-    kSharing,
-    kStaging,
-    kDone
-  };
+  enum class Phase { kNegotiating, kLaunching, kSharing, kStaging, kDone };
 
   int device_of(std::span<const Work> works) const;
   bool step(PeerWait& blocked);
+  void await(Negotiation& negotiation, void (DeviceBuckets::*then)());
   void end_negotiation();
   bool may_share() const;
   void end_opening();
@@ -79,7 +69,6 @@ class DeviceBuckets {
   const DeviceGroup group_;
   const Say say_;
   DeviceNegotiation negotiation_;
-  bool is_negotiated_ = false;
   IpcNegotiation ipc_negotiation_;
   AdasumNegotiation adasum_negotiation_;
   std::unique_ptr<NcclAdasum> adasum_;  // null before it is wanted, and where it cannot be used
@@ -91,6 +80,8 @@ class DeviceBuckets {
   bool has_reported_adasum_ = false;
   std::unique_ptr<DeviceIpc> ipc_;  // null with NCCL, and where it cannot be used
   Phase phase_ = Phase::kDone;
+  Negotiation* awaited_ = nullptr;  // in the first phase
+  void (DeviceBuckets::*then_)() = nullptr;
   Kind kind_ = Kind::kAllreduce;
   AllreduceCut cut_;
   int device_ = 0;

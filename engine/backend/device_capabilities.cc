@@ -4,7 +4,7 @@
 #include <map>
 
 #include "core/text.h"
-#include "core/wire_reader.h"
+#include "core/wire.h"
 
 namespace hvd {
 
@@ -38,20 +38,16 @@ DeviceCapabilities capabilities_of(const Gpu& gpu, const DeviceConfig& config, i
 }
 
 std::vector<std::byte> write_capabilities(const DeviceCapabilities& capabilities) {
-  std::vector<std::byte> bytes;
-  const auto put = [&](const auto& value) {
-    const auto raw = std::as_bytes(std::span(&value, 1));
-    bytes.insert(bytes.end(), raw.begin(), raw.end());
-  };
-  put(capabilities.nccl_version);
-  put(capabilities.streams);
-  put(capabilities.routes);
-  put(capabilities.is_hierarchical);
-  put(capabilities.uuid.bytes);
+  WireWriter writer;
+  writer.put(capabilities.nccl_version);
+  writer.put(capabilities.streams);
+  writer.put(capabilities.routes);
+  writer.put(capabilities.is_hierarchical);
+  writer.put(capabilities.uuid.bytes);
   char problem[kProblemBytes] = {};
   copy_text(problem, capabilities.problem);
-  put(problem);
-  return bytes;
+  writer.put(problem);
+  return writer.take();
 }
 
 DeviceCapabilities read_capabilities(std::span<const std::byte> bytes) {

@@ -1,5 +1,5 @@
-// What ranks tell each other before their first collective on GPU memory, and what follows from it.
-// Pure.
+// The capabilities that ranks exchange before their first collective on GPU memory, and decisions
+// that follow from them. Pure.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct DeviceCapabilities {
   std::string problem = {};  // why it has no NCCL
 };
 
-// In bytes, as many for every rank; a long problem is cut.
+// As bytes, the same number for every rank. A long problem is cut off.
 std::vector<std::byte> write_capabilities(const DeviceCapabilities& capabilities);
 // Throws BadMessage.
 DeviceCapabilities read_capabilities(std::span<const std::byte> bytes);

@@ -30,7 +30,7 @@ void drain(const DeviceChannels& channels) noexcept {
       while (!end->is_reached() && now_ns() < deadline_ns)
         std::this_thread::sleep_for(kLookInterval);
     }
-  } catch (const Error&) {  // of the GPU; then nothing more runs there
+  } catch (const Error&) {  // the GPU has failed, so no work is left there
   }
 }
 
@@ -45,8 +45,8 @@ void leave_channels(const DeviceChannels& channels, Nanoseconds limit) noexcept 
   for_each_communicator(channels, [limit](NcclCommunicator& each) { each.leave(limit); });
 }
 
-// All at once: NCCL frees memory of the GPU when it aborts, and that waits for whatever runs there,
-// such as a call on another communicator that only its own abort ends.
+// Aborts all communicators at once. When NCCL aborts one, it frees memory of the GPU, which waits
+// for all work there. That may be a call on another communicator, which only its own abort ends.
 void abort_channels(const DeviceChannels& channels) noexcept {
   std::vector<std::thread> threads;
   for_each_communicator(channels, [&](NcclCommunicator& each) {

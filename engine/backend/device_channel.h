@@ -1,4 +1,4 @@
-// A stream of a process set on its GPU, and the communicators for what runs on it.
+// A stream of a process set on its GPU, and the communicators for work in it.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,8 @@ using DeviceChannels = std::vector<std::unique_ptr<DeviceChannel>>;
 void check_channels(const DeviceChannels& channels);
 // Together with the other ranks, within `limit` for each communicator.
 void leave_channels(const DeviceChannels& channels, Nanoseconds limit) noexcept;
-// Ends all that runs on them. Afterwards nothing there touches a tensor, unless the program's own
-// streams hold it back for longer than a second.
+// Ends all work on them. Afterwards no work there touches a tensor, unless the program's own
+// streams delay it for longer than a second.
 void abort_channels(const DeviceChannels& channels) noexcept;
 
 }  // namespace hvd

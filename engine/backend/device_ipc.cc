@@ -9,10 +9,10 @@ namespace hvd {
 
 namespace {
 
-// The part of [at, at + size_bytes) that is in the pass [begin, end).
-Range part_in(std::size_t begin, std::size_t end, std::size_t at, std::size_t size_bytes) {
-  const std::size_t first = std::max(begin, at);
-  return {first, std::max(first, std::min(end, at + size_bytes))};
+// The part of [at, at + size_bytes) that is in the pass.
+Range part_in(Range pass, std::size_t at, std::size_t size_bytes) {
+  const std::size_t first = std::max(pass.begin, at);
+  return {first, std::max(first, std::min(pass.end, at + size_bytes))};
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ DeviceIpc::~DeviceIpc() {
 void DeviceIpc::close() noexcept {
   try {
     if (is_idle()) peers_.reset();
-  } catch (const Error&) {  // of the GPU, which may still be at work
+  } catch (const Error&) {  // the GPU has failed, and may still be at work
   }
 }
 
@@ -83,9 +83,7 @@ bool DeviceIpc::advance(PeerWait& blocked) {
 
 // The halves alternate over all buckets.
 DeviceIpc::Pass DeviceIpc::pass() const {
-  const Range range = block_of(pass_, half_bytes_, plan_.longest_bytes);
-  return {.begin = range.begin,
-          .end = range.end,
+  return {.range = block_of(pass_, half_bytes_, plan_.longest_bytes),
           .half_at = (passes_before_ + pass_) % 2 * half_bytes_};
 }
 
@@ -94,10 +92,10 @@ void DeviceIpc::fill() {
   const CudaDriver& driver = gpu_.driver();
   const CurrentDevice current(driver, device_);
   for (const IpcGift& gift : plan_.gifts) {
-    const Range part = part_in(now.begin, now.end, gift.at, gift.size_bytes);
+    const Range part = part_in(now.range, gift.at, gift.size_bytes);
     const std::size_t bytes = part.end - part.begin;
     if (bytes == 0) continue;
-    const cuda::Address to = peers_->own->address() + now.half_at + (part.begin - now.begin);
+    const cuda::Address to = peers_->own->address() + now.half_at + (part.begin - now.range.begin);
     if (gift.from != nullptr) {
       driver.copy(to, cuda::address_of(gift.from + (part.begin - gift.at)), bytes, in_.get());
     } else {
@@ -111,9 +109,9 @@ void DeviceIpc::take() {
   const Pass now = pass();
   const CurrentDevice current(gpu_.driver(), device_);
   for (const IpcTaking& taking : plan_.takings) {
-    const Range part = part_in(now.begin, now.end, taking.at, taking.size_bytes);
+    const Range part = part_in(now.range, taking.at, taking.size_bytes);
     if (part.begin == part.end) continue;
-    const std::size_t offset = now.half_at + (part.begin - now.begin);
+    const std::size_t offset = now.half_at + (part.begin - now.range.begin);
     if (taking.giver == IpcTaking::kAll) {
       reduce(taking, offset, part);
     } else {
@@ -127,7 +125,7 @@ void DeviceIpc::take() {
   blocks_.clear();
 }
 
-// Kernels run where the ranks' memory is; a result for another GPU is copied there.
+// Kernels run on the GPU with the ranks' memory. A result for another GPU is copied there.
 void DeviceIpc::reduce(const IpcTaking& taking, std::size_t offset, Range part) {
   const ReduceSpec spec = spec_of(*taking.work->request, place_.size);
   const bool is_average = spec.op == ReduceOp::kAverage;

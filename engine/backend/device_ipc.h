@@ -17,11 +17,11 @@
 
 #include "backend/backend.h"
 #include "backend/device_ipc_plan.h"
-#include "gpu/reduction_kernels.h"
+#include "gpu/gpu_kernels.h"
 
 namespace hvd {
 
-// What ipc_negotiation.h prepares for a rank.
+// The memory and the kernels that ipc_negotiation.h prepares for a rank.
 struct IpcPeers {
   std::shared_ptr<IpcMemory> own;
   std::vector<std::unique_ptr<PeerMemory>> others;  // by rank; null: this one
@@ -34,22 +34,19 @@ class DeviceIpc {
   // `host`: the backend for host tensors of the set.
   DeviceIpc(Gpu& gpu, Backend& host, Place place, IpcPeers peers);
   ~DeviceIpc();
-  DeviceIpc(const DeviceIpc&) = delete;
-  DeviceIpc& operator=(const DeviceIpc&) = delete;
 
   // Works of one kind, of which ipc_runs() holds.
   void begin(std::span<const Work> works);
   // True when the last copy is in the stream; the event behind it is done().
   bool advance(PeerWait& blocked);
   const CudaEventPtr& done() const { return taken_; }
-  // Closes the memory of other ranks, if the GPU is not at work with it; otherwise the destructor
+  // Closes the memory of other ranks, unless the GPU is still at work with it. Then the destructor
   // tries again.
   void close() noexcept;
 
  private:
   struct Pass {
-    std::size_t begin = 0;  // in the streams
-    std::size_t end = 0;
+    Range range;              // of the streams
     std::size_t half_at = 0;  // in the memory
   };
 

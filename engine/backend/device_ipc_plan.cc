@@ -39,7 +39,7 @@ class Taker {
  private:
   std::size_t begin_of_own_rows(const Request& request) const {
     const RowRange rows = reducescatter_rows(request.dims[0], place_.rank, place_.size);
-    return static_cast<std::size_t>(rows.begin) * row_bytes_of(request);
+    return bytes_of_rows(request, rows.begin);
   }
 
   void take_split(int from) {

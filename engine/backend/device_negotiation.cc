@@ -8,20 +8,7 @@ void DeviceNegotiation::begin(int device) {
   device_ = device;
   const DeviceCapabilities own = capabilities_of(group_.gpu, config_, device);
   exchange_.begin(group_.host, write_capabilities(own), group_.place.size);
-  step_ = Step::kCapabilities;
-}
-
-bool DeviceNegotiation::advance(PeerWait& blocked) {
-  while (step_ != Step::kDone) {
-    if (step_ == Step::kCapabilities) {
-      if (!group_.host.advance(blocked)) return false;
-      read_all_capabilities();
-    } else {
-      if (!connection_.advance(blocked)) return false;
-      end_connecting();
-    }
-  }
-  return true;
+  after_bucket([this] { read_all_capabilities(); });
 }
 
 void DeviceNegotiation::read_all_capabilities() {
@@ -34,14 +21,11 @@ void DeviceNegotiation::read_all_capabilities() {
     return common_route(capabilities_, kind) != DeviceRoute::kHost;
   });
   if (!is_wanted) obstacle_.reset();
-  if (obstacle_ || !is_wanted) {
-    step_ = Step::kDone;
-    return;
-  }
+  if (obstacle_ || !is_wanted) return;
   const auto streams = static_cast<std::size_t>(common_streams(capabilities_));
   connection_.begin(device_,
                     std::vector(streams, NcclMembership{.id_giver = 0, .place = group_.place}));
-  step_ = Step::kConnecting;
+  after(connection_, [this] { end_connecting(); });
 }
 
 void DeviceNegotiation::end_connecting() {
@@ -50,7 +34,6 @@ void DeviceNegotiation::end_connecting() {
     channels_.push_back(std::make_unique<DeviceChannel>(group_.gpu.driver(), device_));
     channels_.back()->communicator = std::move(communicator);
   }
-  step_ = Step::kDone;
 }
 
 std::vector<std::string> DeviceNegotiation::warnings() const {

@@ -1,23 +1,20 @@
-// What an engine is told about GPU memory: what reaches it, and what the user wants.
+// The engine's configuration for GPU memory: the access to it, and the user's choices.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "control/request.h"
-#include "core/log.h"
 #include "gpu/gpu.h"
 
 namespace hvd {
 
-// Which way the bytes of GPU tensors go.
+// The route of the bytes of GPU tensors.
 enum class DeviceRoute : std::uint8_t {
   kAny = 0,   // NCCL where all ranks can, else memory that ranks of a host share, else the host
   kNccl = 1,  // NCCL, or an error
-  kHost = 2,  // through host memory, over what carries host tensors
+  kHost = 2,  // through host memory, over the backend for host tensors
 };
 
 struct DeviceConfig {
@@ -26,7 +23,7 @@ struct DeviceConfig {
   int streams = 1;          // with a communicator each, that buckets take in turn
   int default_device = 0;   // of a rank that takes part without a tensor of its own
   double timeout_s = 30.0;  // for ranks to connect over NCCL
-  // Of memory that ranks share, a half: what travels at a time.
+  // Half of the memory that ranks share: so many bytes travel at a time.
   std::size_t ipc_pass_bytes = 16UL << 20;
   bool is_one_host = false;  // all ranks of the set are on this one
 };

@@ -9,7 +9,7 @@ namespace hvd {
 
 namespace {
 
-// Behind what the pass has already.
+// Reserves a place at the end of the pass.
 std::size_t place_in(StagedPass& pass, std::size_t size_bytes) {
   const std::size_t at = pass.size_bytes;
   pass.size_bytes += align_up(size_bytes);
@@ -39,8 +39,8 @@ StagedPart whole_of(const Work& work, Place place) {
   return part;
 }
 
-// `is_cut`: passes may cut tensors; else a pass has whole tensors, and a large one has its own
-// pass.
+// `is_cut`: passes may cut tensors. Otherwise a pass has whole tensors, and a large tensor has its
+// own pass.
 std::vector<StagedPass> divided(std::span<const Work> works, Place place, std::size_t pass_bytes,
                                 bool is_cut) {
   std::vector<StagedPass> passes;

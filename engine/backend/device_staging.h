@@ -1,9 +1,9 @@
 // GPU tensors through host memory: copied to pinned memory, run by the backend for host tensors,
 // and copied back.
 //
-// A bucket is cut into passes of a few MiB. While one runs, the next is copied in and the one
-// before it is copied out. Between passes the CPU checks whether copies have ended. It waits for
-// none.
+// A bucket is cut into passes of a few MiB. While one pass runs, the next is copied in and the one
+// before is copied out. Between passes the CPU checks whether copies have ended. It does not wait
+// for them.
 #pragma once
 
 #include <array>
@@ -14,7 +14,6 @@
 
 #include "backend/backend.h"
 #include "backend/work.h"
-#include "gpu/stream_dependency.h"
 
 namespace hvd {
 

@@ -88,7 +88,7 @@ void ExternalBackend::begin_allreduce(std::span<const Work> works, const Allredu
       others.append(view);
     }
   }
-  for (auto& [_, views] : reduced) add<PlaneAllreduce>(std::move(views), scratch_);
+  for (auto& [_, views] : reduced) add<PlaneAllreduce>(std::move(views), place_, scratch_);
   if (!others.views().empty()) add<PlaneReduction>(std::move(others), place_, scratch_);
   if (!adasum.views().empty()) add<PlaneAdasum>(adasum, place_, scratch_);
 }
@@ -119,17 +119,15 @@ void ExternalBackend::add_alltoall(const Work& work) {
   for (int rank = 0; rank < size; ++rank) {
     const std::size_t in_bytes = split_bytes(work, self, rank, size);
     const std::size_t out_bytes = split_bytes(work, rank, self, size);
-    sent[static_cast<std::size_t>(rank)].append(
-        {.in = at_offset(work.in, in_begin), .size_bytes = in_bytes, .spec = {}});
-    received[static_cast<std::size_t>(rank)].append(
-        {.out = at_offset(work.out, out_begin), .size_bytes = out_bytes, .spec = {}});
+    sent[rank].append({.in = at_offset(work.in, in_begin), .size_bytes = in_bytes});
+    received[rank].append({.out = at_offset(work.out, out_begin), .size_bytes = out_bytes});
     in_begin += in_bytes;
     out_begin += out_bytes;
     for (int to = 0; to < size; ++to) {
       longest_bytes = std::max(longest_bytes, align_up(split_bytes(work, rank, to, size)));
     }
   }
-  add<PlaneAlltoall>(std::move(sent), std::move(received), longest_bytes, scratch_);
+  add<PlaneAlltoall>(std::move(sent), std::move(received), longest_bytes, place_, scratch_);
 }
 
 void ExternalBackend::begin_reducescatter(std::span<const Work> works) {

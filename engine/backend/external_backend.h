@@ -20,7 +20,7 @@ class ExternalBackend final : public CollectiveBackend {
   void begin_barrier() override;
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override { return buckets_; }
-  // Grows with the age of the call: a short call ends soon, a long one costs little.
+  // Grows with the age of the call. A short call is checked often; a long call needs few checks.
   Nanoseconds pause() const override;
 
  private:

@@ -17,29 +17,15 @@ void HostBackend::clear() {
   running_ = nullptr;
 }
 
-void HostBackend::begin_barrier() {
-  next_block_ += barrier_.begin(next_block_);
-  running_ = &barrier_;
-}
-
-bool HostBackend::advance(PeerWait& blocked) {
-  return running_ == nullptr || running_->advance(blocked);
-}
+void HostBackend::begin_barrier() { run(barrier_, next_block_); }
 
 void HostBackend::begin_allreduce(std::span<const Work> works, const AllreduceCut& cut) {
   for (const Work& work : works) views_.append(reduced_view(work, peers_.size()));
   if (is_adasum(works)) {
-    next_block_ += adasum_.begin(views_, next_block_);
-    running_ = &adasum_;
+    run(adasum_, views_, next_block_);
   } else {
-    next_block_ += allreduce_.begin(views_, next_block_, cut);
-    running_ = &allreduce_;
+    run(allreduce_, views_, next_block_, cut);
   }
-}
-
-void HostBackend::begin_exchange() {
-  next_block_ += exchange_.begin(streams_, views_, next_block_);
-  running_ = &exchange_;
 }
 
 void HostBackend::begin_broadcast(std::span<const Work> works) {
@@ -48,7 +34,7 @@ void HostBackend::begin_broadcast(std::span<const Work> works) {
     streams_[work.root].append(view);
     if (work.root == peers_.rank()) views_.append(view);
   }
-  begin_exchange();
+  run(exchange_, streams_, views_, next_block_);
 }
 
 void HostBackend::begin_allgather(std::span<const Work> works) {
@@ -56,18 +42,17 @@ void HostBackend::begin_allgather(std::span<const Work> works) {
     append_rows(work, place(), streams_);
     views_.append(streams_[peers_.rank()].views().back());
   }
-  begin_exchange();
+  run(exchange_, streams_, views_, next_block_);
 }
 
 void HostBackend::begin_alltoall(std::span<const Work> works) {
   for (const Work& work : works) fill_alltoall(work);
-  begin_exchange();
+  run(exchange_, streams_, views_, next_block_);
 }
 
 void HostBackend::begin_reducescatter(std::span<const Work> works) {
   for (const Work& work : works) append_parts(work, place(), streams_);
-  next_block_ += reduce_scatter_.begin(streams_, next_block_);
-  running_ = &reduce_scatter_;
+  run(reduce_scatter_, streams_, next_block_);
 }
 
 // A rank's rows lie in the order of their receivers, and a result's in the order of their senders.
@@ -85,8 +70,7 @@ void HostBackend::fill_alltoall(const Work& work) {
     const auto view_for = [&](int to) {
       return View{.in = from == self ? at_offset(work.in, in_begins[to]) : nullptr,
                   .out = to == self ? at_offset(work.out, out_begin) : nullptr,
-                  .size_bytes = bytes(from, to),
-                  .spec = {}};
+                  .size_bytes = bytes(from, to)};
     };
     for (int step = 1; step < size; ++step) streams_[from].append(view_for((from + step) % size));
     if (from == self) views_.append(view_for(self));

@@ -11,17 +11,14 @@
 #include "collective/barrier.h"
 #include "collective/exchange.h"
 #include "collective/reduce_scatter.h"
-#include "control/request.h"
 
 namespace hvd {
 
-class HostBackend final : public CollectiveBackend {
+class HostBackend final : public AlgorithmBackend {
  public:
   explicit HostBackend(Peers& peers);
 
   void begin_barrier() override;
-  bool advance(PeerWait& blocked) override;
-  BlockNumber end_block() const override { return next_block_; }
 
  private:
   void clear() override;
@@ -31,7 +28,6 @@ class HostBackend final : public CollectiveBackend {
   void begin_alltoall(std::span<const Work> works) override;
   void begin_reducescatter(std::span<const Work> works) override;
 
-  void begin_exchange();
   void fill_alltoall(const Work& work);
   Place place() const { return {.rank = peers_.rank(), .size = peers_.size()}; }
 
@@ -41,10 +37,7 @@ class HostBackend final : public CollectiveBackend {
   Exchange exchange_;
   Barrier barrier_;
   ReduceScatter reduce_scatter_;
-  ViewList views_;                 // allreduce: all tensors; exchanges: what stays on this rank
   std::vector<ViewList> streams_;  // by the rank that gives; reducescatter: by owner
-  Algorithm* running_ = nullptr;
-  BlockNumber next_block_ = 0;
 };
 
 }  // namespace hvd

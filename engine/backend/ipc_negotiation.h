@@ -1,58 +1,66 @@
-// How the ranks of a host open each other's GPU memory, where they have no NCCL: each exports
-// memory of its own, opens that of the others and tries it. Then all agree on whether all could.
-// All ranks learn what has failed on one of them.
+// How the ranks of a host open each other's GPU memory if they have no NCCL. Each rank exports
+// memory, opens the memory of the others and tries it. Then all agree on whether every rank
+// succeeded. If one rank fails, all ranks learn the reason.
 #pragma once
 
-#include <functional>
+#include <cstddef>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "backend/device_ipc.h"
 #include "backend/device_negotiation.h"
-#include "backend/ipc_trial.h"
 #include "backend/status_agreement.h"
 
 namespace hvd {
 
-class IpcNegotiation {
+// The known numbers of a rank, of every dtype.
+std::vector<std::byte> trial_numbers(int rank);
+// The expected results of a rank: all ranks' numbers, and their reductions.
+std::vector<std::byte> trial_results(int size);
+
+// A trial of CUDA IPC before any tensor is exchanged: each rank copies and reduces known numbers
+// out of all ranks' memory, and compares the results with the CPU's. So a faulty GPU or driver
+// costs speed, but gives no wrong results.
+class IpcTrial {
  public:
-  // `group`, all of this host, outlives this.
-  explicit IpcNegotiation(const DeviceGroup& group) : group_(group) {}
+  IpcTrial(Gpu& gpu, int device, Place place);
+
+  // Puts this rank's numbers into its memory; is_done() when they are there.
+  void show(const IpcMemory& own);
+  // Takes the numbers of all ranks. When is_done(), is_right() has the answer.
+  void take(const IpcPeers& peers);
+  bool is_done() const { return event_->is_reached(); }
+  bool is_right() const;
+
+ private:
+  Gpu& gpu_;
+  const Place place_;
+  const CudaStream stream_;
+  PinnedMemory pinned_;
+  DeviceBlockPtr block_;
+  CudaEventPtr event_;
+};
+
+// All ranks of the group are on this host.
+class IpcNegotiation : public Negotiation {
+ public:
+  using Negotiation::Negotiation;
   ~IpcNegotiation();
-  IpcNegotiation(const IpcNegotiation&) = delete;
-  IpcNegotiation& operator=(const IpcNegotiation&) = delete;
 
   // This rank's GPU is `device`; `pass_bytes` as in DeviceConfig.
   void begin(int device, std::size_t pass_bytes);
-  // True at the end. `blocked`: of the host backend, or to be polled.
-  bool advance(PeerWait& blocked);
-
-  // Why it cannot be used; none if it can.
-  const std::optional<std::string>& obstacle() const { return obstacle_; }
   IpcPeers take_peers() { return std::move(peers_); }
 
  private:
-  enum class Step { kShowing, kHandles, kTrying, kAgreement, kDone };
-
-  bool is_gpu_done();
   void send_handle();
   void open_all();
-  void send_status();
+  void judge();
   void end();
-  // An error that `step` throws becomes this rank's problem.
-  void run(const std::function<void()>& step);
 
-  const DeviceGroup& group_;
   int device_ = 0;
-  Step step_ = Step::kDone;
-  StatusAgreement agreement_;
-  std::string problem_;      // of this rank; empty: none
-  bool has_failed_ = false;  // an error of CUDA was its problem
   std::unique_ptr<IpcTrial> trial_;
   IpcPeers peers_;
-  std::optional<std::string> obstacle_;
 };
 
 }  // namespace hvd

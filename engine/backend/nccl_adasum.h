@@ -1,9 +1,8 @@
-// Adasum over NCCL, in three steps that the CPU does not wait for: each rank gets its share of all
-// ranks' tensors, point to point, and adds up the dot products over it; these are summed over the
-// ranks; each makes its share of the result, and sends it to all.
+// Adasum over NCCL, in three steps. The CPU waits for none of them. First each rank gets its share
+// of all ranks' tensors, point to point, and adds up the dot products over its share. Second, these
+// are summed over the ranks. Third, each rank computes its share of the result and sends it to all.
 //
-// So a tensor travels as in an allreduce, and what it takes beside is memory as large as the
-// tensors of a bucket.
+// So a tensor travels as in an allreduce. The extra memory is as large as the tensors of a bucket.
 #pragma once
 
 #include <memory>
@@ -12,9 +11,8 @@
 
 #include "backend/device_channel.h"
 #include "backend/nccl_call.h"
-#include "backend/plane_collective.h"
-#include "gpu/adasum_kernels.h"
 #include "gpu/gpu.h"
+#include "gpu/gpu_kernels.h"
 
 namespace hvd {
 
@@ -26,9 +24,9 @@ class NcclAdasum {
 
   // Takes memory for a bucket.
   void begin(std::span<const NcclCall> calls, DeviceChannel& channel);
-  // Once NCCL has all of the step before.
+  // Call it when NCCL has taken all calls of the step before.
   void start(int step);
-  // The memory is in use until then.
+  // The memory is in use until `done`.
   void end(const CudaEventPtr& done);
 
  private:

@@ -1,9 +1,8 @@
-// One tensor of a bucket as NCCL gets it, and what NCCL calls what is wanted of it.
+// One tensor of a bucket as NCCL gets it, and NCCL's names for its operation.
 #pragma once
 
 #include <cstddef>
 
-#include "backend/backend.h"
 #include "backend/work.h"
 #include "gpu/nccl_communicator.h"
 
@@ -16,8 +15,8 @@ struct NcclCall {
   std::byte* out;
 };
 
-// Ends the group when an error leaves it open: it belongs to this thread, and would swallow later
-// calls.
+// Ends the group if an error leaves it open. An open group belongs to this thread, and would delay
+// its later calls.
 class NcclGroup {
  public:
   explicit NcclGroup(const NcclCommunicator& communicator);
@@ -32,9 +31,9 @@ class NcclGroup {
   bool is_open_ = true;
 };
 
-// Whether NCCL can do for this request what the engine promises; the same on all ranks.
+// Whether NCCL gives the results that the engine promises for this request. The same on all ranks.
 bool nccl_runs(const Request& request, int size);
-// All that a result is multiplied by, for a set of `size` ranks.
+// The product of all factors of a result, for a set of `size` ranks.
 double factor_of(const Request& request, int size);
 // The request's operation, on numbers that are multiplied by `factor` before.
 nccl::RedOp op_of(const Request& request, NcclCommunicator& communicator, double factor);

@@ -77,7 +77,7 @@ std::byte* NcclLaunch::scratch(std::size_t size_bytes) {
   return blocks_.back()->data;
 }
 
-// A call is in the stream only once NCCL has taken it, so each step waits for the one before it.
+// A call is in the stream only after NCCL has taken it. So each step waits for the one before it.
 bool NcclLaunch::advance() {
   const CurrentDevice current(gpu_.driver(), channel_->stream.device());
   while (!communicator().is_busy()) {
@@ -127,25 +127,23 @@ void NcclLaunch::start_allreduce(const NcclCall& call) {
              nccl_type_of(request.dtype), op_of(request, nccl, factor_of(request, place_.size)));
 }
 
-// One call where all ranks give as much; else every rank is the root of a broadcast.
+// One call if all ranks give the same number of rows; else every rank is the root of a broadcast.
 void NcclLaunch::start_allgather(const NcclCall& call) {
   const NcclCommunicator& nccl = *channel_->communicator;
   const std::vector<std::int64_t>& rows = call.work->rows;
-  const std::size_t row_bytes = row_bytes_of(*call.work->request);
+  const Request& request = *call.work->request;
   if (are_equal(rows)) {
-    return nccl.allgather(call.in, call.out, static_cast<std::size_t>(rows.front()) * row_bytes,
-                          stream());
+    return nccl.allgather(call.in, call.out, bytes_of_rows(request, rows.front()), stream());
   }
   std::byte* out = call.out;
   for (int root = 0; root < place_.size; ++root) {
-    const std::size_t bytes =
-        static_cast<std::size_t>(rows[static_cast<std::size_t>(root)]) * row_bytes;
+    const std::size_t bytes = bytes_of_rows(request, rows[root]);
     nccl.broadcast(call.in, out, bytes, root, stream());
     out += bytes;
   }
 }
 
-// One call where the parts are equal; else every rank is the root of a reduction.
+// One call if the parts are equal; else every rank is the root of a reduction.
 void NcclLaunch::start_reducescatter(const NcclCall& call) {
   NcclCommunicator& nccl = *channel_->communicator;
   const Request& request = *call.work->request;

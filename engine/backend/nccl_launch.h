@@ -1,8 +1,8 @@
-// A bucket as a group of NCCL calls on a channel's stream, or a few groups, on two levels or for
-// Adasum: after what its tensors wait for, with an event behind it. The CPU waits for nothing.
+// A bucket as a group of NCCL calls in a channel's stream, or as a few groups on two levels or for
+// Adasum. It starts when its tensors are ready, and an event follows it. The CPU does not wait.
 //
-// NCCL reads and writes the tensors where they lie, but for those on another GPU than the
-// communicator's, which are copied there and back, and what absent ranks lack.
+// NCCL reads and writes the tensors in place. Tensors on another GPU than the communicator's are
+// copied there and back. Absent ranks use scratch memory.
 #pragma once
 
 #include <span>
@@ -24,7 +24,7 @@ class NcclLaunch {
   // Works of one kind, all of which NCCL runs. `levels`: null for all ranks at once.
   void begin(std::span<const Work> works, DeviceChannel& channel, const NcclLevels* levels);
   void begin_adasum(std::span<const Work> works, DeviceChannel& channel, NcclAdasum& adasum);
-  // False while NCCL has not taken all of it. Then the event at its end is `done`.
+  // True when NCCL has taken all calls; then done() is the event that follows them.
   bool advance();
   const CudaEventPtr& done() const { return done_; }
 
@@ -49,7 +49,7 @@ class NcclLaunch {
   DeviceChannel* channel_ = nullptr;
   const NcclLevels* levels_ = nullptr;
   NcclAdasum* adasum_ = nullptr;
-  int step_ = 0;  // that NCCL has, or is given
+  int step_ = 0;  // the last step that was given to NCCL
   std::vector<NcclCall> calls_;
   std::vector<DeviceBlockPtr> blocks_;  // scratch memory, until the event
   CudaEventPtr done_;

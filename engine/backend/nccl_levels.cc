@@ -9,23 +9,23 @@ namespace hvd {
 namespace {
 
 // A rank's rows in the result of an allgather.
-struct Piece {
+struct RankRows {
   std::byte* data;
   std::size_t size_bytes;
 };
 
-Piece piece_of(const NcclCall& call, int rank) {
+RankRows rows_of(const NcclCall& call, int rank) {
   const auto& rows = call.work->rows;
-  const std::size_t row_bytes = row_bytes_of(*call.work->request);
+  const Request& request = *call.work->request;
   const std::int64_t before = std::accumulate(rows.begin(), rows.begin() + rank, std::int64_t{0});
-  return {.data = at_offset(call.out, static_cast<std::size_t>(before) * row_bytes),
-          .size_bytes = static_cast<std::size_t>(rows[static_cast<std::size_t>(rank)]) * row_bytes};
+  return {.data = at_offset(call.out, bytes_of_rows(request, before)),
+          .size_bytes = bytes_of_rows(request, rows[static_cast<std::size_t>(rank)])};
 }
 
 }  // namespace
 
 NcclLevels::NcclLevels(HostMap hosts, int rank) : hosts_(std::move(hosts)) {
-  const auto& host = hosts_.hosts[static_cast<std::size_t>(hosts_.own)];
+  const auto& host = hosts_.hosts[hosts_.own];
   local_rank_ = static_cast<int>(std::ranges::find(host, rank) - host.begin());
 }
 
@@ -69,7 +69,7 @@ void NcclLevels::reduce_on_host(const NcclCall& call, const DeviceChannel& chann
   }
 }
 
-// The rest lies behind the last rank's share.
+// The rest follows the last rank's share.
 void NcclLevels::reduce_over_hosts(const NcclCall& call, const DeviceChannel& channel) const {
   NcclCommunicator& nccl = *channel.cross;
   const Request& request = *call.work->request;
@@ -100,38 +100,72 @@ void NcclLevels::share_on_host(const NcclCall& call, const DeviceChannel& channe
 // each other.
 void NcclLevels::gather_over_hosts(const NcclCall& call, const DeviceChannel& channel) const {
   for (int host = 0; host < hosts_.host_count(); ++host) {
-    const int rank =
-        hosts_.hosts[static_cast<std::size_t>(host)][static_cast<std::size_t>(local_rank_)];
-    const Piece piece = piece_of(call, rank);
-    channel.cross->broadcast(call.in, piece.data, piece.size_bytes, host, channel.stream.get());
+    const RankRows rows = rows_of(call, hosts_.hosts[host][local_rank_]);
+    channel.cross->broadcast(call.in, rows.data, rows.size_bytes, host, channel.stream.get());
   }
 }
 
 void NcclLevels::gather_on_host(const NcclCall& call, const DeviceChannel& channel) const {
   const NcclCommunicator& nccl = *channel.local;
   for (int host = 0; host < hosts_.host_count(); ++host) {
-    const std::vector<int>& ranks = hosts_.hosts[static_cast<std::size_t>(host)];
+    const std::vector<int>& ranks = hosts_.hosts[host];
     if (is_one_piece(host, call.work->rows)) {
-      const Piece own = piece_of(call, ranks[static_cast<std::size_t>(local_rank_)]);
+      const RankRows own = rows_of(call, ranks[local_rank_]);
       if (own.size_bytes == 0) continue;
-      nccl.allgather(own.data, piece_of(call, ranks.front()).data, own.size_bytes,
+      nccl.allgather(own.data, rows_of(call, ranks.front()).data, own.size_bytes,
                      channel.stream.get());
       continue;
     }
     for (int member = 0; member < local().size; ++member) {
-      const Piece piece = piece_of(call, ranks[static_cast<std::size_t>(member)]);
-      nccl.broadcast(piece.data, piece.data, piece.size_bytes, member, channel.stream.get());
+      const RankRows rows = rows_of(call, ranks[member]);
+      nccl.broadcast(rows.data, rows.data, rows.size_bytes, member, channel.stream.get());
     }
   }
 }
 
-// Whether the host's ranks give as much each, and follow one another.
+// Whether the host's ranks follow one another and give the same number of rows.
 bool NcclLevels::is_one_piece(int host, const std::vector<std::int64_t>& rows) const {
-  const std::vector<int>& ranks = hosts_.hosts[static_cast<std::size_t>(host)];
+  const std::vector<int>& ranks = hosts_.hosts[host];
   return std::ranges::all_of(ranks, [&](const int& rank) {
-    return rank == ranks.front() + (&rank - ranks.data()) &&
-           rows[static_cast<std::size_t>(rank)] == rows[static_cast<std::size_t>(ranks.front())];
+    return rank == ranks.front() + (&rank - ranks.data()) && rows[rank] == rows[ranks.front()];
   });
+}
+
+std::optional<std::string> levels_obstacle(const HostMap& hosts) {
+  const auto [least, most] = std::ranges::minmax(hosts.hosts, {}, &std::vector<int>::size);
+  if (least.size() == most.size()) return std::nullopt;
+  return "hosts have from " + std::to_string(least.size()) + " to " + std::to_string(most.size()) +
+         " ranks";
+}
+
+bool has_one_level(const HostMap& hosts) {
+  return hosts.host_count() == 1 || static_cast<int>(hosts.rank_count()) == hosts.host_count();
+}
+
+void LevelsNegotiation::begin(const DeviceChannels& channels) {
+  has_begun_ = true;
+  const HostMap& hosts = levels_.hosts();
+  obstacle_ = levels_obstacle(hosts);
+  if (obstacle_ || has_one_level(hosts)) return;
+  const int local_rank = levels_.local().rank;
+  std::vector<NcclMembership> memberships;
+  for (std::size_t i = 0; i < channels.size(); ++i) {
+    memberships.push_back({.id_giver = hosts.hosts[hosts.own].front(), .place = levels_.local()});
+    memberships.push_back({.id_giver = hosts.hosts.front()[local_rank], .place = levels_.cross()});
+  }
+  connection_.begin(channels.front()->stream.device(), std::move(memberships));
+  after(connection_, [this, &channels] { end(channels); });
+}
+
+void LevelsNegotiation::end(const DeviceChannels& channels) {
+  obstacle_ = connection_.obstacle();
+  if (obstacle_) return;
+  auto communicators = connection_.take();
+  for (std::size_t i = 0; i < channels.size(); ++i) {
+    channels[i]->local = std::move(communicators[2 * i]);
+    channels[i]->cross = std::move(communicators[2 * i + 1]);
+  }
+  are_connected_ = true;
 }
 
 }  // namespace hvd

@@ -1,18 +1,20 @@
 // Allreduce and allgather over NCCL in steps, on two levels: `local`, the ranks of a host, and
-// `cross`, those with the same place on every host. All ranks of a host exchange with other hosts
-// at once, each its share, so that every byte goes to each host once.
+// `cross`, the ranks with the same place on every host. All ranks of a host exchange data with
+// other hosts at the same time, each its own share. So every byte goes to each host once.
 //
 // Allreduce: a reduce-scatter on the host, an allreduce of each share over the hosts, an allgather
-// on the host. Allgather: each rank's rows go to the other hosts, then all of them around the host.
-// Where every host has as many ranks.
+// on the host. Allgather: each rank sends its rows to the other hosts, then each host shares all
+// rows among its ranks. All hosts must have the same number of ranks.
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "backend/device_channel.h"
 #include "backend/nccl_call.h"
-#include "backend/plane_collective.h"
+#include "backend/nccl_negotiation.h"
 #include "collective/host_map.h"
 
 namespace hvd {
@@ -27,15 +29,15 @@ class NcclLevels {
   Place cross() const { return {.rank = hosts_.own, .size = hosts_.host_count()}; }
   const HostMap& hosts() const { return hosts_; }
 
-  // How many, one after the other in the stream.
+  // The number of steps, which follow one another in the stream.
   static int step_count(Kind kind) { return kind == Kind::kAllreduce ? 3 : 2; }
-  // Of all calls of a step.
+  // The communicator for all calls of a step.
   static NcclCommunicator& communicator(Kind kind, int step, const DeviceChannel& channel);
   // Within a group.
   void start(int step, const NcclCall& call, const DeviceChannel& channel) const;
 
  private:
-  // What a rank of the host reduces: the same from each, and the last one what is left over.
+  // What a rank of the host reduces: each rank one share, and the last rank also the rest.
   struct Shares {
     std::size_t count;  // of elements
     std::size_t rest;
@@ -51,6 +53,31 @@ class NcclLevels {
 
   const HostMap hosts_;
   int local_rank_ = 0;
+};
+
+// Why a set on several hosts cannot have two levels; none if it can, or needs none.
+std::optional<std::string> levels_obstacle(const HostMap& hosts);
+// True on one host, or with one rank on each.
+bool has_one_level(const HostMap& hosts);
+
+// How the ranks of a process set connect for two levels over NCCL, before the first use of them.
+class LevelsNegotiation : public Negotiation {
+ public:
+  // `timeout_s`: for NCCL to connect.
+  LevelsNegotiation(const DeviceGroup& group, const HostMap& hosts, double timeout_s)
+      : Negotiation(group), levels_(hosts, group.place.rank), connection_(group, timeout_s) {}
+
+  // Gives each channel its two communicators. The user should know of an obstacle.
+  void begin(const DeviceChannels& channels);
+  // Null where the set has one level.
+  const NcclLevels* levels() const { return are_connected_ ? &levels_ : nullptr; }
+
+ private:
+  void end(const DeviceChannels& channels);
+
+  const NcclLevels levels_;
+  NcclNegotiation connection_;
+  bool are_connected_ = false;
 };
 
 }  // namespace hvd

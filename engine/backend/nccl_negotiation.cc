@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// Every rank sends an id for each communicator. Those of its id_giver count.
+// Every rank sends an id for each communicator. The id of the communicator's id_giver is used.
 void NcclNegotiation::begin(int device, std::vector<NcclMembership> memberships) {
   device_ = device;
   memberships_ = std::move(memberships);
@@ -18,68 +18,33 @@ void NcclNegotiation::begin(int device, std::vector<NcclMembership> memberships)
     group_.gpu.nccl()->check(function.call(&own[i]), function.name, nullptr);
   }
   ids_.begin(group_.host, std::as_bytes(std::span(own)), group_.place.size);
-  step_ = Step::kIds;
-}
-
-bool NcclNegotiation::advance(PeerWait& blocked) {
-  while (step_ != Step::kDone) {
-    if (step_ == Step::kConnecting) {
-      if (!is_connected()) {
-        blocked = {.is_polled = true};
-        return false;
-      }
-      continue;
-    }
-    if (!group_.host.advance(blocked)) return false;
-    if (step_ == Step::kIds) {
-      connect();
-    } else {
-      read_statuses();
-    }
-  }
-  return true;
+  after_bucket([this] { connect(); });
 }
 
 void NcclNegotiation::connect() {
   deadline_ns_ = now_ns() + static_cast<std::int64_t>(timeout_s_ * 1e9);
-  try {
+  attempt([this] {
     for (std::size_t i = 0; i < memberships_.size(); ++i) {
       const auto [giver, place] = memberships_[i];
       const auto id = read_as<nccl::UniqueId>(ids_.of(giver).subspan(i * sizeof(nccl::UniqueId)));
       communicators_.push_back(std::make_unique<NcclCommunicator>(
           group_.gpu.driver(), *group_.gpu.nccl(), device_, id, place.rank, place.size));
     }
-    step_ = Step::kConnecting;
-  } catch (const Error& error) {
-    send_status(error.what());
-  }
+  });
+  when([this] { return is_connected(); }, [this] { agree([this] { end(); }); });
 }
 
-// True on failure, too: the next step is the same.
 bool NcclNegotiation::is_connected() {
-  try {
-    const auto is_busy = [](const auto& communicator) { return communicator->is_busy(); };
-    if (std::ranges::none_of(communicators_, is_busy)) {
-      send_status("");
-      return true;
-    }
-    if (now_ns() < deadline_ns_) return false;
-    send_status("NCCL has not connected within " + seconds_text(timeout_s_));
-  } catch (const Error& error) {
-    send_status(error.what());
+  const auto is_busy = [](const auto& communicator) { return communicator->is_busy(); };
+  if (std::ranges::none_of(communicators_, is_busy)) return true;
+  if (now_ns() >= deadline_ns_) {
+    problem_ = "NCCL has not connected within " + seconds_text(timeout_s_);
   }
-  return true;
+  return false;
 }
 
-void NcclNegotiation::send_status(const std::string& problem) {
-  agreement_.send(group_.host, problem, group_.place.size);
-  step_ = Step::kAgreement;
-}
-
-void NcclNegotiation::read_statuses() {
-  obstacle_ = agreement_.obstacle(group_.names);
+void NcclNegotiation::end() {
   if (obstacle_) communicators_.clear();  // aborts calls that are still in progress
-  step_ = Step::kDone;
 }
 
 }  // namespace hvd

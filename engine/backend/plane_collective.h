@@ -1,6 +1,6 @@
-// Collectives as sequences of calls to a data plane. What a data plane cannot do is done here:
-// fusion through a bounded scratch memory, scaling, averages, and dtypes and ops that it cannot
-// reduce.
+// Collectives as sequences of calls to a data plane. A data plane has no fusion, scaling or
+// averages, and cannot reduce some dtypes and ops. All that is done here. Fusion uses a scratch
+// memory of limited size.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace hvd {
 struct Scratch {
   // How much of a stream one call moves.
   static constexpr std::size_t kWindowBytes = 16UL << 20;
-  // The same where the data plane gets the tensor itself. Libraries that count in an int can do it.
+  // The same if the data plane gets the tensor itself. It is small enough for an int.
   static constexpr std::size_t kDirectBytes = 256UL << 20;
 
   std::vector<std::byte> send;
@@ -27,7 +27,7 @@ struct Scratch {
 
   std::byte* to_send(std::size_t size_bytes) { return at_least(send, size_bytes); }
   std::byte* to_receive(std::size_t size_bytes) { return at_least(receive, size_bytes); }
-  // After a bucket that took more than most.
+  // Frees the memory after an unusually large bucket.
   void shrink() {
     if (send.size() + receive.size() > 4 * kWindowBytes) *this = {};
   }
@@ -48,7 +48,7 @@ class PlaneCollective {
   virtual bool next(DataPlane& plane) = 0;
 };
 
-// Walks through streams in windows that have the same number on all ranks.
+// Walks through streams in windows. All ranks have the same number of windows.
 class Windows {
  public:
   Windows(std::size_t longest_bytes, std::size_t window_bytes)
@@ -57,7 +57,6 @@ class Windows {
   // False after the last one.
   bool advance() { return ++index_ < static_cast<std::int64_t>(count_); }
   bool is_before_first() const { return index_ < 0; }
-  void restart() { index_ = -1; }
   // This window of a stream of that length.
   Range of(std::size_t stream_bytes) const {
     return block_of(static_cast<std::uint64_t>(index_), window_bytes_, stream_bytes);
@@ -69,18 +68,30 @@ class Windows {
   std::int64_t index_ = -1;
 };
 
+// Tensors that a data plane gets window by window.
+class WindowedCollective : public PlaneCollective {
+ protected:
+  WindowedCollective(Place place, Scratch& scratch, std::size_t longest_bytes,
+                     std::size_t window_bytes = Scratch::kWindowBytes)
+      : place_(place), scratch_(scratch), windows_(longest_bytes, window_bytes) {}
+
+  const Place place_;
+  Scratch& scratch_;
+  Windows windows_;
+  std::vector<std::size_t> in_sizes_;
+  std::vector<std::size_t> out_sizes_;
+};
+
 inline std::size_t length_of(Range range) { return range.end - range.begin; }
 
-inline std::size_t longest(const std::vector<ViewList>& streams) {
-  std::size_t bytes = 0;
-  for (const ViewList& stream : streams) bytes = std::max(bytes, stream.size_bytes());
-  return bytes;
-}
-
-// How much of each stream of `size` ranks, so that together they fit a window of the scratch
-// memory.
+// The window of each stream of `size` ranks. Together they fit into a window of the scratch memory.
 inline std::size_t part_of_window(std::size_t size) {
   return std::max(kViewAlignment, Scratch::kWindowBytes / size / kViewAlignment * kViewAlignment);
+}
+
+// A single tensor is given to the data plane itself.
+inline std::size_t window_for(const ViewList& views) {
+  return views.views().size() == 1 ? Scratch::kDirectBytes : Scratch::kWindowBytes;
 }
 
 // Copies a window of each stream to `to`, in rank order.

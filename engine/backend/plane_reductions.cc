@@ -1,7 +1,6 @@
 #include "backend/plane_reductions.h"
 
 #include <numeric>
-#include <span>
 #include <utility>
 
 #include "collective/adasum_weights.h"
@@ -38,10 +37,9 @@ void exchange_shares(DataPlane& plane, const ViewList& views, Range window, Plac
 
 }  // namespace
 
-PlaneAllreduce::PlaneAllreduce(ViewList views, Scratch& scratch)
-    : views_(std::move(views)),
-      scratch_(scratch),
-      windows_(views_.size_bytes(), is_direct() ? Scratch::kDirectBytes : Scratch::kWindowBytes) {}
+PlaneAllreduce::PlaneAllreduce(ViewList views, Place place, Scratch& scratch)
+    : WindowedCollective(place, scratch, views.size_bytes(), window_for(views)),
+      views_(std::move(views)) {}
 
 Range PlaneAllreduce::window() const {
   Range window = windows_.of(views_.size_bytes());
@@ -64,42 +62,36 @@ bool PlaneAllreduce::next(DataPlane& plane) {
 }
 
 void PlaneAllreduce::put_in(Range window) {
-  views_.for_each_piece(
-      window, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        std::byte* const to = data_ + (stream - window.begin);
-        if (view.in == nullptr) {
-          std::memset(to, 0, length);
-        } else if (view.spec.prescale != 1.0) {
-          const std::byte* const source = view.in + at;
-          const ReduceSpec scaling{
-              .dtype = view.spec.dtype, .op = ReduceOp::kSum, .prescale = view.spec.prescale};
-          reduce(scaling, {&source, 1}, to, nullptr, length / size_of(view.spec.dtype));
-        } else if (view.in + at != to) {
-          std::memcpy(to, view.in + at, length);
-        }
-      });
+  views_.for_each_piece(window, [&](const Piece& piece) {
+    std::byte* const to = data_ + (piece.stream - window.begin);
+    const std::byte* const source = piece.in();
+    const ReduceSpec& spec = piece.view.spec;
+    if (source != nullptr && spec.prescale != 1.0) {
+      const ReduceSpec scaling{
+          .dtype = spec.dtype, .op = ReduceOp::kSum, .prescale = spec.prescale};
+      reduce(scaling, {&source, 1}, to, nullptr, piece.element_count());
+    } else if (source != to) {
+      piece.copy_to(to);
+    }
+  });
 }
 
 void PlaneAllreduce::take_out(Range window) {
-  views_.for_each_piece(
-      window, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        if (view.out == nullptr) return;
-        const std::byte* const source = data_ + (stream - window.begin);
-        if (view.spec.op == ReduceOp::kAverage || view.spec.postscale != 1.0) {
-          ReduceSpec scaling = view.spec;
-          scaling.prescale = 1.0;
-          reduce(scaling, {&source, 1}, view.out + at, nullptr, length / size_of(scaling.dtype));
-        } else if (source != view.out + at) {
-          std::memcpy(view.out + at, source, length);
-        }
-      });
+  views_.for_each_piece(window, [&](const Piece& piece) {
+    if (piece.view.out == nullptr) return;
+    const std::byte* const source = data_ + (piece.stream - window.begin);
+    ReduceSpec scaling = piece.view.spec;
+    if (scaling.op == ReduceOp::kAverage || scaling.postscale != 1.0) {
+      scaling.prescale = 1.0;
+      reduce(scaling, {&source, 1}, piece.out(), nullptr, piece.element_count());
+    } else if (source != piece.out()) {
+      std::memcpy(piece.out(), source, piece.size_bytes);
+    }
+  });
 }
 
 PlaneReduction::PlaneReduction(ViewList views, Place place, Scratch& scratch)
-    : views_(std::move(views)),
-      place_(place),
-      scratch_(scratch),
-      windows_(views_.size_bytes(), Scratch::kWindowBytes) {}
+    : WindowedCollective(place, scratch, views.size_bytes()), views_(std::move(views)) {}
 
 bool PlaneReduction::next(DataPlane& plane) {
   if (phase_ == Phase::kShares) {
@@ -122,22 +114,18 @@ bool PlaneReduction::next(DataPlane& plane) {
 void PlaneReduction::reduce_share() {
   const Range own = share_of(place_.rank, place_.size, windows_.of(views_.size_bytes()));
   std::vector<const std::byte*> sources(index_of(place_.size));
-  views_.for_each_piece(own,
-                        [&](const View& view, std::size_t, std::size_t stream, std::size_t length) {
-                          const std::size_t offset = stream - own.begin;
-                          point_at(sources, scratch_.receive.data(), length_of(own), offset);
-                          reduce(view.spec, sources, scratch_.send.data() + offset, nullptr,
-                                 length / size_of(view.spec.dtype));
-                        });
+  views_.for_each_piece(own, [&](const Piece& piece) {
+    const std::size_t offset = piece.stream - own.begin;
+    point_at(sources, scratch_.receive.data(), length_of(own), offset);
+    reduce(piece.view.spec, sources, scratch_.send.data() + offset, nullptr, piece.element_count());
+  });
 }
 
 PlaneAdasum::PlaneAdasum(const ViewList& views, Place place, Scratch& scratch)
-    : place_(place),
-      scratch_(scratch),
+    : WindowedCollective(place, scratch, views.size_bytes()),
       grams_(views.views().size() * gram_entries(index_of(place.size)), 0.0),
       weights_(views.views().size() * index_of(place.size), 1.0),
       views_(with_weights(views, index_of(place.size), weights_.data())),
-      windows_(views_.size_bytes(), Scratch::kWindowBytes),
       sum_(views_, place, scratch) {}
 
 bool PlaneAdasum::next(DataPlane& plane) {
@@ -161,18 +149,14 @@ bool PlaneAdasum::next(DataPlane& plane) {
 
 void PlaneAdasum::add_dots() {
   const Range own = share_of(place_.rank, place_.size, windows_.of(views_.size_bytes()));
-  const std::size_t entries = gram_entries(index_of(place_.size));
   std::vector<const std::byte*> sources(index_of(place_.size));
-  views_.for_each_piece(
-      own, [&](const View& view, std::size_t, std::size_t stream, std::size_t length) {
-        point_at(sources, scratch_.receive.data(), length_of(own), stream - own.begin);
-        const auto index = static_cast<std::size_t>(&view - views_.views().data());
-        accumulate_gram(view.spec.dtype, sources, length / size_of(view.spec.dtype),
-                        grams_.data() + index * entries);
-      });
+  views_.for_each_piece(own, [&](const Piece& piece) {
+    point_at(sources, scratch_.receive.data(), length_of(own), piece.stream - own.begin);
+    add_gram(views_, piece, sources, grams_.data());
+  });
 }
 
-// Every rank adds up the shares' dot products in rank order, and so has the same weights.
+// Every rank adds up the shares' dot products in rank order. So all ranks have the same weights.
 void PlaneAdasum::begin_sum() {
   const std::size_t ranks = index_of(place_.size);
   const std::size_t bytes = grams_.size() * sizeof(double);
@@ -185,10 +169,8 @@ void PlaneAdasum::begin_sum() {
 }
 
 PlaneReduceScatter::PlaneReduceScatter(std::vector<ViewList> streams, Place place, Scratch& scratch)
-    : streams_(std::move(streams)),
-      place_(place),
-      scratch_(scratch),
-      windows_(longest(streams_), part_of_window(index_of(place.size))) {}
+    : WindowedCollective(place, scratch, longest_of(streams), part_of_window(streams.size())),
+      streams_(std::move(streams)) {}
 
 bool PlaneReduceScatter::next(DataPlane& plane) {
   if (!windows_.is_before_first()) reduce_own();
@@ -205,12 +187,11 @@ void PlaneReduceScatter::reduce_own() {
   const ViewList& own = streams_[index_of(place_.rank)];
   const Range window = windows_.of(own.size_bytes());
   std::vector<const std::byte*> sources(index_of(place_.size));
-  own.for_each_piece(
-      window, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        if (view.out == nullptr) return;
-        point_at(sources, scratch_.receive.data(), length_of(window), stream - window.begin);
-        reduce(view.spec, sources, view.out + at, nullptr, length / size_of(view.spec.dtype));
-      });
+  own.for_each_piece(window, [&](const Piece& piece) {
+    if (piece.view.out == nullptr) return;
+    point_at(sources, scratch_.receive.data(), length_of(window), piece.stream - window.begin);
+    reduce(piece.view.spec, sources, piece.out(), nullptr, piece.element_count());
+  });
 }
 
 }  // namespace hvd

@@ -8,10 +8,10 @@
 namespace hvd {
 
 // Tensors of one dtype and op that the data plane can reduce. Scaling is done before and after.
-class PlaneAllreduce final : public PlaneCollective {
+class PlaneAllreduce final : public WindowedCollective {
  public:
   // A single tensor is reduced in its output.
-  PlaneAllreduce(ViewList views, Scratch& scratch);
+  PlaneAllreduce(ViewList views, Place place, Scratch& scratch);
   bool next(DataPlane& plane) override;
 
  private:
@@ -21,14 +21,12 @@ class PlaneAllreduce final : public PlaneCollective {
   void take_out(Range window);
 
   const ViewList views_;
-  Scratch& scratch_;
-  Windows windows_;
   std::byte* data_ = nullptr;
 };
 
-// Other tensors, by our kernels: ranks exchange shares, each reduces its own, all gather the
+// Other tensors, with our kernels: ranks exchange shares, each reduces its own, and all gather the
 // results. Elements are summed in rank order, so the bits are those of the shared-memory backend.
-class PlaneReduction final : public PlaneCollective {
+class PlaneReduction final : public WindowedCollective {
  public:
   PlaneReduction(ViewList views, Place place, Scratch& scratch);
   bool next(DataPlane& plane) override;
@@ -39,17 +37,12 @@ class PlaneReduction final : public PlaneCollective {
   void reduce_share();
 
   const ViewList views_;
-  const Place place_;
-  Scratch& scratch_;
-  Windows windows_;
   Phase phase_ = Phase::kBetween;
-  std::vector<std::size_t> in_sizes_;
-  std::vector<std::size_t> out_sizes_;
 };
 
 // Shares are exchanged twice: for the dot products, from which each rank computes the weights
 // (collective/adasum_weights.h), and for the weighted sum.
-class PlaneAdasum final : public PlaneCollective {
+class PlaneAdasum final : public WindowedCollective {
  public:
   PlaneAdasum(const ViewList& views, Place place, Scratch& scratch);
   bool next(DataPlane& plane) override;
@@ -60,19 +53,14 @@ class PlaneAdasum final : public PlaneCollective {
   void add_dots();
   void begin_sum();
 
-  const Place place_;
-  Scratch& scratch_;
   std::vector<double> grams_;    // by view
   std::vector<double> weights_;  // by view, by rank
   const ViewList views_;         // with weights
-  Windows windows_;
   PlaneReduction sum_;
   Phase phase_ = Phase::kShares;
-  std::vector<std::size_t> in_sizes_;
-  std::vector<std::size_t> out_sizes_;
 };
 
-class PlaneReduceScatter final : public PlaneCollective {
+class PlaneReduceScatter final : public WindowedCollective {
  public:
   // By owner: this rank's data of the owner's part; `out` for its own part.
   PlaneReduceScatter(std::vector<ViewList> streams, Place place, Scratch& scratch);
@@ -82,11 +70,6 @@ class PlaneReduceScatter final : public PlaneCollective {
   void reduce_own();
 
   const std::vector<ViewList> streams_;
-  const Place place_;
-  Scratch& scratch_;
-  Windows windows_;
-  std::vector<std::size_t> in_sizes_;
-  std::vector<std::size_t> out_sizes_;
 };
 
 }  // namespace hvd

@@ -1,7 +1,9 @@
 #include "backend/status_agreement.h"
 
+#include <utility>
+
 #include "core/text.h"
-#include "core/wire_reader.h"
+#include "core/wire.h"
 
 namespace hvd {
 
@@ -49,6 +51,56 @@ std::optional<std::string> StatusAgreement::obstacle(const std::vector<std::stri
 
 std::span<const std::byte> StatusAgreement::added_by(int rank) const {
   return statuses_.of(rank).subspan(kProblemBytes);
+}
+
+bool Negotiation::advance(PeerWait& blocked) {
+  while (then_) {
+    if (!is_ready_(blocked)) return false;
+    std::exchange(then_, nullptr)();
+  }
+  return true;
+}
+
+void Negotiation::next(IsReady is_ready, Then then) {
+  has_begun_ = true;
+  is_ready_ = std::move(is_ready);
+  then_ = std::move(then);
+}
+
+void Negotiation::after_bucket(Then then) {
+  next([this](PeerWait& blocked) { return group_.host.advance(blocked); }, std::move(then));
+}
+
+void Negotiation::after(Negotiation& other, Then then) {
+  next([&other](PeerWait& blocked) { return other.advance(blocked); }, std::move(then));
+}
+
+void Negotiation::when(std::function<bool()> is_done, Then then) {
+  const auto is_ready = [this, is_done = std::move(is_done)](PeerWait& blocked) {
+    bool is_over = !problem_.empty();
+    attempt([&] { is_over = is_over || is_done(); });
+    if (is_over || !problem_.empty()) return true;
+    blocked = {.is_polled = true};
+    return false;
+  };
+  next(is_ready, std::move(then));
+}
+
+void Negotiation::agree(Then then, std::span<const std::byte> added) {
+  agreement_.send(group_.host, problem_, group_.place.size, added);
+  after_bucket([this, then = std::move(then)] {
+    obstacle_ = agreement_.obstacle(group_.names);
+    then();
+  });
+}
+
+void Negotiation::attempt(const std::function<void()>& step) {
+  try {
+    step();
+  } catch (const Error& error) {
+    problem_ = error.what();
+    has_failed_ = true;
+  }
 }
 
 }  // namespace hvd

@@ -15,8 +15,7 @@ RowRange reducescatter_rows(std::int64_t dim0, int owner, int size) {
 }
 
 std::size_t split_bytes(const Work& work, int from, int to, int size) {
-  const std::int64_t rows = work.splits[static_cast<std::size_t>(from * size + to)];
-  return static_cast<std::size_t>(rows) * row_bytes_of(*work.request);
+  return bytes_of_rows(*work.request, work.splits[static_cast<std::size_t>(from * size + to)]);
 }
 
 std::size_t given_bytes(const Work& work, Place place) {
@@ -24,8 +23,7 @@ std::size_t given_bytes(const Work& work, Place place) {
   const Collective& collective = collective_of(request.kind);
   if (collective.has_root && work.root != place.rank) return 0;
   if (collective.row_counts == RowCounts::kPerRank) {
-    return static_cast<std::size_t>(work.rows[static_cast<std::size_t>(place.rank)]) *
-           row_bytes_of(request);
+    return bytes_of_rows(request, work.rows[static_cast<std::size_t>(place.rank)]);
   }
   if (!collective.has_splits()) return request.size_bytes();
   std::size_t bytes = 0;
@@ -33,25 +31,26 @@ std::size_t given_bytes(const Work& work, Place place) {
   return bytes;
 }
 
-std::size_t taken_bytes(const Work& work, Place place) {
-  const Request& request = *work.request;
-  std::int64_t rows = 0;
-  switch (collective_of(request.kind).result) {
+std::int64_t result_rows(const Work& work, Place place) {
+  switch (collective_of(work.request->kind).result) {
     case ResultShape::kAllRows:
-      rows = std::accumulate(work.rows.begin(), work.rows.end(), std::int64_t{0});
-      break;
-    case ResultShape::kReceivedRows:
+      return std::accumulate(work.rows.begin(), work.rows.end(), std::int64_t{0});
+    case ResultShape::kReceivedRows: {
+      std::int64_t rows = 0;
       for (int from = 0; from < place.size; ++from) {
         rows += work.splits[static_cast<std::size_t>(from * place.size + place.rank)];
       }
-      break;
-    case ResultShape::kOwnRows:
-      rows = reducescatter_rows(request.dims[0], place.rank, place.size).count;
-      break;
+      return rows;
+    }
     default:
-      return request.size_bytes();
+      return reducescatter_rows(work.request->dims[0], place.rank, place.size).count;
   }
-  return static_cast<std::size_t>(rows) * row_bytes_of(request);
+}
+
+std::size_t taken_bytes(const Work& work, Place place) {
+  const Request& request = *work.request;
+  if (collective_of(request.kind).keeps_shape()) return request.size_bytes();
+  return bytes_of_rows(request, result_rows(work, place));
 }
 
 bool is_adasum(std::span<const Work> works) {
@@ -64,7 +63,7 @@ bool is_adasum(std::span<const Work> works) {
 }
 
 View moved_view(const Work& work) {
-  return {.in = work.in, .out = work.out, .size_bytes = work.request->size_bytes(), .spec = {}};
+  return {.in = work.in, .out = work.out, .size_bytes = work.request->size_bytes()};
 }
 
 View reduced_view(const Work& work, int size) {
@@ -74,26 +73,23 @@ View reduced_view(const Work& work, int size) {
 }
 
 void append_rows(const Work& work, Place place, std::vector<ViewList>& streams) {
-  const std::size_t row_bytes = row_bytes_of(*work.request);
   std::size_t begin = 0;
   for (std::size_t rank = 0; rank < streams.size(); ++rank) {
-    const std::size_t size_bytes = static_cast<std::size_t>(work.rows[rank]) * row_bytes;
+    const std::size_t size_bytes = bytes_of_rows(*work.request, work.rows[rank]);
     streams[rank].append({.in = static_cast<int>(rank) == place.rank ? work.in : nullptr,
                           .out = at_offset(work.out, begin),
-                          .size_bytes = size_bytes,
-                          .spec = {}});
+                          .size_bytes = size_bytes});
     begin += size_bytes;
   }
 }
 
 void append_parts(const Work& work, Place place, std::vector<ViewList>& streams) {
-  const std::size_t row_bytes = row_bytes_of(*work.request);
   for (int owner = 0; owner < place.size; ++owner) {
     const RowRange rows = reducescatter_rows(work.request->dims[0], owner, place.size);
     View view = reduced_view(work, place.size);
-    view.in = at_offset(work.in, static_cast<std::size_t>(rows.begin) * row_bytes);
+    view.in = at_offset(work.in, bytes_of_rows(*work.request, rows.begin));
     view.out = owner == place.rank ? work.out : nullptr;
-    view.size_bytes = static_cast<std::size_t>(rows.count) * row_bytes;
+    view.size_bytes = bytes_of_rows(*work.request, rows.count);
     streams[static_cast<std::size_t>(owner)].append(view);
   }
 }

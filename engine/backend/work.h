@@ -9,12 +9,13 @@
 #include "collective/views.h"
 #include "control/request.h"
 #include "core/memory.h"
+#include "gpu/device_memory.h"
 #include "gpu/stream_dependency.h"
 
 namespace hvd {
 
-// Ranks are those of the set that runs the bucket. Row counts come from here: the request is this
-// rank's own, and the first dimensions of the others' may differ.
+// Ranks are set ranks of the set that runs the bucket. Row counts are here, not in the request: it
+// is this rank's own, and the first dimensions of the others may differ.
 struct Work {
   const Request* request = nullptr;
   const std::byte* in = nullptr;           // null: this rank is absent and gives zeros
@@ -24,6 +25,7 @@ struct Work {
   std::vector<std::int64_t> splits;        // kPerPair: rows from s to d, at s * size + d
   int device = kHostDevice;                // where the addresses are valid
   StreamDependency* dependency = nullptr;  // of tensors on a GPU
+  DeviceBlock* block = nullptr;            // the memory of `out`, if the engine allocates it
 };
 
 // A rank of a set of ranks.
@@ -42,18 +44,16 @@ RowRange reducescatter_rows(std::int64_t dim0, int owner, int size);
 inline std::size_t row_bytes_of(const Request& request) {
   return request.row_count() * size_of(request.dtype);
 }
+inline std::size_t bytes_of_rows(const Request& request, std::int64_t rows) {
+  return static_cast<std::size_t>(rows) * row_bytes_of(request);
+}
 // Bytes that rank `from` sends to rank `to`, where there are splits.
 std::size_t split_bytes(const Work& work, int from, int to, int size);
+// First dimension of a rank's result. For collectives that change the shape.
+std::int64_t result_rows(const Work& work, Place place);
 // Bytes that a rank gives to the collective (0: a rank that only receives), and that it gets.
 std::size_t given_bytes(const Work& work, Place place);
 std::size_t taken_bytes(const Work& work, Place place);
-
-inline const std::byte* at_offset(const std::byte* base, std::size_t offset) {
-  return base == nullptr ? nullptr : base + offset;
-}
-inline std::byte* at_offset(std::byte* base, std::size_t offset) {
-  return base == nullptr ? nullptr : base + offset;
-}
 
 // `size`: of the set.
 inline ReduceSpec spec_of(const Request& request, int size) {

@@ -1,7 +1,5 @@
 #include "collective/adasum.h"
 
-#include <span>
-
 #include "collective/adasum_weights.h"
 #include "kernels/adasum.h"
 

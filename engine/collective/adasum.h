@@ -1,12 +1,12 @@
-// Adasum over shared memory, for any number of ranks: combines the ranks' tensors, each tensor on
-// its own, along a fixed tree (collective/adasum_weights.h).
+// Adasum over shared memory, for any number of ranks. It combines the ranks' tensors along a fixed
+// tree (collective/adasum_weights.h), each tensor by itself.
 //
-// The result is a linear combination of the ranks' tensors whose weights follow from their dot
-// products. So: one pass adds up the dot products over every rank's shares, a small allreduce sums
-// them over the ranks, every rank computes the weights for itself from the same bits, and an
-// allreduce with a weighted sum in place of the sum gives the result, bitwise equal on all ranks,
-// wherever the tensor stands in a bucket. An absent rank is a zero vector. Bytes touched per rank:
-// twice those of an allreduce, less one copy out, and n (n+1)/2 doubles per tensor for n ranks.
+// The result is a linear combination of the ranks' tensors. The weights follow from the dot
+// products of the tensors. First each rank adds up the dot products over its share. A small
+// allreduce sums them over the ranks. Every rank computes the weights from the same bits. Then an
+// allreduce with a weighted sum gives the result. It is bitwise equal on all ranks, for any place
+// in a bucket. An absent rank is a zero vector. Bytes touched per rank: twice those of an
+// allreduce, without one copy out, and n (n+1)/2 doubles per tensor for n ranks.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class Adasum final : public Algorithm {
  public:
   explicit Adasum(Peers& peers);
 
-  // Starts on `views`, floating dtypes all, which outlive the run. The factors of their specs scale
-  // the result. Returns how many block numbers it takes.
+  // Starts on `views`, which outlive the run. All have floating dtypes. The factors of their specs
+  // scale the result. Returns how many block numbers it takes.
   std::uint32_t begin(const ViewList& views, BlockNumber first_block);
   bool advance(PeerWait& blocked) override;
 

@@ -11,10 +11,10 @@
 namespace hvd {
 namespace {
 
-// A squared norm this far below the terms that cancelled in it is noise.
+// A squared norm that is smaller than its terms by this factor is noise: the terms cancelled.
 constexpr double kNoise = 1e-12;
 
-// A dot product of two combinations, and the size of the terms that it is the sum of.
+// A dot product of two combinations, and the sum of the absolute values of its terms.
 struct Dot {
   double value = 0.0;
   double magnitude = 0.0;
@@ -106,6 +106,19 @@ View sum_view(std::span<double> grams) {
           .out = bytes,
           .size_bytes = grams.size_bytes(),
           .spec = {.dtype = Dtype::kFloat64, .op = ReduceOp::kSum}};
+}
+
+void add_gram(const ViewList& views, const Piece& piece, std::span<const std::byte* const> sources,
+              double* grams) {
+  const auto index = static_cast<std::size_t>(&piece.view - views.views().data());
+  accumulate_gram(piece.view.spec.dtype, sources, piece.element_count(),
+                  grams + index * gram_entries(sources.size()));
+}
+
+ViewList tiled(const ViewList& views) {
+  ViewList result;
+  for (const View& view : views.views()) result.append(view, kTileBytes);
+  return result;
 }
 
 }  // namespace hvd

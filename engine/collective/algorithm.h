@@ -1,4 +1,5 @@
-// A running collective: a resumable plan. It never blocks; it returns what it waits for.
+// A running collective, as a plan that can be resumed. It never blocks: it returns what it waits
+// for.
 //
 // The thread that holds the progress role calls advance(). The role may pass to another thread
 // between two calls.

@@ -98,32 +98,28 @@ void Allreduce::reduce_own_share(std::int64_t block) {
   const Range range = range_of(block);
   const Range own = share_of(peers_.rank(), peers_.size(), range);
   std::byte* result = peers_.result_cell(peers_.rank(), number(block));
-  views_->for_each_piece(
-      own, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        gather_sources(view, at, number(block), stream - range.begin);
-        std::byte* shared = result + (stream - own.begin);
-        const bool is_dropped = view.out == nullptr;
-        reduce(view.spec, sources_, is_dropped ? shared : view.out + at,
-               is_dropped ? nullptr : shared, length / size_of(view.spec.dtype));
-      });
+  views_->for_each_piece(own, [&](const Piece& piece) {
+    gather_sources(piece, number(block), piece.stream - range.begin);
+    std::byte* shared = result + (piece.stream - own.begin);
+    const bool is_dropped = piece.view.out == nullptr;
+    reduce(piece.view.spec, sources_, is_dropped ? shared : piece.out(),
+           is_dropped ? nullptr : shared, piece.element_count());
+  });
   peers_.publish(Counter::kReduced, number(block) + 1);
 }
 
 void Allreduce::reduce_everything() {
-  const Range everything{0, views_->size_bytes()};
-  views_->for_each_piece(
-      everything, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        if (view.out == nullptr) return;
-        gather_sources(view, at, number(0), stream);
-        reduce(view.spec, sources_, view.out + at, nullptr, length / size_of(view.spec.dtype));
-      });
+  views_->for_each_piece({0, views_->size_bytes()}, [&](const Piece& piece) {
+    if (piece.view.out == nullptr) return;
+    gather_sources(piece, number(0), piece.stream);
+    reduce(piece.view.spec, sources_, piece.out(), nullptr, piece.element_count());
+  });
 }
 
-void Allreduce::gather_sources(const View& view, std::size_t in_view, BlockNumber number,
-                               std::size_t in_cell) {
+void Allreduce::gather_sources(const Piece& piece, BlockNumber number, std::size_t in_cell) {
   for (int rank = 0; rank < peers_.size(); ++rank) {
-    const bool is_own = rank == peers_.rank() && view.in != nullptr;
-    sources_[rank] = is_own ? view.in + in_view : peers_.staging_cell(rank, number) + in_cell;
+    const bool is_own = rank == peers_.rank() && piece.view.in != nullptr;
+    sources_[rank] = is_own ? piece.in() : peers_.staging_cell(rank, number) + in_cell;
   }
 }
 

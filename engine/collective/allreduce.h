@@ -1,15 +1,16 @@
 // Allreduce over shared memory.
 //
-// Words: the tensors are one stream (ViewList), cut into blocks; a block is cut into one share per
-// rank. Small streams take one step: every rank stages all it has, then reduces everything itself.
-// Larger ones take two: a rank stages what the others own, reduces its own share from all ranks
-// into its tensor and its result cell, and copies the others' shares from theirs. Blocks are
-// pipelined: while block b is reduced, b + 1 is already staged and b - 1 is copied out, so a rank
-// waits only when another is a whole block behind.
+// Words: the tensors are one stream (ViewList), which is cut into blocks. A block is cut into one
+// share per rank. Small streams take one step: every rank stages all its data, then reduces
+// everything itself. Larger streams take two steps: a rank stages the shares of the others and
+// reduces its own share from all ranks into its tensor and its result cell. Then it copies the
+// others' shares from their result cells. Blocks are pipelined: while block b is reduced, b + 1 is
+// already staged and b - 1 is copied out. So a rank waits only when another rank is a whole block
+// behind.
 //
-// An absent rank (no `in`) stages zeros, its own share too, and (no `out`) reduces its share into
-// its result cell alone; in one step it has nothing to reduce. A world of one has no absent rank
-// that wants a result.
+// An absent rank has no `in` and no `out`. It stages zeros, also for its own share. It reduces its
+// share into its result cell only; in one step it has nothing to reduce. A world of one has no
+// absent rank that wants a result.
 //
 // Both ways sum every element in rank order, so they give the same bits. Bytes touched per rank for
 // a stream of S bytes and n ranks: reads S of the tensor, stages S (n-1)/n, reduces S, copies S
@@ -32,7 +33,7 @@ struct AllreducePlan {
   std::uint32_t blocks = 0;
 };
 
-// The same on all ranks, since it depends on what all agreed on.
+// The same on all ranks, since all arguments are.
 AllreducePlan plan_allreduce(std::size_t stream_bytes, int size, std::size_t cell_bytes,
                              const AllreduceCut& cut = {});
 
@@ -56,8 +57,7 @@ class Allreduce final : public Algorithm {
   void reduce_own_share(std::int64_t block);
   void reduce_everything();
   void copy_shares(std::int64_t block);
-  void gather_sources(const View& view, std::size_t in_view, BlockNumber number,
-                      std::size_t in_cell);
+  void gather_sources(const Piece& piece, BlockNumber number, std::size_t in_cell);
 
   Range range_of(std::int64_t block) const;
   BlockNumber number(std::int64_t block) const {

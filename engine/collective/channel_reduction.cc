@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "collective/turns.h"
+#include "collective/cluster_cut.h"
 #include "collective/two_levels.h"
 
 namespace hvd {
@@ -64,7 +64,7 @@ bool ChannelReduction::has_result(std::uint32_t chunk) const {
   });
 }
 
-// Results go behind the parts of their chunk.
+// On a link, results follow the parts of their chunk.
 bool ChannelReduction::has_left(std::uint32_t chunk) const {
   return result_sends_ > chunk && std::ranges::all_of(sources_, [&](const Source& other) {
            return other.link->sends().moved() >= other.sent_ends[chunk % kPlaces];
@@ -88,21 +88,17 @@ bool ChannelReduction::post_sends() {
 
 void ChannelReduction::post_parts(std::uint32_t chunk) {
   for (Source& other : sources_) {
-    views_->for_each_piece(
-        cut_->part(chunk, channel_, other.host),
-        [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-          other.link->send(partial_sum(view, at, stream), length);
-        });
+    views_->for_each_piece(cut_->part(chunk, channel_, other.host), [&](const Piece& piece) {
+      other.link->send(partial_sum(piece), piece.size_bytes);
+    });
   }
 }
 
 void ChannelReduction::post_results(std::uint32_t chunk) {
-  views_->for_each_piece(
-      cut_->part(chunk, channel_, map_.own),
-      [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        const std::byte* const result = sums_->address(view, at, stream);
-        for (Source& other : sources_) other.link->send(result, length);
-      });
+  views_->for_each_piece(cut_->part(chunk, channel_, map_.own), [&](const Piece& piece) {
+    const std::byte* const result = sums_->address(piece);
+    for (Source& other : sources_) other.link->send(result, piece.size_bytes);
+  });
   for (Source& other : sources_) other.sent_ends[chunk % kPlaces] = other.link->sends().end();
   result_sends_ = chunk + 1;
 }
@@ -114,12 +110,11 @@ bool ChannelReduction::post_receives(Source& source) {
     if (!turn.is_second && turn.chunk >= reduced_ + kSlots) break;
     const Range part = cut_->part(turn.chunk, channel_, turn.is_second ? source.host : map_.own);
     std::byte* const arriving = slot(source, turn.chunk);
-    views_->for_each_piece(
-        part, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-          std::byte* const to =
-              turn.is_second ? sums_->address(view, at, stream) : arriving + (stream - part.begin);
-          source.link->receive(to, length);
-        });
+    views_->for_each_piece(part, [&](const Piece& piece) {
+      std::byte* const to =
+          turn.is_second ? sums_->address(piece) : arriving + (piece.stream - part.begin);
+      source.link->receive(to, piece.size_bytes);
+    });
     auto& ends = turn.is_second ? source.result_ends : source.part_ends;
     ends[turn.chunk % kPlaces] = source.link->receives().end();
     (turn.is_second ? source.results : source.parts) = turn.chunk + 1;
@@ -127,7 +122,7 @@ bool ChannelReduction::post_receives(Source& source) {
   return source.turn != before;
 }
 
-// In one step the partial sums are in the way of the result until they have left.
+// In one step the result overwrites the partial sums, which must have left before.
 bool ChannelReduction::may_reduce() const {
   if (reduced_ == given_) return false;
   return std::ranges::all_of(sources_, [&](const Source& source) {
@@ -138,15 +133,14 @@ bool ChannelReduction::may_reduce() const {
 
 void ChannelReduction::reduce_next() {
   const Range part = cut_->part(reduced_, channel_, map_.own);
-  views_->for_each_piece(
-      part, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        addends_[map_.own] = partial_sum(view, at, stream);
-        for (Source& source : sources_) {
-          addends_[source.host] = slot(source, reduced_) + (stream - part.begin);
-        }
-        reduce(last_level(view.spec), addends_, sums_->address(view, at, stream), nullptr,
-               length / size_of(view.spec.dtype));
-      });
+  views_->for_each_piece(part, [&](const Piece& piece) {
+    addends_[map_.own] = partial_sum(piece);
+    for (Source& source : sources_) {
+      addends_[source.host] = slot(source, reduced_) + (piece.stream - part.begin);
+    }
+    reduce(last_level(piece.view.spec), addends_, sums_->address(piece), nullptr,
+           piece.element_count());
+  });
   ++reduced_;
 }
 
@@ -154,9 +148,8 @@ std::byte* ChannelReduction::slot(Source& source, std::uint32_t chunk) const {
   return source.slots.data() + chunk % kSlots * slot_bytes_;
 }
 
-const std::byte* ChannelReduction::partial_sum(const View& view, std::size_t at,
-                                               std::size_t stream) {
-  return is_alone_ && is_partial_sum(view) ? view.in + at : sums_->address(view, at, stream);
+const std::byte* ChannelReduction::partial_sum(const Piece& piece) {
+  return is_alone_ && is_partial_sum(piece.view) ? piece.in() : sums_->address(piece);
 }
 
 }  // namespace hvd

@@ -1,13 +1,14 @@
 // Sums one channel's shares over the hosts: direct exchange.
 //
-// The owner of the channel on host h gets part h of each chunk's partial sums from all other hosts,
-// adds them up in the order of the hosts, and sends the result to all. The links carry as many
-// bytes as in a ring, in two steps for any number of hosts, and the order of a sum depends on the
-// hosts only. Memory holds the arrivals of two chunks; then the links wait.
+// The owner of the channel on host h receives part h of each chunk's partial sums from all other
+// hosts, adds them up in the order of the hosts, and sends the result to all. The links carry the
+// same number of bytes as in a ring, in two steps for any number of hosts. The order of a sum
+// depends on the hosts only. There is memory for arriving parts of two chunks; more parts wait on
+// the links.
 //
-// On each link the order of parts and results is fixed (collective/turns.h), so neither needs a
-// header. A result arrives only after the partial sums in its place have left, so both use the same
-// memory.
+// On each link the order of parts and results is fixed (collective/cluster_cut.h), so neither needs
+// a header. A result arrives only after the partial sums in its place have left, so both use the
+// same memory.
 #pragma once
 
 #include <array>
@@ -22,8 +23,8 @@
 
 namespace hvd {
 
-// Where partial sums and results of an allreduce lie on this rank: in its tensors, or, on an absent
-// rank, in spare memory, which a chunk takes over from the one kChunks before it.
+// Where partial sums and results of an allreduce are on this rank: in its tensors, or, on an absent
+// rank, in spare memory. There a chunk uses the memory of the chunk that is kChunks before it.
 class SumMemory {
  public:
   static constexpr std::uint32_t kChunks = kChunksAhead + 1;
@@ -33,9 +34,8 @@ class SumMemory {
 
   bool has_spare() const { return has_spare_; }
 
-  // The address for the byte `at` of `view`, which is at `stream` of the stream.
-  std::byte* address(const View& view, std::size_t at, std::size_t stream) {
-    return view.out != nullptr ? view.out + at : spare_.data() + stream % spare_.size();
+  std::byte* address(const Piece& piece) {
+    return piece.view.out != nullptr ? piece.out() : spare_.data() + piece.stream % spare_.size();
   }
 
  private:
@@ -51,7 +51,7 @@ class ChannelReduction {
 
   // All outlive the run.
   void begin(const ViewList& views, const ClusterCut& cut, SumMemory& sums);
-  // To be called when this host's partial sums of the next chunk are in place.
+  // Call it when this host's partial sums of the next chunk are in place.
   void give_next() { ++given_; }
   // Posts and adds up as much as possible; true when there was anything to do.
   bool exchange();
@@ -89,7 +89,7 @@ class ChannelReduction {
   bool may_reduce() const;
   void reduce_next();
   std::byte* slot(Source& source, std::uint32_t chunk) const;
-  const std::byte* partial_sum(const View& view, std::size_t at, std::size_t stream);
+  const std::byte* partial_sum(const Piece& piece);
 
   const HostMap& map_;
   const int channel_;

@@ -1,6 +1,5 @@
 #include "collective/cluster_adasum.h"
 
-#include <algorithm>
 #include <array>
 #include <span>
 
@@ -11,13 +10,12 @@ namespace hvd {
 
 namespace {
 
-constexpr std::size_t kTileBytes = 4096;
 constexpr std::size_t kPieceBytes = 4 * 1024 * 1024;
 constexpr std::array<std::byte, kTileBytes> kZeroTile{};
 
 }  // namespace
 
-// The tiles of the current piece: every rank gives each to the rank whose turn it is.
+// The tiles of the current piece: every rank gives each tile to the rank that takes it.
 class ClusterAdasum::Tiles final : public PairwiseParts {
  public:
   explicit Tiles(ClusterAdasum& adasum) : adasum_(adasum) {}
@@ -25,16 +23,16 @@ class ClusterAdasum::Tiles final : public PairwiseParts {
   void for_each_piece(int giver, int taker, const UsePiece& use) const override {
     const int self = adasum_.own_.rank;
     std::byte* out = adasum_.gathered_.data() + static_cast<std::size_t>(giver) * kTileBytes;
-    adasum_.for_each_tile(
-        [&](const View& view, std::size_t at, std::size_t length, std::size_t turn) {
-          if (turn != static_cast<std::size_t>(taker)) return;
-          View piece;
-          piece.size_bytes = length;
-          if (giver == self) piece.in = view.in == nullptr ? kZeroTile.data() : view.in + at;
-          if (taker == self) piece.out = out;
-          use(piece);
-          if (taker == self) out += adasum_.size_ * kTileBytes;
-        });
+    const auto use_tile = [&](const Piece& tile, int turn) {
+      if (turn != taker) return;
+      View piece;
+      piece.size_bytes = tile.size_bytes;
+      if (giver == self) piece.in = tile.view.in == nullptr ? kZeroTile.data() : tile.in();
+      if (taker == self) piece.out = out;
+      use(piece);
+      if (taker == self) out += adasum_.size_ * kTileBytes;
+    };
+    for_each_tile(adasum_.tiled_, adasum_.piece(), adasum_.size_, use_tile);
   }
 
  private:
@@ -53,12 +51,11 @@ ClusterAdasum::ClusterAdasum(const HostMap& map, Links& links, OwnPlace own,
 
 void ClusterAdasum::begin(const ViewList& views, BlockNumber& next_block) {
   next_block_ = &next_block;
-  tiled_.clear();
+  tiled_ = tiled(views);
   gram_view_.clear();
   const std::size_t count = views.views().size();
   grams_.assign(count * gram_entries(size_), 0.0);
   weights_.assign(count * static_cast<std::size_t>(map_.own_members()), 1.0);
-  for (const View& view : views.views()) tiled_.append(view, kTileBytes);
   weighted_ = with_weights(views, static_cast<std::size_t>(map_.own_members()), weights_.data());
   gram_view_.append(sum_view(grams_));
   phase_ = Phase::kDots;
@@ -80,22 +77,12 @@ bool ClusterAdasum::advance(PeerWait& blocked) {
   return allreduce_.advance(blocked);
 }
 
-template <typename Use>
-void ClusterAdasum::for_each_tile(Use&& use) const {
-  const Range piece{piece_begin_, piece_begin_ + kPieceBytes};
-  tiled_.for_each_piece(piece,
-                        [&](const View& view, std::size_t at, std::size_t, std::size_t length) {
-                          for (std::size_t done = 0; done < length; done += kTileBytes) {
-                            const std::size_t turn = (at + done) / kTileBytes % size_;
-                            use(view, at + done, std::min(kTileBytes, length - done), turn);
-                          }
-                        });
-}
+Range ClusterAdasum::piece() const { return {piece_begin_, piece_begin_ + kPieceBytes}; }
 
 void ClusterAdasum::begin_piece() {
   std::size_t own_tiles = 0;
-  for_each_tile([&](const View&, std::size_t, std::size_t, std::size_t turn) {
-    if (turn == static_cast<std::size_t>(own_.rank)) ++own_tiles;
+  for_each_tile(tiled_, piece(), size_, [&](const Piece&, int turn) {
+    if (turn == own_.rank) ++own_tiles;
   });
   gathered_.resize(own_tiles * size_ * kTileBytes);
   const Tiles tiles(*this);
@@ -106,16 +93,14 @@ void ClusterAdasum::begin_piece() {
 }
 
 void ClusterAdasum::add_dots() {
-  const std::byte* tile = gathered_.data();
-  for_each_tile([&](const View& view, std::size_t, std::size_t length, std::size_t turn) {
-    if (turn != static_cast<std::size_t>(own_.rank)) return;
+  const std::byte* at = gathered_.data();
+  for_each_tile(tiled_, piece(), size_, [&](const Piece& tile, int turn) {
+    if (turn != own_.rank) return;
     for (const std::byte*& source : sources_) {
-      source = tile;
-      tile += kTileBytes;
+      source = at;
+      at += kTileBytes;
     }
-    const auto index = static_cast<std::size_t>(&view - tiled_.views().data());
-    accumulate_gram(view.spec.dtype, sources_, length / size_of(view.spec.dtype),
-                    grams_.data() + index * gram_entries(size_));
+    add_gram(tiled_, tile, sources_, grams_.data());
   });
 }
 
@@ -124,7 +109,7 @@ void ClusterAdasum::begin_sum() {
   phase_ = Phase::kSum;
 }
 
-// Every rank computes the weights of all from the same bits, and keeps those of its host.
+// Every rank computes the weights of all ranks from the same bits, and keeps those of its host.
 void ClusterAdasum::begin_apply() {
   const std::size_t entries = gram_entries(size_);
   const std::vector<int>& members = map_.hosts[map_.own];

@@ -1,15 +1,14 @@
 // Adasum over several hosts, for any number of ranks on each: the combination of
 // collective/adasum.h, from the dot products of all ranks' tensors.
 //
-// Tensors are cut into tiles, which the ranks take in turn. Piece by piece of the bucket, every
-// rank gets its tiles of all ranks' tensors and adds up their dot products, in double; a sum over
-// all ranks makes them complete. Then the result is one allreduce with weights: a weighted sum in
-// each host, and the sum of those. Each rank's tensors thus cross the links once more than in an
-// allreduce. Memory beside the tensors: two pieces.
+// Tensors are cut into tiles, which the ranks take in turn. For one piece of the bucket after the
+// other, every rank gets its tiles of all ranks' tensors and adds up their dot products, in double.
+// A sum over all ranks makes them complete. Then one allreduce with weights gives the result: a
+// weighted sum in each host, and the sum of these. So each rank's tensors cross the links once more
+// than in an allreduce. Extra memory: two pieces.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "collective/cluster_allreduce.h"
@@ -25,8 +24,8 @@ class ClusterAdasum final : public Algorithm {
   ClusterAdasum(const HostMap& map, Links& links, OwnPlace own, ClusterAllreduce& allreduce,
                 ClusterExchange& exchange);
 
-  // Starts on `views`, floating dtypes all, which outlive the run. It takes block numbers as it
-  // goes, from `next_block` on, which outlives the run too.
+  // Starts on `views`, which outlive the run. All have floating dtypes. It takes block numbers from
+  // `next_block` as it goes, which outlives the run, too.
   void begin(const ViewList& views, BlockNumber& next_block);
   bool advance(PeerWait& blocked) override;
   // Whether it will take further block numbers.
@@ -42,9 +41,8 @@ class ClusterAdasum final : public Algorithm {
   void add_dots();
   void begin_sum();
   void begin_apply();
-  // Calls use(view, offset in the view, length, rank whose turn it is) for the tiles of the piece.
-  template <typename Use>
-  void for_each_tile(Use&& use) const;
+  // The part of the bucket that is under way.
+  Range piece() const;
 
   const HostMap& map_;
   Links& links_;
@@ -57,7 +55,7 @@ class ClusterAdasum final : public Algorithm {
   ViewList gram_view_;
   std::vector<double> grams_;        // by view
   std::vector<double> weights_;      // by view, by member of this host
-  std::vector<std::byte> gathered_;  // this rank's tiles of the piece: by tile, by rank
+  std::vector<std::byte> gathered_;  // the piece's tiles that this rank takes: by tile, by rank
   std::vector<const std::byte*> sources_;
   std::size_t piece_begin_ = 0;
   BlockNumber* next_block_ = nullptr;

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "collective/turns.h"
+#include "collective/cluster_cut.h"
 #include "collective/two_levels.h"
 
 namespace hvd {
 
 ClusterAllreduce::ClusterAllreduce(Peers& peers, const HostMap& map, Links& links)
-    : ClusterStages(peers, map, links), sources_(peers.size()) {
+    : ClusterStages(peers, map, links) {
   for (int channel = 0; channel < map.channels(); ++channel) {
     if (is_own(channel)) own_channels_.emplace_back(map, links, channel);
   }
@@ -45,8 +45,6 @@ void ClusterAllreduce::stage(std::uint32_t block) {
   turn.is_second ? stage_results(block, turn.chunk) : stage_partial(block, turn.chunk);
 }
 
-bool ClusterAllreduce::wants(int /*rank*/, std::uint32_t /*block*/) const { return true; }
-
 void ClusterAllreduce::use(std::uint32_t block) {
   const Turn turn = turn_of(block, cut_.chunks, kChunksAhead);
   turn.is_second ? copy_results(block, turn.chunk) : sum_shares(block, turn.chunk);
@@ -63,7 +61,7 @@ bool ClusterAllreduce::has_posted_all() const {
       own_channels_, [](const ChannelReduction& channel) { return channel.has_posted_all(); });
 }
 
-// Own shares are read from the tensors, but where there are none the zeros must be somewhere.
+// Own shares are read from the tensors. An absent rank has no tensors, so it stages their zeros.
 void ClusterAllreduce::stage_partial(std::uint32_t block, std::uint32_t chunk) {
   std::byte* const cell = staging_cell(peers_.rank(), block);
   const std::size_t begin = cut_.chunk(chunk).begin;
@@ -78,22 +76,10 @@ void ClusterAllreduce::sum_shares(std::uint32_t block, std::uint32_t chunk) {
   const std::size_t begin = cut_.chunk(chunk).begin;
   const bool is_alone = peers_.size() == 1;
   for (ChannelReduction& channel : own_channels_) {
-    views_->for_each_piece(
-        cut_.share(chunk, channel.channel()),
-        [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-          if (is_alone && is_partial_sum(view)) return;
-          std::byte* const place = sums_.address(view, at, stream);
-          if (is_alone && view.in == nullptr) {
-            std::memset(place, 0, length);
-            return;
-          }
-          for (int rank = 0; rank < peers_.size(); ++rank) {
-            const bool is_here = rank == peers_.rank() && view.in != nullptr;
-            sources_[rank] = is_here ? view.in + at : staging_cell(rank, block) + (stream - begin);
-          }
-          reduce(first_level(view.spec), sources_, place, nullptr,
-                 length / size_of(view.spec.dtype));
-        });
+    views_->for_each_piece(cut_.share(chunk, channel.channel()), [&](const Piece& piece) {
+      if (is_alone && is_partial_sum(piece.view)) return;
+      sum_on_host(piece, block, piece.stream - begin, sums_.address(piece));
+    });
     channel.give_next();
   }
 }
@@ -102,11 +88,9 @@ void ClusterAllreduce::stage_results(std::uint32_t block, std::uint32_t chunk) {
   std::byte* const cell = staging_cell(peers_.rank(), block);
   const std::size_t begin = cut_.chunk(chunk).begin;
   for (const ChannelReduction& channel : own_channels_) {
-    views_->for_each_piece(
-        cut_.share(chunk, channel.channel()),
-        [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-          std::memcpy(cell + (stream - begin), sums_.address(view, at, stream), length);
-        });
+    views_->for_each_piece(cut_.share(chunk, channel.channel()), [&](const Piece& piece) {
+      std::memcpy(cell + (piece.stream - begin), sums_.address(piece), piece.size_bytes);
+    });
   }
 }
 

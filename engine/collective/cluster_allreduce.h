@@ -1,21 +1,20 @@
 // Allreduce over several hosts: a reduce-scatter in the shared memory of each host, a sum over the
 // hosts for every channel (collective/channel_reduction.h), and an allgather on each host.
 //
-// Chunks are pipelined: while the shares of one are on the links, the next are summed inside the
-// hosts and the ones before are handed out. An element is summed over the ranks of each host in
-// their order, then over the hosts in theirs, on one rank, so results are bitwise equal on all
-// ranks, for any place in a bucket and any timing. An absent rank gives zeros.
+// Chunks are pipelined: while the shares of one chunk are on the links, the next chunks are summed
+// inside the hosts and the results of earlier ones are copied. An element is summed over the ranks
+// of each host in rank order, then over the hosts in order, on one rank. So results are bitwise
+// equal on all ranks, for any place in a bucket and any timing. An absent rank gives zeros.
 //
-// Bytes per link and direction, for S bytes, C channels and H hosts: 2 S / (C H). Memory beside the
-// tensors: two parts from every other host, and, on an absent rank, five chunks.
+// Bytes per link and direction, for S bytes, C channels and H hosts: 2 S / (C H). Extra memory: two
+// parts from every other host, and, on an absent rank, five chunks.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "collective/channel_reduction.h"
-#include "collective/cluster_stages.h"
+#include "collective/stage_ahead.h"
 
 namespace hvd {
 
@@ -30,7 +29,6 @@ class ClusterAllreduce final : public ClusterStages {
  private:
   bool make_ready(std::uint32_t block) override;
   void stage(std::uint32_t block) override;
-  bool wants(int rank, std::uint32_t block) const override;
   void use(std::uint32_t block) override;
   bool exchange() override;
   bool has_posted_all() const override;
@@ -42,7 +40,6 @@ class ClusterAllreduce final : public ClusterStages {
   bool is_own(int channel) const;
 
   std::vector<ChannelReduction> own_channels_;
-  std::vector<const std::byte*> sources_;
   const ViewList* views_ = nullptr;
   ClusterCut cut_;
   SumMemory sums_;

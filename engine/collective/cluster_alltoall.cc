@@ -42,7 +42,7 @@ class Describer {
                          [&](const View& view) { exchange_.send(link, view.in, view.size_bytes); });
   }
 
-  // What `giver` gives to the ranks of this host but `member`, who stands for it here.
+  // Describes the data from `giver` to the ranks of this host other than `member`, which stages it.
   void share(const PairwiseParts& parts, int member, int giver, const Arrival& arrival) {
     for (int step = 1; step < map_.own_members(); ++step) {
       const int taker = map_.hosts[map_.own][(member + step) % map_.own_members()];

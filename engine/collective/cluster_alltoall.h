@@ -1,12 +1,12 @@
 // The routes of bytes from every rank to every rank of several hosts.
 //
-// A rank sends its bytes for another host on one link, its own channel. There the channel's owner
-// takes its own bytes straight from the link, and passes the rest on over shared memory. The bytes
-// for owners come last in a bucket, so that the rest comes first. Each host starts with the next
-// host, and each member with the next member, so that at any time the receivers differ.
+// A rank sends its bytes for another host on one link, its own channel. On the other host the
+// channel's owner receives its own bytes directly into its tensors, and passes the other bytes on
+// over shared memory. In a bucket the bytes for owners come last, after the bytes to pass on. Each
+// host starts with the next host, and each member with the next member, so that at any time the
+// receivers differ.
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <span>
 
@@ -36,8 +36,8 @@ struct OwnPlace {
 void describe_alltoall(const HostMap& map, Links& links, OwnPlace own,
                        std::span<const PairwiseParts* const> bucket, ClusterExchange& exchange);
 
-// Calls use(host, channel, giver) for every rank of other hosts whose channel `member` owns on this
-// host, in the order in which it shares what comes from them.
+// Calls use(host, channel, giver) for every rank of another host with a channel that `member` owns
+// on this host. `member` passes their data on in this order.
 template <typename Use>
 void for_each_giver(const HostMap& map, int member, Use&& use) {
   map.for_each_other([&](int host) {

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::size_t kLeastPart = 16 * 1024;
 
-// The longest chunk for hosts of one rank each: its parts are worth a system call each and what
-// arrives at a time, one part from each host, stays in the cache.
+// The longest chunk if every host has one rank. Each of its parts is worth a system call, and one
+// part from each host, which arrive at the same time, stay in the cache.
 std::size_t chunk_of_parts(int hosts, std::size_t block_bytes) {
   const std::size_t part =
       std::clamp(block_bytes / static_cast<std::size_t>(hosts), kLeastPart, block_bytes / 4);

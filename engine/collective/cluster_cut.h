@@ -6,6 +6,7 @@
 // all hosts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,11 +33,30 @@ struct ClusterCut {
 ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
                            std::size_t cell_bytes, const AllreduceCut& tuned = {});
 
-// What is under way at any time. Shares are summed inside the host kChunksAhead chunks before they
-// are given back to its ranks; on a link the parts of a chunk go kPartsAhead chunks before its
-// results do, which must be fewer, or a result would wait for parts that wait for it.
+// How many chunks are under way. Shares are summed inside the host kChunksAhead chunks before their
+// results are copied to its ranks. On a link the parts of a chunk are kPartsAhead chunks before its
+// results. That must be fewer: otherwise a result would wait for parts that wait for the result.
 inline constexpr std::uint32_t kChunksAhead = 4;
 inline constexpr std::uint32_t kPartsAhead = 2;
 static_assert(kPartsAhead < kChunksAhead);
+
+// Two passes over the same chunks, in a fixed order that all ranks know: the second pass follows
+// the first at a distance of `lead` chunks.
+struct Turn {
+  bool is_second = false;
+  std::uint32_t chunk = 0;
+};
+
+// The turn number `index` of 2 * chunks: for a lead of 2, first 0, 1; then second 0, first 2,
+// second 1, first 3 ...
+constexpr Turn turn_of(std::uint32_t index, std::uint32_t chunks, std::uint32_t lead) {
+  lead = std::min(lead, chunks);
+  if (index < lead) return {.is_second = false, .chunk = index};
+  const std::uint32_t beyond = index - lead;
+  const std::uint32_t pairs = chunks - lead;
+  if (beyond >= 2 * pairs) return {.is_second = true, .chunk = beyond - pairs};
+  const bool is_second = beyond % 2 == 0;
+  return {.is_second = is_second, .chunk = beyond / 2 + (is_second ? 0 : lead)};
+}
 
 }  // namespace hvd

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
-#include <utility>
 
 #include "collective/shares.h"
 
@@ -12,9 +10,9 @@ namespace hvd {
 
 namespace {
 
-// What a rank copies for itself at a time, between two looks at the links.
+// So much a rank copies for itself between two looks at the links.
 constexpr std::size_t kCopyBytes = 256 * 1024;
-// What absent ranks give and drop goes through memory of this size, again and again.
+// Absent ranks send zeros from memory of this size, and receive dropped bytes into the same size.
 constexpr std::size_t kIdleBytes = 64 * 1024;
 constexpr std::array<std::byte, kIdleBytes> kZeros{};
 constexpr std::uint32_t kNoBlock = std::numeric_limits<std::uint32_t>::max();
@@ -78,8 +76,7 @@ void ClusterExchange::share(int member, const View& view, Arrival arrival) {
 }
 
 std::uint32_t ClusterExchange::begin(BlockNumber first_block) {
-  std::size_t longest = 0;
-  for (const ViewList& stream : streams_) longest = std::max(longest, stream.size_bytes());
+  const std::size_t longest = longest_of(streams_);
   block_bytes_ = pipeline_block_bytes(longest, kBlockBytes);
   kept_bytes_ = 0;
   awaited_block_ = kNoBlock;
@@ -96,43 +93,35 @@ bool ClusterExchange::make_ready(std::uint32_t block) {
   });
 }
 
-// Finds out what the block waits for; what arrives in its cell is posted by this.
+// Finds out what the block waits for, and posts receives for the bytes that arrive in its cell.
 void ClusterExchange::await(std::uint32_t block) {
   awaited_block_ = block;
   awaited_.clear();
   const ViewList& stream = streams_[peers_.rank()];
   const Range range = range_of(block, stream);
   std::byte* const cell = staging_cell(peers_.rank(), block);
-  stream.for_each_piece(
-      range, [&](const View& view, std::size_t at, std::size_t in_stream, std::size_t length) {
-        const Arrival& arrival = arrival_of(view);
-        if (arrival.link == nullptr) return;
-        std::uint64_t end = arrival.begin + at + length;
-        if (arrival.in_cell) {
-          Traffic& traffic = traffic_[arrival.link];
-          arrival.link->receive(cell + (in_stream - range.begin), length);
-          end = arrival.link->receives().end();
-          traffic.bytes_for_cells -= length;
-          post_last(*arrival.link, traffic);
-        }
-        awaited_.emplace_back(arrival.link, end);
-      });
+  stream.for_each_piece(range, [&](const Piece& piece) {
+    const Arrival& arrival = arrival_of(piece.view);
+    if (arrival.link == nullptr) return;
+    std::uint64_t end = arrival.begin + piece.at + piece.size_bytes;
+    if (arrival.in_cell) {
+      Traffic& traffic = traffic_[arrival.link];
+      arrival.link->receive(cell + (piece.stream - range.begin), piece.size_bytes);
+      end = arrival.link->receives().end();
+      traffic.bytes_for_cells -= piece.size_bytes;
+      post_last(*arrival.link, traffic);
+    }
+    awaited_.emplace_back(arrival.link, end);
+  });
 }
 
 void ClusterExchange::stage(std::uint32_t block) {
   const ViewList& stream = streams_[peers_.rank()];
   const Range range = range_of(block, stream);
   std::byte* const cell = staging_cell(peers_.rank(), block);
-  stream.for_each_piece(
-      range, [&](const View& view, std::size_t at, std::size_t in_stream, std::size_t length) {
-        if (arrival_of(view).in_cell) return;
-        std::byte* const to = cell + (in_stream - range.begin);
-        if (view.in == nullptr) {
-          std::memset(to, 0, length);
-        } else {
-          std::memcpy(to, view.in + at, length);
-        }
-      });
+  stream.for_each_piece(range, [&](const Piece& piece) {
+    if (!arrival_of(piece.view).in_cell) piece.copy_to(cell + (piece.stream - range.begin));
+  });
 }
 
 bool ClusterExchange::wants(int rank, std::uint32_t block) const {
@@ -184,9 +173,7 @@ void ClusterExchange::post_last(Link& link, Traffic& traffic) {
 bool ClusterExchange::copy_kept() {
   if (kept_bytes_ == kept_.size_bytes()) return false;
   const Range range{kept_bytes_, std::min(kept_bytes_ + kCopyBytes, kept_.size_bytes())};
-  kept_.for_each_piece(range, [](const View& view, std::size_t at, std::size_t, std::size_t n) {
-    if (view.out != nullptr && view.out != view.in) std::memcpy(view.out + at, view.in + at, n);
-  });
+  copy_through(kept_, range);
   kept_bytes_ = range.end;
   return true;
 }

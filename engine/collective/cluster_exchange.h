@@ -1,31 +1,31 @@
 // Bytes that ranks give to ranks, over several hosts: broadcast, allgather, alltoall.
 //
-// Bytes cross a link straight from tensors. Bytes that arrive are for this rank, or go on to the
-// other ranks of the host (and to further hosts), or both. Inside a host every rank has a stream,
-// as in collective/exchange.h, of its own bytes and of those that it passes on: a block is staged
-// when its bytes have arrived. Bytes that are not for this rank arrive in the staging cell, all
-// others in the tensors.
+// Bytes are sent on a link directly from tensors. Bytes that arrive are for this rank, or for other
+// ranks of the host (or further hosts), or both. Inside a host every rank has a stream, as in
+// collective/exchange.h: its own bytes and the bytes that it passes on. A block is staged when its
+// bytes have arrived. Bytes that are not for this rank arrive in the staging cell, all others in
+// the tensors.
 //
 // The caller describes one run by calls of send() ... keep() between clear() and begin(), in the
-// order of each stream, which both ends of a link must agree on.
+// order of each stream. Both ends of a link must have the same order.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <vector>
 
-#include "collective/cluster_stages.h"
+#include "collective/stage_ahead.h"
 #include "collective/views.h"
 
 namespace hvd {
 
 // Bytes that come over a link, from `begin` of its stream on.
 struct Arrival {
-  Link* link = nullptr;  // null: they are here
+  Link* link = nullptr;  // null: the bytes are here already
   std::uint64_t begin = 0;
   bool in_cell = false;  // not posted yet; will arrive in the staging cell
 
-  // Of the first `size_bytes`, how many are here.
+  // How many of the first `size_bytes` have arrived.
   std::size_t arrived(std::size_t size_bytes) const;
 };
 
@@ -40,13 +40,13 @@ class ClusterExchange final : public ClusterStages {
   Arrival receive(Link& link, std::byte* to, std::size_t size_bytes);
   // The same, but after all bytes that arrive in cells on that link.
   void receive_last(Link& link, std::byte* to, std::size_t size_bytes);
-  // Member `member` of this host gives a view to the others (`in` where it is this rank, `out`
-  // where it is for this rank). `arrival` counts on the giver alone.
+  // Member `member` of this host gives a view to the others. `in`: if that member is this rank.
+  // `out`: if the view is for this rank. `arrival`: used on that member only.
   void share(int member, const View& view, Arrival arrival = {});
   // This rank gives itself a view, which other ranks do not see.
   void keep(const View& view) { kept_.append(view); }
 
-  // Returns how many block numbers it takes; hosts may differ.
+  // Returns how many block numbers it takes. Hosts may take different numbers.
   std::uint32_t begin(BlockNumber first_block);
 
  private:
@@ -60,7 +60,7 @@ class ClusterExchange final : public ClusterStages {
     std::vector<Departure> departures;
     std::size_t departed = 0;         // so many are posted
     std::size_t bytes_for_cells = 0;  // still to be posted
-    std::vector<View> last;           // `out` of what comes behind those
+    std::vector<View> last;           // `out` of the bytes that follow those
   };
 
   bool make_ready(std::uint32_t block) override;

@@ -1,7 +1,6 @@
 #include "collective/cluster_reduce_scatter.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "collective/shares.h"
 #include "collective/two_levels.h"
@@ -10,7 +9,7 @@ namespace hvd {
 
 namespace {
 
-// The longest piece of a part where no host has a cell to fit it in.
+// The longest piece of a part if every host has one rank: then it need not fit into a cell.
 std::size_t longest_piece(std::size_t ranks) {
   return std::clamp<std::size_t>(1024 * 1024 / ranks, 16 * 1024, 256 * 1024);
 }
@@ -18,10 +17,7 @@ std::size_t longest_piece(std::size_t ranks) {
 }  // namespace
 
 ClusterReduceScatter::ClusterReduceScatter(Peers& peers, const HostMap& map, Links& links, int rank)
-    : ClusterStages(peers, map, links),
-      rank_(rank),
-      inside_(peers.size()),
-      addends_(map.hosts.size()) {
+    : ClusterStages(peers, map, links), rank_(rank), addends_(map.hosts.size()) {
   for (int host = 0; host < map.host_count(); ++host) {
     for (int channel = 0; channel < map.members(host); ++channel) {
       is_target_.push_back(false);
@@ -42,11 +38,9 @@ ClusterReduceScatter::ClusterReduceScatter(Peers& peers, const HostMap& map, Lin
 std::uint32_t ClusterReduceScatter::begin(const std::vector<ViewList>& streams,
                                           BlockNumber first_block) {
   streams_ = &streams;
-  std::size_t longest = 0;
-  for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
   const std::size_t ranks = streams.size();
   const std::size_t most = map_.channels() == 1 ? longest_piece(ranks) * ranks : kBlockBytes;
-  plan_ = plan_reduce_scatter(longest, static_cast<int>(ranks), most);
+  plan_ = plan_reduce_scatter(longest_of(streams), static_cast<int>(ranks), most);
   for (Target& target : targets_) {
     if (target.link != nullptr) target.slots.resize(kSlots * plan_.part_bytes);
   }
@@ -82,33 +76,19 @@ void ClusterReduceScatter::use(std::uint32_t block) {
 void ClusterReduceScatter::sum_for(Target& target, std::uint32_t block) {
   const Range range = range_of(target.rank, block);
   const std::size_t cell_begin = static_cast<std::size_t>(target.rank) * plan_.part_bytes;
-  (*streams_)[target.rank].for_each_piece(
-      range, [&](const View& view, std::size_t at, std::size_t offset, std::size_t length) {
-        const std::size_t in_block = offset - range.begin;
-        if (target.link == nullptr && view.out == nullptr) return;
-        const std::byte* sum = view.in == nullptr ? nullptr : view.in + at;
-        if (!is_direct(view)) {
-          std::byte* const to =
-              target.link == nullptr ? view.out + at : slot(target.slots, block) + in_block;
-          sum_inside(view, at, cell_begin + in_block, length, block, to);
-          sum = to;
-        }
-        if (target.link != nullptr) target.link->send(sum, length);
-      });
+  (*streams_)[target.rank].for_each_piece(range, [&](const Piece& piece) {
+    const std::size_t in_block = piece.stream - range.begin;
+    if (target.link == nullptr && piece.view.out == nullptr) return;
+    const std::byte* sum = piece.in();
+    if (!is_direct(piece.view)) {
+      std::byte* const to =
+          target.link == nullptr ? piece.out() : slot(target.slots, block) + in_block;
+      sum_on_host(piece, block, cell_begin + in_block, to);
+      sum = to;
+    }
+    if (target.link != nullptr) target.link->send(sum, piece.size_bytes);
+  });
   if (target.link != nullptr) target.sent_ends[block % kSlots] = target.link->sends().end();
-}
-
-void ClusterReduceScatter::sum_inside(const View& view, std::size_t at, std::size_t in_cell,
-                                      std::size_t length, std::uint32_t block, std::byte* to) {
-  if (peers_.size() == 1 && view.in == nullptr) {
-    std::memset(to, 0, length);
-    return;
-  }
-  for (int member = 0; member < peers_.size(); ++member) {
-    const bool is_own = member == peers_.rank() && view.in != nullptr;
-    inside_[member] = is_own ? view.in + at : staging_cell(member, block) + in_cell;
-  }
-  reduce(first_level(view.spec), inside_, to, nullptr, length / size_of(view.spec.dtype));
 }
 
 bool ClusterReduceScatter::exchange() {
@@ -123,10 +103,9 @@ bool ClusterReduceScatter::post_receives() {
     const Range range = range_of(rank_, awaited_);
     for (Source& source : sources_) {
       std::byte* const arriving = slot(source.slots, awaited_);
-      (*streams_)[rank_].for_each_piece(
-          range, [&](const View&, std::size_t, std::size_t offset, std::size_t length) {
-            source.link->receive(arriving + (offset - range.begin), length);
-          });
+      (*streams_)[rank_].for_each_piece(range, [&](const Piece& piece) {
+        source.link->receive(arriving + (piece.stream - range.begin), piece.size_bytes);
+      });
       source.ends[awaited_ % kSlots] = source.link->receives().end();
     }
   }
@@ -144,16 +123,14 @@ bool ClusterReduceScatter::may_add() const {
 
 void ClusterReduceScatter::add_next() {
   const Range range = range_of(rank_, added_);
-  (*streams_)[rank_].for_each_piece(
-      range, [&](const View& view, std::size_t at, std::size_t offset, std::size_t length) {
-        if (view.out == nullptr) return;
-        addends_[map_.own] = is_direct(view) ? view.in + at : view.out + at;
-        for (Source& source : sources_) {
-          addends_[source.host] = slot(source.slots, added_) + (offset - range.begin);
-        }
-        reduce(last_level(view.spec), addends_, view.out + at, nullptr,
-               length / size_of(view.spec.dtype));
-      });
+  (*streams_)[rank_].for_each_piece(range, [&](const Piece& piece) {
+    if (piece.view.out == nullptr) return;
+    addends_[map_.own] = is_direct(piece.view) ? piece.in() : piece.out();
+    for (Source& source : sources_) {
+      addends_[source.host] = slot(source.slots, added_) + (piece.stream - range.begin);
+    }
+    reduce(last_level(piece.view.spec), addends_, piece.out(), nullptr, piece.element_count());
+  });
   ++added_;
 }
 

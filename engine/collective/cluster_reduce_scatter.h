@@ -1,19 +1,19 @@
 // Every rank of every host gets its part of a reduction.
 //
-// On each other host the member that owns the channel with the rank's number sums the rank's part
-// and sends the partial sums to the rank, which adds them up in the order of the hosts. So each
+// Take one rank. On each other host, the member that owns the rank's channel sums the rank's part
+// and sends the partial sums to the rank. The rank adds them up in the order of the hosts. So each
 // partial sum crosses one link once, and the bits are those of an allreduce over the hosts.
 //
-// A block holds a piece of every rank's part. Partial sums for other hosts are kept until they have
-// left, for two blocks at a time; so are those that arrive.
+// A block holds a piece of every rank's part. There is memory for the partial sums of two blocks
+// that leave, and of two blocks that arrive.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "collective/cluster_stages.h"
 #include "collective/reduce_scatter.h"
+#include "collective/stage_ahead.h"
 #include "collective/views.h"
 
 namespace hvd {
@@ -29,7 +29,7 @@ class ClusterReduceScatter final : public ClusterStages {
  private:
   static constexpr std::uint32_t kSlots = 2;  // blocks whose partial sums may be under way
 
-  // A rank whose part is summed here.
+  // A rank; its part is summed here.
   struct Target {
     int rank = 0;
     Link* link = nullptr;  // null: this rank itself
@@ -46,14 +46,11 @@ class ClusterReduceScatter final : public ClusterStages {
 
   bool make_ready(std::uint32_t block) override;
   void stage(std::uint32_t block) override;
-  bool wants(int /*rank*/, std::uint32_t /*block*/) const override { return true; }
   void use(std::uint32_t block) override;
   bool exchange() override;
   bool has_posted_all() const override { return added_ == plan_.blocks; }
 
   void sum_for(Target& target, std::uint32_t block);
-  void sum_inside(const View& view, std::size_t at, std::size_t in_cell, std::size_t length,
-                  std::uint32_t block, std::byte* to);
   bool post_receives();
   bool may_add() const;
   void add_next();
@@ -65,7 +62,6 @@ class ClusterReduceScatter final : public ClusterStages {
   std::vector<Target> targets_;
   std::vector<bool> is_target_;  // by set rank
   std::vector<Source> sources_;
-  std::vector<const std::byte*> inside_;   // by member of this host
   std::vector<const std::byte*> addends_;  // by host
   const std::vector<ViewList>* streams_ = nullptr;
   ReduceScatterPlan plan_;

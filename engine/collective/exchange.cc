@@ -1,7 +1,6 @@
 #include "collective/exchange.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "collective/shares.h"
 
@@ -11,21 +10,20 @@ std::uint32_t Exchange::begin(const std::vector<ViewList>& streams, const ViewLi
                               BlockNumber first_block) {
   streams_ = &streams;
   own_ = &own;
-  std::size_t longest = 0;
-  for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
+  const std::size_t longest = longest_of(streams);
   block_bytes_ = pipeline_block_bytes(longest, kBlockBytes);
   const std::uint32_t blocks = peers_.size() == 1 ? 0 : block_count(longest, block_bytes_);
   start(first_block, blocks);
   // The part of `own` beyond the blocks.
-  copy_own({std::min(blocks * block_bytes_, own.size_bytes()), own.size_bytes()});
+  copy_through(own, {std::min(blocks * block_bytes_, own.size_bytes()), own.size_bytes()});
   return blocks;
 }
 
 void Exchange::stage(std::uint32_t block) {
   const ViewList& stream = (*streams_)[peers_.rank()];
   copy_in(stream, range_of(block, stream), staging_cell(peers_.rank(), block));
-  // In an allgather these are the bytes just staged, now in the cache.
-  copy_own(range_of(block, *own_));
+  // In an allgather these bytes were just staged, so they are in the cache.
+  copy_through(*own_, range_of(block, *own_));
 }
 
 bool Exchange::wants(int rank, std::uint32_t block) const {
@@ -40,12 +38,6 @@ void Exchange::use(std::uint32_t block) {
     const ViewList& stream = (*streams_)[rank];
     copy_out(stream, range_of(block, stream), staging_cell(rank, block));
   }
-}
-
-void Exchange::copy_own(Range range) {
-  own_->for_each_piece(range, [](const View& view, std::size_t at, std::size_t, std::size_t n) {
-    if (view.out != nullptr && view.out != view.in) std::memcpy(view.out + at, view.in + at, n);
-  });
 }
 
 Range Exchange::range_of(std::uint32_t block, const ViewList& stream) const {

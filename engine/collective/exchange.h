@@ -1,10 +1,10 @@
 // Every rank gives a stream, and every rank takes its parts of all streams: allgather, broadcast
 // (only the root's stream has bytes) and alltoall (each part is for one rank).
 //
-// Streams are cut into blocks of one staging cell: for up to kCells blocks the sender does not
-// wait, and smaller blocks gained nothing (measured). A rank waits only for blocks with bytes for
-// it. Bytes copied per rank: its own stream once into its cells, what others give it once out of
-// theirs, and what it gives to itself once, directly.
+// Streams are cut into blocks of one staging cell. For up to kCells blocks the sender does not
+// wait. Smaller blocks were not faster (measured). A rank waits only for blocks with bytes for it.
+// Copies per rank: its own stream once into its cells, the bytes from others once out of their
+// cells, and the bytes for itself once, directly.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ class Exchange final : public StageAhead {
  public:
   explicit Exchange(Peers& peers) : StageAhead(peers) {}
 
-  // `streams[p]` is what rank p gives to others: this rank's views have `in`, the others' have
-  // `out` where the bytes are for this rank. All ranks see the same stream sizes. `own` is what
-  // this rank gives to itself, from `in` to `out`. Other ranks do not see it, and it may differ
+  // `streams[p]`: the data from rank p to others. This rank's views have `in`. The others' views
+  // have `out` if the bytes are for this rank. All ranks see the same stream sizes. `own`: the data
+  // from this rank to itself, from `in` to `out`. Other ranks do not see it, and it may differ
   // between ranks. Both outlive the run. Returns how many block numbers it takes.
   std::uint32_t begin(const std::vector<ViewList>& streams, const ViewList& own,
                       BlockNumber first_block);
@@ -31,7 +31,6 @@ class Exchange final : public StageAhead {
   bool wants(int rank, std::uint32_t block) const override;
   void use(std::uint32_t block) override;
 
-  void copy_own(Range range);
   Range range_of(std::uint32_t block, const ViewList& stream) const;
 
   const std::vector<ViewList>* streams_ = nullptr;

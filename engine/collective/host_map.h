@@ -1,8 +1,8 @@
 // The hosts of a process set, and the rank that owns each channel of a host.
 //
-// A set has as many channels as its largest host has members. Channel c of a host belongs to its
-// member c mod (number of members), so that every rank owns at least one, member i owns channel i,
-// and each pair of hosts is joined by one connection per channel.
+// The number of channels of a set is the number of members of its largest host. Channel c of a host
+// belongs to its member c mod (number of members). So every rank owns at least one channel, member
+// i owns channel i, and each pair of hosts has one connection per channel.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ struct HostMap {
   int owner_index(int channel, int host) const { return channel % members(host); }
   int owner(int channel, int host) const { return hosts[host][owner_index(channel, host)]; }
 
-  // Calls use(host) for every other host, the next one first, so that not all hosts use the same
-  // one.
+  // Calls use(host) for every other host, beginning with the next one, so that not all hosts use
+  // the same host at a time.
   template <typename Use>
   void for_each_other(Use&& use) const {
     for (int step = 1; step < host_count(); ++step) use((own + step) % host_count());

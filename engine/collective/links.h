@@ -13,16 +13,16 @@ namespace hvd {
 
 class Links {
  public:
-  // Owns the descriptors of `links`, of which there is one for every other host and own channel.
+  // Owns the descriptors of `links`: one for every other host and every channel of this rank.
   Links(const HostMap& map, const std::vector<DataLink>& links);
 
   Link& at(int host, int channel) const { return *links_[host * channels_ + channel]; }
 
   // Moves posted bytes; true when any moved. Throws LinkLost.
   bool pump();
-  // Whether all that was posted is moved.
+  // Whether all posted bytes have moved.
   bool is_idle() const;
-  // The set rank at the other end of a link with bytes to move; preferably of one that should send.
+  // The set rank at the other end of a link with bytes to move; preferably a rank that should send.
   int awaited() const;
   void add_polls(std::vector<pollfd>& polls) const;
   void close_copies();

@@ -15,12 +15,9 @@ ReduceScatterPlan plan_reduce_scatter(std::size_t longest_bytes, int size, std::
   return {.part_bytes = part_bytes, .blocks = block_count(longest_bytes, part_bytes)};
 }
 
-ReduceScatter::ReduceScatter(Peers& peers) : StageAhead(peers), sources_(peers.size()) {}
-
 std::uint32_t ReduceScatter::begin(const std::vector<ViewList>& streams, BlockNumber first_block) {
   streams_ = &streams;
-  std::size_t longest = 0;
-  for (const ViewList& stream : streams) longest = std::max(longest, stream.size_bytes());
+  const std::size_t longest = longest_of(streams);
   plan_ = plan_reduce_scatter(longest, peers_.size(), kBlockBytes);
   start(first_block, plan_.blocks);
   if (peers_.size() == 1) reduce_range({0, longest}, 0);
@@ -31,7 +28,7 @@ void ReduceScatter::stage(std::uint32_t block) {
   for (int owner = 0; owner < peers_.size(); ++owner) {
     const ViewList& stream = (*streams_)[owner];
     if (owner == peers_.rank() && !stream.has_zeros()) continue;
-    copy_in(stream, range_of(owner, block), part_of(owner, peers_.rank(), block));
+    copy_in(stream, range_of(owner, block), staging_cell(peers_.rank(), block) + in_cell(owner));
   }
 }
 
@@ -45,24 +42,16 @@ void ReduceScatter::use(std::uint32_t block) {
 
 void ReduceScatter::reduce_range(Range range, std::uint32_t block) {
   const ViewList& stream = (*streams_)[peers_.rank()];
-  stream.for_each_piece(
-      range, [&](const View& view, std::size_t at, std::size_t offset, std::size_t length) {
-        if (view.out == nullptr) return;
-        for (int rank = 0; rank < peers_.size(); ++rank) {
-          const bool is_own = rank == peers_.rank() && view.in != nullptr;
-          sources_[rank] =
-              is_own ? view.in + at : part_of(peers_.rank(), rank, block) + (offset - range.begin);
-        }
-        reduce(view.spec, sources_, view.out + at, nullptr, length / size_of(view.spec.dtype));
-      });
+  stream.for_each_piece(range, [&](const Piece& piece) {
+    if (piece.view.out == nullptr) return;
+    const std::size_t begin = in_cell(peers_.rank()) + (piece.stream - range.begin);
+    reduce(piece.view.spec, sources(piece, block, begin), piece.out(), nullptr,
+           piece.element_count());
+  });
 }
 
 Range ReduceScatter::range_of(int owner, std::uint32_t block) const {
   return block_of(block, plan_.part_bytes, (*streams_)[owner].size_bytes());
-}
-
-std::byte* ReduceScatter::part_of(int owner, int rank, std::uint32_t block) const {
-  return staging_cell(rank, block) + static_cast<std::size_t>(owner) * plan_.part_bytes;
 }
 
 }  // namespace hvd

@@ -16,8 +16,8 @@ constexpr std::size_t align_up(std::size_t bytes) {
 
 inline constexpr std::size_t kLeastBlockBytes = 64 * 1024;
 
-// How long the blocks of a stream are that are worked on in a pipeline: at least four of them, as
-// long as a block stays worth a synchronisation.
+// The length of blocks that are processed in a pipeline. There are at least four of them, unless
+// they would be too short to be worth a synchronisation.
 constexpr std::size_t pipeline_block_bytes(std::size_t stream_bytes, std::size_t cell_bytes) {
   return std::min(std::max(align_up(stream_bytes / 4), kLeastBlockBytes), cell_bytes);
 }
@@ -41,7 +41,7 @@ inline Range share_of(int rank, int size, Range range) {
 }
 
 // Stages a block for ranks that each read their own share of it. `own`, this rank's share, is read
-// from its tensors; but where it gives zeros there is no tensor, so then it is staged too.
+// from its tensors. If the rank gives zeros there is no tensor, so its share is staged, too.
 inline void stage_for_others(const ViewList& views, Range block, Range own, std::byte* cell) {
   if (views.has_zeros()) {
     copy_in(views, block, cell);

@@ -1,9 +1,9 @@
 // A reduction in two levels: over the ranks of each host, then over the hosts.
 //
 // Between the levels partial sums have the tensor's dtype. Factors before the reduction belong to
-// the first level, those after it and the division of Average to the last, so integers are
-// truncated exactly as on one host. With one rank on each host and no factor to apply the first
-// level is left out.
+// the first level. Factors after it and the division of Average belong to the last level. So
+// integers are truncated exactly as on one host. With one rank on each host and no factor to apply
+// there is no first level.
 #pragma once
 
 #include "collective/views.h"

@@ -1,7 +1,7 @@
 // Scatter-gather: several tensors seen as one stream of bytes, read and written in place.
 //
-// Every view starts at a multiple of kViewAlignment in the stream, so that any cut at such a
-// multiple falls between elements whatever the dtype. The gaps are never read or written.
+// Every view starts at a multiple of kViewAlignment in the stream. So a cut at such a multiple
+// falls between elements, for every dtype. The gaps are never read or written.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +30,32 @@ struct Range {
   std::size_t end;
 };
 
+// Null stays null.
+template <typename Byte>
+Byte* at_offset(Byte* base, std::size_t offset) {
+  return base == nullptr ? nullptr : base + offset;
+}
+
+// A part of one view.
+struct Piece {
+  const View& view;
+  std::size_t at;      // offset in the view
+  std::size_t stream;  // offset in the stream
+  std::size_t size_bytes;
+
+  const std::byte* in() const { return at_offset(view.in, at); }
+  std::byte* out() const { return at_offset(view.out, at); }
+  std::size_t element_count() const { return size_bytes / size_of(view.spec.dtype); }
+  // Writes this rank's bytes, or zeros if it gives none.
+  void copy_to(std::byte* to) const {
+    if (view.in == nullptr) {
+      std::memset(to, 0, size_bytes);
+    } else {
+      std::memcpy(to, in(), size_bytes);
+    }
+  }
+};
+
 class ViewList {
  public:
   void clear() {
@@ -53,19 +79,18 @@ class ViewList {
   // Whether some view gives zeros.
   bool has_zeros() const { return has_zeros_; }
 
-  // Calls use(view, offset in the view, offset in the stream, length) for each piece of a view that
-  // lies in `range`, in order.
+  // Calls use(piece) for each piece of a view that lies in `range`, in order.
   template <typename Use>
   void for_each_piece(Range range, Use&& use) const {
     for (auto view = first_from(range.begin); view != views_.end() && view->begin < range.end;
          ++view) {
       const std::size_t from = std::max(range.begin, view->begin);
       const std::size_t to = std::min(range.end, view->begin + view->size_bytes);
-      if (from < to) use(*view, from - view->begin, from, to - from);
+      if (from < to) use(Piece{*view, from - view->begin, from, to - from});
     }
   }
 
-  // Whether any byte of `range` has a place to go on this rank.
+  // Whether this rank wants any byte of `range`.
   bool has_out(Range range) const {
     for (auto view = first_from(range.begin); view != views_.end() && view->begin < range.end;
          ++view) {
@@ -88,26 +113,33 @@ class ViewList {
   bool has_zeros_ = false;
 };
 
-// Copies this rank's bytes of `range` to `to`, where range.begin goes first; zeros where it gives
-// none. Gaps between views are left as they are.
-inline void copy_in(const ViewList& views, Range range, std::byte* to) {
-  views.for_each_piece(
-      range, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        std::byte* const piece = to + (stream - range.begin);
-        if (view.in == nullptr) {
-          std::memset(piece, 0, length);
-        } else {
-          std::memcpy(piece, view.in + at, length);
-        }
-      });
+inline std::size_t longest_of(const std::vector<ViewList>& streams) {
+  std::size_t bytes = 0;
+  for (const ViewList& stream : streams) bytes = std::max(bytes, stream.size_bytes());
+  return bytes;
 }
 
-// The counterpart: copies `range`, which begins at `from`, to where its views want it.
-inline void copy_out(const ViewList& views, Range range, const std::byte* from) {
+// Copies the data from this rank to itself.
+inline void copy_through(const ViewList& views, Range range) {
+  views.for_each_piece(range, [](const Piece& piece) {
+    if (piece.view.out == nullptr || piece.view.out == piece.view.in) return;
+    std::memcpy(piece.out(), piece.in(), piece.size_bytes);
+  });
+}
+
+// Copies this rank's bytes of `range` to `to`, zeros where it gives none. Gaps between views are
+// not written.
+inline void copy_in(const ViewList& views, Range range, std::byte* to) {
   views.for_each_piece(
-      range, [&](const View& view, std::size_t at, std::size_t stream, std::size_t length) {
-        if (view.out != nullptr) std::memcpy(view.out + at, from + (stream - range.begin), length);
-      });
+      range, [&](const Piece& piece) { piece.copy_to(to + (piece.stream - range.begin)); });
+}
+
+// The counterpart: copies `range`, which begins at `from`, to the outputs of its views.
+inline void copy_out(const ViewList& views, Range range, const std::byte* from) {
+  views.for_each_piece(range, [&](const Piece& piece) {
+    if (piece.view.out == nullptr) return;
+    std::memcpy(piece.out(), from + (piece.stream - range.begin), piece.size_bytes);
+  });
 }
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// Why the world ends, as all ranks of a host see it. One per world, in shared memory; zeroed memory
-// is the valid start state. All methods are free of locks.
+// The reason why the world ends, for all ranks of a host. One per world, in shared memory. Zeroed
+// memory is the valid start state. No method takes a lock.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace hvd {
 
 struct Alarm {
   ErrorCode code = ErrorCode::kInternal;
-  int rank = -1;  // that it is about, or that raised it
+  int rank = -1;  // the rank that it is about, or that raised it
   std::string text;
   std::vector<int> ranks = {};  // see Subject
   std::string operation = {};
@@ -24,7 +24,7 @@ struct Alarm {
 
 class Alarms {
  public:
-  // What fits of an alarm's texts; its ranks always do.
+  // Longer texts of an alarm are cut off. Its ranks always fit.
   static constexpr std::size_t kMostTextBytes = 1023;
   static constexpr std::size_t kMostOperationBytes = 255;
 
@@ -40,7 +40,7 @@ class Alarms {
   void raise(const Alarm& alarm);  // the first one is kept
   std::optional<Alarm> first() const;
 
-  // Remembers the first rank that left of its own accord: later ones may only follow it.
+  // Remembers the first rank that shut down. Later ones may have left because of it.
   void note_departure(int rank);
   std::optional<int> first_departure() const;
 
@@ -49,7 +49,7 @@ class Alarms {
   std::vector<int> ranks() const;
 
   Words* const words_;
-  const std::span<std::uint32_t> rank_bits_;  // a bit for each rank, behind the words
+  const std::span<std::uint32_t> rank_bits_;  // a bit for each rank, after the words
 };
 
 }  // namespace hvd

@@ -1,30 +1,30 @@
-// Messages of other hosts are checked against this table before they change it: a decision may only
-// be about names that all ranks here and below have submitted, with the same requests.
+// Checks messages of other hosts against this table before they change it. All ranks here and below
+// must have submitted the names of a decision, with the same requests.
 #include <algorithm>
 #include <string>
 
 #include "control/negotiation_table.h"
 #include "control/negotiation_words.h"
-#include "core/bad_message.h"
+#include "core/error.h"
 
 namespace hvd {
 
-// Only requests that are the same in every round are named by their id.
+// An id may stand only for a request that is the same in every round.
 void NegotiationTable::check_repeatable(std::uint32_t index, const char* message) const {
   const Slot& slot = slots_[index];
   const Kind kind = slot.rounds[slot.round & 1].request.kind;
   if (kind != Kind::kJoin && !rows_may_differ(kind)) return;
   refuse(message, "ids", "the id " + std::to_string(slot.wire_id) + " of a " + name_of(kind),
-         "ids of what is the same in every round");
+         "ids of operations that are the same in every round");
 }
 
 void NegotiationTable::check_repeated(std::uint32_t index) const {
   const Slot& slot = slots_[index];
   if (slot.arrived_count != collected_count() || slot.has_error[(slot.round + 1) & 1]) {
     refuse("bucket", "ids",
-           "the id " + std::to_string(slot.wire_id) + " of what " +
+           "the id " + std::to_string(slot.wire_id) + " of an operation that " +
                std::to_string(slot.arrived_count) + " ranks here have submitted",
-           "what all " + std::to_string(collected_count()) + " have submitted alike");
+           "one that all " + std::to_string(collected_count()) + " have submitted alike");
   }
   check_repeatable(index, "bucket");
 }
@@ -50,8 +50,8 @@ void NegotiationTable::check_decision(const Decision& decision) const {
   check_own_rows(*found, parity, decision);
 }
 
-// By signature. Should signatures collide, the numbers of slots and rows must be right all the
-// same.
+// Compares signatures. It also compares the numbers of slots and rows, which must be right even if
+// two signatures collide.
 bool NegotiationTable::is_alike(const Slot& slot, std::uint32_t parity, std::uint64_t signature,
                                 std::span<const Request> requests) const {
   return slot.signature[parity] == signature && slot.tensors[parity] == requests.size() &&
@@ -77,7 +77,7 @@ void NegotiationTable::check_own_rows(std::uint32_t index, std::uint32_t parity,
   }
 }
 
-// The items behind those of the last bucket run as one collective.
+// The items that follow those of the last bucket run as one collective.
 void NegotiationTable::check_bucket(std::uint32_t count) const {
   const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
   const FusionItem first = fusion_item(items_[begin % kRing]);

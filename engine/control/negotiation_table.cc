@@ -18,21 +18,6 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-struct Offsets {
-  std::size_t joined, items, buckets, outbox, slots, end;
-};
-
-Offsets offsets(std::size_t header_bytes, std::size_t bucket_bytes, int size) {
-  Offsets at{};
-  at.joined = round_up(header_bytes, 64);
-  at.items = round_up(at.joined + sizeof(std::uint32_t) * static_cast<std::size_t>(size), kPage);
-  at.buckets = at.items + kRing * sizeof(std::uint32_t);
-  at.outbox = round_up(at.buckets + kRing * bucket_bytes, kPage);
-  at.slots = round_up(at.outbox + kRing * sizeof(std::uint32_t), kPage);
-  at.end = round_up(at.slots + SlotTable::region_bytes(size), kPage);
-  return at;
-}
-
 std::vector<int> ranks_below(int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -48,23 +33,31 @@ NegotiationConfig completed(NegotiationConfig config) {
 
 }  // namespace
 
-std::size_t NegotiationTable::region_bytes(int size) {
-  return offsets(sizeof(Header), sizeof(Bucket), size).end;
+struct NegotiationTable::Offsets {
+  std::size_t joined, items, buckets, outbox, slots, end;
+};
+
+NegotiationTable::Offsets NegotiationTable::offsets(int size) {
+  Offsets at{};
+  at.joined = round_up(sizeof(Header), 64);
+  at.items = round_up(at.joined + sizeof(std::uint32_t) * static_cast<std::size_t>(size), kPage);
+  at.buckets = at.items + kRing * sizeof(std::uint32_t);
+  at.outbox = round_up(at.buckets + kRing * sizeof(Bucket), kPage);
+  at.slots = round_up(at.outbox + kRing * sizeof(std::uint32_t), kPage);
+  at.end = round_up(at.slots + SlotTable::region_bytes(size), kPage);
+  return at;
 }
+
+std::size_t NegotiationTable::region_bytes(int size) { return offsets(size).end; }
 
 NegotiationTable::NegotiationTable(std::byte* base, NegotiationConfig config)
     : config_(completed(std::move(config))),
       header_(reinterpret_cast<Header*>(base)),
-      joined_(reinterpret_cast<std::uint32_t*>(
-          base + offsets(sizeof(Header), sizeof(Bucket), config_.size).joined)),
-      items_(reinterpret_cast<std::uint32_t*>(
-          base + offsets(sizeof(Header), sizeof(Bucket), config_.size).items)),
-      buckets_(reinterpret_cast<Bucket*>(
-          base + offsets(sizeof(Header), sizeof(Bucket), config_.size).buckets)),
-      outbox_(reinterpret_cast<std::uint32_t*>(
-          base + offsets(sizeof(Header), sizeof(Bucket), config_.size).outbox)),
-      slots_(base + offsets(sizeof(Header), sizeof(Bucket), config_.size).slots, config_.size,
-             config_.cache_capacity),
+      joined_(reinterpret_cast<std::uint32_t*>(base + offsets(config_.size).joined)),
+      items_(reinterpret_cast<std::uint32_t*>(base + offsets(config_.size).items)),
+      buckets_(reinterpret_cast<Bucket*>(base + offsets(config_.size).buckets)),
+      outbox_(reinterpret_cast<std::uint32_t*>(base + offsets(config_.size).outbox)),
+      slots_(base + offsets(config_.size).slots, config_.size, config_.cache_capacity),
       all_ranks_(ranks_below(config_.size)) {}
 
 SharedLock NegotiationTable::lock() const {
@@ -125,7 +118,7 @@ void NegotiationTable::record(std::uint32_t index, std::span<const Request> requ
   const std::uint32_t parity = (slot.round + 1) & 1;
   const bool is_same = slot.signature[parity] == signature;
   if (slot.arrived_count == 0) {
-    // Of splits only the request tells how many rows there are.
+    // With splits, only the request has the number of rows, and the signature does not cover it.
     if (!is_same || collective_of(requests.front().kind).has_splits()) {
       store_requests(index, parity, requests);
     }
@@ -224,7 +217,7 @@ void NegotiationTable::push_item(std::uint32_t item) {
   header_->ready_tail.store(tail + 1, std::memory_order_release);
 }
 
-// Ranks that have joined bring no rows, and cannot be a root.
+// Ranks that have joined give no rows, and cannot be a root.
 void NegotiationTable::mark_absent(std::uint32_t index, std::uint32_t parity) {
   Slot& slot = slots_[index];
   const Request& request = slot.rounds[parity].request;
@@ -315,7 +308,7 @@ void NegotiationTable::add_bucket(std::uint32_t begin, std::uint32_t count,
   const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
   buckets_[index % kRing] = {.begin = begin, .count = count, .finished = 0, .tuning = tuning};
   header_->bucket_tail.store(index + 1, std::memory_order_seq_cst);
-  // After the tail: a thread that sees the item gone from the ready ones sees its bucket.
+  // After the tail: a thread that does not find the item among the ready ones finds its bucket.
   header_->bucketed.store(begin + count, std::memory_order_release);
 }
 
@@ -371,6 +364,13 @@ std::vector<int> NegotiationTable::missing_ranks(const SlotRef& ref) const {
     if (!has_arrived(slot, rank, slot.round + 1) && !has_joined(rank)) missing.push_back(rank);
   }
   return missing;
+}
+
+bool NegotiationTable::is_awaited(const NameKey& key) const {
+  const std::optional<std::uint32_t> index = slots_.find(key);
+  if (!index) return false;
+  Slot& slot = slots_[*index];
+  return slot.arrived_count > 0 && !has_arrived(slot, config_.rank, slot.round + 1);
 }
 
 bool NegotiationTable::has_arrived(Slot& slot, int rank, std::uint32_t round) const {

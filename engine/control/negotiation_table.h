@@ -30,7 +30,7 @@
 
 namespace hvd {
 
-// A rank's memory of where a name lives; stale when the slot has a new generation.
+// A rank's note of the slot of a name. It is out of date when the slot has a new generation.
 struct SlotRef {
   static constexpr std::uint32_t kNone = ~0U;
   std::uint32_t slot = kNone;
@@ -51,7 +51,7 @@ struct NegotiationConfig {
   std::vector<int> collected;  // of this host and the hosts below, rising; empty: all
   bool is_root = true;         // no table is above this one
   std::uint32_t cache_capacity = 1024;
-  Tuning tuning;            // until tune() is called; that of the rank that cuts counts
+  Tuning tuning;            // until tune() is called; the rank that cuts a bucket uses its own
   bool fuse_groups = true;  // with other tensors
   HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the table
 };
@@ -62,8 +62,8 @@ struct Arrivals {
   std::vector<Request> requests;  // of the first of them
   std::uint64_t signature = 0;
   std::vector<int> ranks;
-  std::vector<std::int64_t>
-      rows;  // RowCounts::kPerRank: of each tensor, by `ranks`; kPerPair: each rank's splits
+  // RowCounts::kPerRank: of each tensor, by `ranks`. kPerPair: each rank's splits.
+  std::vector<std::int64_t> rows;
   std::string error;  // why they disagree; empty if they do not
 };
 
@@ -85,7 +85,7 @@ class NegotiationTable {
   // `base` is the start of the table's part of a region that outlives this object.
   NegotiationTable(std::byte* base, NegotiationConfig config);
 
-  // Holds the table; the methods below that say so need one. Throws what `check_holder` throws.
+  // Holds the table, for the methods below with "under lock". Throws the errors of `check_holder`.
   [[nodiscard]] SharedLock lock() const;
 
   // Under lock: this rank submits one tensor, or a group. `splits`: of an alltoall, rows for each
@@ -96,7 +96,7 @@ class NegotiationTable {
               const std::string& objection = {});
   // Under lock: cuts the next bucket off the ready items. False when there are none.
   bool form_bucket();
-  // Under lock, on the root's table: holds for buckets that are cut from now on.
+  // Under lock, on the root's table: for buckets that are cut from now on.
   void tune(const Tuning& tuning);
   // Under lock: this rank has run bucket `index`.
   void finish_bucket(std::uint32_t index);
@@ -114,7 +114,7 @@ class NegotiationTable {
   bool is_absent(const BucketItem& item) const;   // this rank does
   // The items of a group, or the item itself.
   void tensors_of(const BucketItem& item, std::vector<BucketItem>& tensors) const;
-  // Of one of those: what was asked for, by the first rank to arrive, and the rows of each rank.
+  // Of one of those: the request of the first rank that arrived, and the rows of each rank.
   const Request& request_of(const BucketItem& item) const;
   std::int64_t rows_of(const BucketItem& item, int rank) const;
   // Of an alltoall: rows from every rank to every rank, row by row.
@@ -126,52 +126,56 @@ class NegotiationTable {
   //
   // The next slot in the outbox; none when it is empty.
   std::optional<std::uint32_t> next_outgoing();
-  // True when one bit says all about what goes up for the slot: the last round once more.
+  // True when one bit is enough to send the slot up: the round is equal to the last one.
   bool is_repeated(std::uint32_t slot) const;
   std::uint32_t wire_id(std::uint32_t slot) const { return slots_[slot].wire_id; }
   void set_wire_id(std::uint32_t slot, std::uint32_t id) { slots_[slot].wire_id = id; }
   // None when nothing has arrived there since the last decision.
   std::optional<Arrivals> arrival_of(std::uint32_t slot) const;
-  // Whether some ranks have arrived there of which the table above cannot know. What has gone up
-  // already may be decided there: sent again, it would count for the next round.
+  // Whether some ranks have arrived there, and this has not gone up yet. A round that has gone up
+  // may be decided already. If it were sent again, it would count for the next round.
   bool is_partial(std::uint32_t slot) const;
-  // What comes from other hosts has been read with its values checked; the methods from here on
-  // throw BadMessage where it is not what this table knows.
+  // The values of messages from other hosts were checked when they were read. The methods from here
+  // on throw BadMessage if a message contradicts this table.
   //
   // Ranks below have arrived. True when something became ready, here or for the table above.
   bool merge(const Arrivals& arrival);
-  // The same for all of `ranks` and the last round once more. False when the slot has another name
-  // by now, or none: then it must be spelled.
+  // The same for all of `ranks`, with a round that is equal to the last one. False when the slot
+  // has another name now, or none: then the name must be spelled.
   bool merge_repeated(std::uint32_t slot, std::uint32_t wire_id, std::span<const int> ranks);
-  // The root's: buckets that the tables below have not heard of yet.
+  // On the root's table: buckets that the tables below do not know yet.
   bool has_unannounced() const;
   std::uint32_t next_unannounced() const;
   void announced();
-  // Whether a decision can be told by its id alone: all tables below have the round, and know it.
+  // Whether an id is enough to send a decision: all tables below have the round, and know the id.
   bool is_repeated(const BucketItem& item) const;
   Decision decision_of(const BucketItem& item) const;
-  // Below the root: what has been decided. append() for each item, then close_bucket().
+  // Below the root: takes over a bucket. append() for each item, then close_bucket().
   std::uint32_t append(const Decision& decision);  // the slot
   void append_repeated(std::uint32_t slot);
   void close_bucket(std::uint32_t count, const BucketTuning& tuning);
-  // Slot of a name that is known here; none otherwise.
+  // The slot of a name; none if the name is not known here.
   std::optional<std::uint32_t> find(const NameKey& key) const { return slots_.find(key); }
-  // For a slot that no rank of this host has reached: the collected ranks that have not either.
-  // None otherwise: a rank of this host that has reached it reports the missing ranks.
+  // The collected ranks that have not arrived at a slot, if no rank of this host has. None
+  // otherwise: then a rank of this host that has arrived reports the missing ranks.
   std::vector<int> lacking_ranks(std::uint32_t slot) const;
-  // Without lock: is there something in the outbox?
+  // Without lock: whether the outbox has entries.
   bool has_outgoing() const;
 
   int size() const { return config_.size; }
   const std::vector<int>& members() const { return config_.members; }
 
-  // Ranks that are awaited at a slot where this rank has arrived; under lock.
+  // Ranks that have not arrived at a slot where this rank has arrived; under lock.
   std::vector<int> missing_ranks(const SlotRef& ref) const;
+  // Whether some rank has arrived at the name, and this one has not; under lock.
+  bool is_awaited(const NameKey& key) const;
 
  private:
   struct Header;
   struct Bucket;
+  struct Offsets;
 
+  static Offsets offsets(int size);
   void record(std::uint32_t index, std::span<const Request> requests, std::uint64_t signature,
               int rank, std::size_t size_bytes);
   std::optional<std::string> disagreement(Slot& slot, std::span<const Request> requests,

@@ -8,7 +8,7 @@ namespace hvd {
 
 namespace {
 
-// Of an arrival's tensors over its ranks.
+// Bytes of an arrival's tensors, summed over its ranks.
 std::size_t moved_bytes(const Arrivals& arrival) {
   const Kind kind = arrival.requests.front().kind;
   if (!rows_may_differ(kind)) return total_bytes(arrival.requests);
@@ -196,7 +196,7 @@ void NegotiationTable::append_repeated(std::uint32_t index) {
   slots_[index].has_absent[parity] = slots_[index].has_error[parity] = false;
 }
 
-// The next round is decided: an item of the bucket to come.
+// The next round is decided. It becomes an item of the next bucket.
 std::uint32_t NegotiationTable::begin_decided(std::uint32_t index) {
   Slot& slot = slots_[index];
   ++slot.round;

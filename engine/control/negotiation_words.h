@@ -1,4 +1,4 @@
-// The table's shared memory beside the slots; for the table's own files.
+// The table's shared memory other than the slots, for the table's own files.
 #pragma once
 
 #include <atomic>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/bad_message.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "transport/posts.h"
@@ -12,7 +11,7 @@ namespace hvd {
 
 namespace {
 
-// Less than this is no silence: an answer may cross a slow or lossy network.
+// An answer may take so long on a slow or lossy network.
 constexpr auto kAnswerTime = std::chrono::milliseconds(500);
 
 [[noreturn]] void refuse_kind(MessageKind kind, const char* expected) {
@@ -110,7 +109,7 @@ void Relay::hear_child(Child& child, std::span<const std::byte> message) {
     case MessageKind::kWhoLacks:
       return answer_who_lacks(child, read_lacking(message, scope()).key);
     default:
-      refuse_kind(kind_of(message), "what goes up: arrivals and questions");
+      refuse_kind(kind_of(message), "a message to a parent: arrivals or a question");
   }
 }
 
@@ -142,7 +141,8 @@ void Relay::hear_parent(std::span<const std::byte> message) {
     case MessageKind::kLacking:
       return keep_answer(read_lacking(message, scope()));
     default:
-      refuse_kind(kind_of(message), "what goes down: buckets, tuning, requests and answers");
+      refuse_kind(kind_of(message),
+                  "a message to a child: a bucket, tuning, ids to spell or an answer");
   }
 }
 
@@ -150,7 +150,7 @@ void Relay::pass_down(std::span<const std::byte> message) {
   for (Child& child : children_) child.link.post(message);
 }
 
-// No more answers than names that can wait here.
+// Keeps at most one answer for each name that can wait here.
 void Relay::keep_answer(Lacking lacking) {
   if (inquiries_.size() >= kMaxSlots && !inquiries_.contains(lacking.key)) return;
   Inquiry& inquiry = inquiries_[lacking.key];
@@ -158,7 +158,7 @@ void Relay::keep_answer(Lacking lacking) {
   inquiry.ranks = std::move(lacking.ranks);
 }
 
-// The table above has forgotten these names, or never knew them.
+// The table above asks for the names of these ids, which it does not know.
 void Relay::spell(std::span<const std::uint32_t> ids) {
   for (const std::uint32_t id : ids) {
     std::optional<Arrivals> arrival;
@@ -258,7 +258,7 @@ std::optional<std::uint32_t> Relay::slot_of(std::uint32_t id) const {
   return found->second;
 }
 
-// Under the table's lock. Slots go to other names; their old ids are removed now and then.
+// Under the table's lock. A slot may get another name; its old id is removed some time later.
 void Relay::name_slot(std::uint32_t id, std::uint32_t slot) {
   slots_[id] = slot;
   if (slots_.size() < prune_at_) return;
@@ -273,7 +273,8 @@ void Relay::report_waiting(std::uint32_t slot, const NameKey& key) {
   Inquiry& own = inquiry->second;
   const std::int64_t now = now_ns();
   if (!is_first && now - own.asked_ns < Nanoseconds(kAnswerTime).count()) return;
-  // A leader that has submitted something listens; one that does not answer has nothing in flight.
+  // A leader with an operation in flight listens and answers. A leader that does not answer has
+  // none.
   if (!is_first && !own.is_answered) own.ranks = {parent_->rank()};
   own.is_answered = false;
   own.asked_ns = now;
@@ -291,7 +292,7 @@ std::vector<int> Relay::lacking(const NameKey& key) const {
   return found == inquiries_.end() ? std::vector<int>{} : found->second.ranks;
 }
 
-// Only for names that no rank of this host has submitted; else this host warns itself.
+// Only for names that no rank of this host has submitted. For other names this host warns itself.
 void Relay::answer_who_lacks(Child& child, const NameKey& key) {
   Lacking answer{.key = key, .ranks = {}};
   {

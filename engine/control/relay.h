@@ -2,12 +2,13 @@
 // decisions come down.
 //
 // Runs in the progress role of the leader, the lowest member of the set on its host. Cost of a step
-// in the steady state: one message up and one down each link, whose sizes do not depend on how many
-// tensors there are where their ids follow one another, and log2(hosts) links in a row.
+// in the steady state: one message up and one down each link, and log2(hosts) links in a row. If
+// the ids of the tensors follow one another, the size of the messages does not depend on their
+// number.
 //
-// The first time, a name is spelled: its key, requests and rows. The root gives it a wire id, and
-// from then on the id alone travels. A table that has forgotten an id asks for it to be spelled.
-// When a name waits for long, its leader asks up the tree which ranks lack it.
+// The first time, a name is spelled: its key, requests and rows are sent. The root gives it a wire
+// id, and from then on only the id is sent. A table that does not know an id asks for the name.
+// When a name waits for long, its leader asks up the tree which ranks have not submitted it.
 #pragma once
 
 #include <poll.h>
@@ -36,26 +37,27 @@ class Relay {
   Relay(NegotiationTable& negotiation, std::optional<MessageLink> parent,
         std::vector<Child> children);
 
-  // Reads, merges, forwards and announces messages. True when anything moved. Throws LinkLost where
-  // a record was altered on its way; other losses matter once the link is needed. Throws
-  // BadMessage, with the set rank that sent it, where a message is not what it must be: the world
-  // is over then.
+  // Reads, merges, forwards and announces messages. True when anything moved. Throws LinkLost if a
+  // record was altered on its way. Other losses matter only when the link is needed. Throws
+  // BadMessage, with the set rank of the sender, for a message that is not valid. The world is over
+  // then.
   bool pump();
   // Tells the tables below of buckets that were cut here, before this rank runs them.
   void announce();
-  // Whether this host has something to pass on.
+  // Whether this host has messages to pass on.
   bool has_work() const;
   // Any thread: whether there are messages that a link has not taken yet.
   bool has_unsent() const { return has_unsent_.load(); }
-  // A broken link: the set rank at its other end, and why. It matters once the link is needed.
+  // A broken link: the set rank at its other end, and the reason. It matters only when the link is
+  // needed.
   std::optional<std::pair<int, std::string>> loss() const;
   void add_polls(std::vector<pollfd>& polls) const;
   // Ends all links, for good.
   void close();
   void close_copies();  // in a forked child
 
-  // A slot waits for long: tells the table above which ranks have arrived, and asks which have not.
-  // The answer is in `lacking`, some time later.
+  // Call it when a slot waits for long. Tells the table above which ranks have arrived, and asks
+  // which have not. lacking() has the answer some time later.
   void report_waiting(std::uint32_t slot, const NameKey& key);
   // The ranks of other hosts that are known not to have submitted the name.
   std::vector<int> lacking(const NameKey& key) const;
@@ -88,9 +90,6 @@ class Relay {
     std::int64_t asked_ns = 0;
     std::vector<int> ranks;
   };
-  struct KeyHash {
-    std::size_t operator()(const NameKey& key) const { return key.low; }
-  };
 
   NegotiationTable& negotiation_;
   std::optional<MessageLink> parent_;
@@ -98,9 +97,9 @@ class Relay {
   std::unordered_map<std::uint32_t, std::uint32_t> slots_;  // by wire id
   std::uint32_t last_id_ = 0;                               // of the root's table
   std::size_t prune_at_ = 4096;
-  std::unordered_map<NameKey, Inquiry, KeyHash> inquiries_;
+  std::unordered_map<NameKey, Inquiry, NameKeyHash> inquiries_;
   std::atomic<bool> has_unsent_{false};
-  BucketTuning tuning_;  // of the last bucket that was told
+  BucketTuning tuning_;  // of the last bucket that was sent down
   std::vector<BucketItem> items_;
   std::vector<BucketEntry> entries_;
 };

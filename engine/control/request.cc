@@ -9,6 +9,9 @@ namespace hvd {
 
 namespace {
 
+constexpr std::string_view kNumber = " number ";
+constexpr std::string_view kOfGroup = " of group ";
+
 std::string sent(const Request& request, const std::string& what) {
   return "rank " + std::to_string(request.rank) + " sent " + what;
 }
@@ -81,6 +84,17 @@ std::optional<std::int64_t> bytes_of(std::span<const std::int64_t> dims, Dtype d
 
 std::string name_of(const Request& request) {
   return (request.is_grouped ? "grouped_" : "") + std::string(name_of(request.kind));
+}
+
+std::string numbered_name(std::string_view title, std::uint64_t number, std::string_view group) {
+  std::string name(title);
+  name.append(kNumber).append(std::to_string(number)).append(kOfGroup).append(group);
+  return name;
+}
+
+bool is_numbered_name(std::string_view name) {
+  const std::size_t number = name.find(kNumber);
+  return number != name.npos && name.find(kOfGroup, number) != name.npos;
 }
 
 static std::uint64_t signature_of(const Request& request, std::uint64_t seed) {

@@ -13,7 +13,7 @@ constexpr std::uint32_t kHeads = kMaxSlots;
 constexpr std::size_t kHeaderBytes = 4096;
 constexpr std::size_t kSlotsOffset = kHeaderBytes + kHeads * sizeof(std::uint32_t);
 
-// Two rounds of rows and one of arrivals behind each slot.
+// After each slot: the rows of two rounds, and the arrivals of one.
 std::size_t slot_stride(int size) {
   const std::size_t bytes = sizeof(Slot) + static_cast<std::size_t>(size) * (2 * 8 + 4);
   return (bytes + 63) / 64 * 64;

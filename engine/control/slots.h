@@ -1,11 +1,11 @@
 // Slots: the table's memory of names. A name owns a slot; a group of tensors, or an alltoall, owns
-// a chain of them. All lies in shared memory, zeroed at the start, and is changed under the table's
-// lock.
+// a chain of slots. They are in shared memory, which is zeroed at the start, and change only under
+// the table's lock.
 //
-// A slot stays after use (the response cache): a name that comes again finds it by number. At most
-// `cache_capacity` slots rest unused; the least recently used goes first. Two rounds of one name
-// may overlap (a fast rank submits again before a slow one has run the first), never three, so what
-// belongs to a round is kept twice; `parity` says which.
+// A slot stays after use (the response cache): a name that comes again finds its slot by number. At
+// most `cache_capacity` slots rest unused; the least recently used one is given up first. Two
+// rounds of one name may overlap: a fast rank submits again before a slow one has run the first
+// round. Three never overlap. So the data of a round exists twice; `parity` selects one.
 #pragma once
 
 #include <cstddef>
@@ -26,22 +26,26 @@ struct NameKey {
   bool operator==(const NameKey&) const = default;
 };
 NameKey key_of(std::string_view name);
+struct NameKeyHash {
+  std::size_t operator()(const NameKey& key) const { return key.low; }
+};
 
-// A round's data beside the slot's first line; not written while a name repeats itself.
+// A round's data outside of the slot's first line. It is not written if a name repeats its last
+// round.
 struct Round {
   Request request;  // of the first rank to arrive that sent this signature
   char error[512];
 };
 
-// All that changes from round to round lies in one cache line: the ranks' cores pass it around.
-// Links are slot + 1, 0 for none, so that zeroed memory is an empty table.
+// All fields that change in every round are in one cache line, which moves between the ranks'
+// cores. Links are slot + 1, and 0 for none, so that zeroed memory is an empty table.
 struct alignas(64) Slot {
   std::uint32_t generation;     // counts the names it has had
   std::uint32_t round;          // rounds completed by arrival of all
   std::uint32_t arrived_count;  // in the round being collected
   std::uint32_t unfinished;     // rounds ready but not yet run by all ranks
   std::uint32_t older, newer;   // among resting slots
-  std::int32_t first_rank[2];   // that arrived in the round
+  std::int32_t first_rank[2];   // the first one that arrived in the round
   std::uint64_t signature[2];
   bool has_error[2];
   bool has_absent[2];  // some rank had joined and takes part without a tensor
@@ -53,7 +57,7 @@ struct alignas(64) Slot {
   std::uint32_t next_in_chain;  // the next tensor of the group
   std::uint64_t size_bytes[2];  // moved by the round
   std::uint32_t wire_id;        // its id in messages between hosts; 0: none yet
-  bool is_spelled[2];           // some host needs the round in full, not as a bit
+  bool is_spelled[2];           // some host needs the whole round, not only a bit
   bool is_outgoing;             // the round being collected is in the outbox, or has gone up
   Round rounds[2];
 };
@@ -65,11 +69,12 @@ class SlotTable {
   SlotTable(std::byte* base, int size, std::uint32_t cache_capacity);
 
   Slot& operator[](std::uint32_t index) const;
-  // By rank: rows that it gives in the round (splits: that the chain's k-th rank sends to it).
+  // By rank: rows that it gives in the round. With splits: rows that the k-th rank sends to it,
+  // where k is the slot's place in the chain.
   std::int64_t* rows(Slot& slot, std::uint32_t parity) const;
-  // By rank: the round at which it arrived last.
+  // By rank: the last round in which it arrived.
   std::uint32_t* arrived_rounds(Slot& slot) const;
-  // All slots ever used have smaller numbers.
+  // All slots that were ever used have smaller numbers.
   std::uint32_t used() const;
 
   std::optional<std::uint32_t> find(const NameKey& key) const;

@@ -7,7 +7,7 @@
 
 namespace hvd {
 
-// Of host 0, the root: -1.
+// -1 for host 0, the root.
 constexpr int tree_parent(int host) { return host == 0 ? -1 : host & (host - 1); }
 
 inline std::vector<int> tree_children(int host, int hosts) {
@@ -17,7 +17,7 @@ inline std::vector<int> tree_children(int host, int hosts) {
   return children;
 }
 
-// The host and all that are below it, rising.
+// The host and all hosts below it, rising.
 inline std::vector<int> tree_below(int host, int hosts) {
   std::vector<int> below{host};
   for (const int child : tree_children(host, hosts)) {

@@ -2,9 +2,8 @@
 
 #include <iterator>
 #include <string>
-#include <utility>
 
-#include "core/wire_writer.h"
+#include "core/wire.h"
 
 namespace hvd {
 
@@ -14,13 +13,13 @@ struct Writer : WireWriter {
   explicit Writer(MessageKind kind) { put(kind); }
 };
 
-// Without the dimensions that it does not have.
+// Writes only the dimensions that the request has.
 void put_request(Writer& writer, const Request& request) {
   writer.put(request.kind);
   writer.put(request.dtype);
   writer.put(request.op);
   writer.put(request.is_grouped);
-  writer.put(request.is_unnamed);
+  writer.put(request.numbering);
   writer.put(request.memory);
   writer.put(request.root);
   writer.put(request.rank);

@@ -1,11 +1,11 @@
 // The messages about submissions between leaders of hosts, as bytes. All hosts run the same build
-// (the handshake checks it), so integers travel as they lie in memory.
+// (the handshake checks it), so integers have the same bytes as in memory.
 //
 // The readers are pure. They check every value against the set and throw BadMessage. The table
-// checks what only it can know, such as which ranks have arrived (see negotiation_checks.cc).
+// makes the other checks, such as which ranks have arrived (see negotiation_checks.cc).
 //
-// In the steady state a message names tensors by their wire ids: runs of ids, or a bit for each in
-// the range where that is shorter. So its length does not grow with names, shapes or requests.
+// In the steady state a message names tensors by their wire ids: runs of ids, or a bit for each id
+// of a range if that is shorter. So its length does not grow with names, shapes or requests.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ namespace hvd {
 using Message = std::vector<std::byte>;
 
 enum class MessageKind : std::uint8_t {
-  kArrived = 1,   // up: ids, the last round once more
+  kArrived = 1,   // up: ids of rounds that are equal to the last ones
   kSpelled = 2,   // up: one Arrivals
   kAskFor = 3,    // down: ids that must be spelled
-  kBucket = 4,    // down: what runs next
+  kBucket = 4,    // down: the next bucket
   kWhoLacks = 5,  // up: a name that waits for long
   kLacking = 6,   // down: the ranks that have not submitted it
-  kTuning = 7,    // down: how the buckets from here on are run
+  kTuning = 7,    // down: the tuning of the next buckets
 };
 
 // Ids that follow one another.
@@ -36,7 +36,7 @@ struct IdRun {
   std::uint32_t count = 0;
 };
 
-// Items of a bucket: known by their ids, or one told in full.
+// Items of a bucket: a run of ids, or one whole decision.
 using BucketEntry = std::variant<IdRun, Decision>;
 // Adds one by its id.
 void add_id(std::vector<BucketEntry>& entries, std::uint32_t id);

@@ -7,7 +7,7 @@
 
 #include "control/tree_messages.h"
 #include "core/text.h"
-#include "core/wire_reader.h"
+#include "core/wire.h"
 
 namespace hvd {
 
@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::uint64_t kMostIds = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMostErrorBytes = sizeof Round::error;
-// Ranks are told in int32 how many rows they received.
+// The numbers of received rows are int32 in results.
 constexpr std::int64_t kMostSplit = std::numeric_limits<std::int32_t>::max();
 
-// Behind the kind, which the caller has looked at.
+// Begins after the kind, which the caller has read.
 WireReader reader_of(std::span<const std::byte> message) {
   return {name_of(kind_of(message)), message.subspan(std::min<std::size_t>(message.size(), 1))};
 }
@@ -64,7 +64,7 @@ Request get_request(WireReader& reader, const TreeScope& scope) {
   request.dtype = reader.get_enum<Dtype>("dtype", kDtypeCount);
   request.op = reader.get_enum<ReduceOp>("op", kReduceOpCount);
   request.is_grouped = reader.get_flag("is_grouped");
-  request.is_unnamed = reader.get_flag("is_unnamed");
+  request.numbering = reader.get_enum<Numbering>("numbering", kNumberingCount);
   request.memory = reader.get_enum<Memory>("memory", kMemoryCount);
   request.root = reader.get<std::int32_t>("root");
   request.rank = reader.get<std::int32_t>("rank");
@@ -100,11 +100,11 @@ std::vector<Request> get_requests(WireReader& reader, const TreeScope& scope,
   return requests;
 }
 
-// A join's request names the rank that came last, which its signature does not cover.
+// A join's request has the rank that came last. Its signature does not cover that.
 std::uint64_t get_signature(WireReader& reader, std::span<const Request> requests) {
   const auto signature = reader.get<std::uint64_t>("signature");
   if (requests.front().kind != Kind::kJoin && signature != signature_of(requests)) {
-    reader.refuse("signature", std::to_string(signature), "that of the requests");
+    reader.refuse("signature", std::to_string(signature), "the signature of the requests");
   }
   return signature;
 }
@@ -161,7 +161,7 @@ std::string ranks_text(std::span<const int> ranks) {
   return text + (ranks.size() > kMost ? ", ..." : "");
 }
 
-// Each is a rank that the sender speaks for, and appears once.
+// The sender must speak for each rank. No rank may appear twice.
 std::vector<int> get_speakers(WireReader& reader, const TreeScope& scope) {
   std::vector<int> ranks = reader.get_list<std::int32_t>("ranks", scope.speakers.size());
   if (ranks.empty()) reader.refuse("ranks", "no rank", "at least one");
@@ -252,7 +252,7 @@ Arrivals read_arrival(std::span<const std::byte> message, const TreeScope& scope
   return arrival;
 }
 
-// Each name that waits has one item, which is a slot or a chain of them.
+// Each name that waits has one item: a slot or a chain of slots. So there are not more.
 std::vector<BucketEntry> read_bucket(std::span<const std::byte> message, const TreeScope& scope) {
   WireReader reader = reader_of(message);
   std::vector<BucketEntry> entries;
@@ -282,7 +282,7 @@ BucketTuning read_tuning(std::span<const std::byte> message) {
   return tuning;
 }
 
-// Ranks that lack a name: any of the set, rising. The question names none.
+// An answer has ranks of the set, rising. A question has none.
 Lacking read_lacking(std::span<const std::byte> message, const TreeScope& scope) {
   WireReader reader = reader_of(message);
   Lacking lacking;

@@ -8,7 +8,7 @@ namespace hvd {
 AdasumTree adasum_tree(std::size_t size) {
   const std::size_t power = std::bit_floor(size);
   const std::size_t extras = size - power;
-  // Where a rank below the power of two stands, its extra rank behind it.
+  // The place of a rank below the power of two. Its extra rank has the next place.
   const auto begin_of = [=](std::size_t rank) { return rank + std::min(rank, extras); };
   AdasumTree tree;
   const auto join = [&](std::size_t begin, std::size_t middle, std::size_t end) {

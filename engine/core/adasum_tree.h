@@ -1,7 +1,8 @@
 // The order in which the vectors of n ranks combine in an Adasum. Pure.
 //
-// A fixed binary tree. With p the largest power of two among n ranks, first rank p + r folds into
-// rank r, for r < n - p; then neighbours (0,1), (2,3) ..., then pairs of pairs, up to all.
+// A fixed binary tree. p is the largest power of two that is at most n. First, rank p + r combines
+// with rank r, for r < n - p. Then neighbours combine, (0,1), (2,3) ..., then pairs of pairs, and
+// so on up to all ranks.
 #pragma once
 
 #include <cstddef>

@@ -18,6 +18,6 @@ inline std::int64_t epoch_ns() {
   return std::chrono::duration_cast<Nanoseconds>(now).count();
 }
 
-constexpr Nanoseconds kForever = std::chrono::hours(24);  // a wait that a wake ends
+constexpr Nanoseconds kForever = std::chrono::hours(24);  // a wait that a wake-up ends
 
 }  // namespace hvd

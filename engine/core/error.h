@@ -1,5 +1,5 @@
-// The one error type of the engine: a code that Python maps to an exception, a full sentence for
-// people, and for programs what it is about. No code reads the sentence.
+// The one error type of the engine. It has a code that Python maps to an exception, a full sentence
+// for people, and for programs the subject of the error. No code reads the sentence.
 #pragma once
 
 #include <stdexcept>
@@ -22,9 +22,10 @@ enum class ErrorCode : int {
 
 // What an error is about; empty where that is not known.
 struct Subject {
-  std::vector<int>
-      ranks;              // of the world, rising: dead, silent or out of reach; none that shut down
-  std::string host;       // the one host of all of them
+  // World ranks that are dead, silent or out of reach, rising. Ranks that shut down are not
+  // included.
+  std::vector<int> ranks;
+  std::string host;       // of all these ranks; empty if they are on several hosts
   std::string operation;  // "allreduce 'x'"
 };
 
@@ -34,7 +35,7 @@ class Error : public std::runtime_error {
       : std::runtime_error(text), code_(code), subject_(std::move(subject)) {}
   ErrorCode code() const { return code_; }
   const Subject& subject() const { return subject_; }
-  // The same as the failure of `operation`, which comes first in the text.
+  // The same error as the failure of `operation`. The text begins with the operation.
   Error of(const std::string& operation) const;
 
  private:
@@ -44,5 +45,36 @@ class Error : public std::runtime_error {
 
 // An Error with code kSystem: what was attempted, then errno's text.
 [[nodiscard]] Error system_error(const std::string& attempt, int error_number);
+
+// A value from a peer that must not be used: where it was, what was found, what was expected.
+struct Fault {
+  std::string message;  // "arrival"
+  std::string field;    // "ranks"
+  std::string found;
+  std::string expected;
+};
+
+// The error of all decoders.
+class BadMessage : public Error {
+ public:
+  // `rank`: of the sender, in the set or world that the message belongs to; -1: not known here.
+  explicit BadMessage(Fault fault, int rank = -1);
+
+  const Fault& fault() const { return fault_; }
+  int rank() const { return rank_; }
+  // A decoder knows the bytes. Its caller knows the sender.
+  BadMessage from(int rank) const { return BadMessage(fault_, rank); }
+  // The sentence for people, with the sender's name in it.
+  std::string text_from(const std::string& sender) const;
+
+ private:
+  Fault fault_;
+  int rank_;
+};
+
+[[noreturn]] inline void refuse(const char* message, const char* field, std::string found,
+                                std::string expected) {
+  throw BadMessage({message, field, std::move(found), std::move(expected)});
+}
 
 }  // namespace hvd

@@ -1,21 +1,14 @@
 #include "core/futex.h"
 
-#include <algorithm>
-
-#if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
-#else
-#include <thread>
-#endif
 
 namespace hvd {
-
-#if defined(__linux__)
 
 void futex_wait(SharedWord& word, std::uint32_t seen, Nanoseconds timeout) {
   const auto ns = std::max<std::int64_t>(timeout.count(), 0);
@@ -33,20 +26,5 @@ void wake(SharedWord& word, int threads) {
 
 void futex_wake_all(SharedWord& word) { wake(word, INT_MAX); }
 void futex_wake_one(SharedWord& word) { wake(word, 1); }
-
-#else  // No shared futex: sleep in short naps. Correct, and good enough to develop on.
-
-void futex_wait(SharedWord& word, std::uint32_t seen, Nanoseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  const auto nap = std::chrono::microseconds(50);
-  while (word.load(std::memory_order_acquire) == seen && Clock::now() < deadline) {
-    std::this_thread::sleep_for(nap);
-  }
-}
-
-void futex_wake_all(SharedWord&) {}
-void futex_wake_one(SharedWord&) {}
-
-#endif
 
 }  // namespace hvd

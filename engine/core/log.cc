@@ -42,7 +42,7 @@ void log(const LogConfig& config, LogLevel level, const std::string& text,
   line += file_name(where.file_name());
   line += ':' + std::to_string(where.line()) + "] " + text + '\n';
   const int fd = level <= LogLevel::kInfo ? STDOUT_FILENO : STDERR_FILENO;
-  // Nobody to tell when even this fails.
+  // A failure here cannot be reported.
   [[maybe_unused]] const auto written = write(fd, line.data(), line.size());
 }
 

@@ -8,7 +8,7 @@ namespace hvd {
 enum class Memory : std::uint8_t { kHost = 0, kCuda = 1 };
 inline constexpr int kMemoryCount = 2;
 
-// Of a tensor's device: the host, else CUDA's number of a GPU.
+// The device number of a tensor in host memory. Other numbers are CUDA's numbers of GPUs.
 inline constexpr int kHostDevice = -1;
 
 constexpr Memory memory_of(int device) {

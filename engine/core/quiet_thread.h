@@ -1,5 +1,5 @@
-// A thread that takes no signals: they are for the program's own threads (Ctrl-C must reach
-// Python).
+// A thread that takes no signals. Signals go to the program's own threads: Ctrl-C must reach
+// Python.
 #pragma once
 
 #include <signal.h>

@@ -6,13 +6,13 @@
 
 namespace hvd {
 
-// Not unloaded: drivers keep threads and handlers of their own.
+// The library is never unloaded: drivers keep threads and handlers of their own.
 SharedLibrary::SharedLibrary(const std::string& path, Loading loading)
     : path_(path),
       handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE |
                                        (loading == Loading::kNever ? RTLD_NOLOAD : 0))) {
   if (handle_ != nullptr) return;
-  const char* const reason = dlerror();  // none where it is only not loaded
+  const char* const reason = dlerror();  // null if it is only not loaded
   throw Error(ErrorCode::kSystem, reason != nullptr ? reason : path + " is not loaded");
 }
 

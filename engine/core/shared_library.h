@@ -1,12 +1,11 @@
-// A library that is loaded while the program runs, so that the engine needs none of it to be built
-// or to start.
+// A library that is loaded while the program runs. The engine is built and starts without it.
 #pragma once
 
 #include <string>
 
 namespace hvd {
 
-// Whether a library that this process does not have yet is loaded, or is an error.
+// What happens if this process has not loaded the library yet: kIfNeeded loads it, kNever throws.
 enum class Loading { kIfNeeded, kNever };
 
 class SharedLibrary {
@@ -30,6 +29,18 @@ class SharedLibrary {
 
   const std::string path_;
   void* handle_;
+};
+
+// A function of such a library, found when this is made. Throws as SharedLibrary::find().
+template <typename Result, typename... Parameters>
+struct LibraryFunction {
+  LibraryFunction(const SharedLibrary& library, const char* function) : name(function) {
+    library.find(name, call);
+  }
+  Result operator()(Parameters... arguments) const { return call(arguments...); }
+
+  const char* name;
+  Result (*call)(Parameters...);
 };
 
 }  // namespace hvd

@@ -1,6 +1,8 @@
 #include "core/text.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 
 namespace hvd {
 
@@ -21,11 +23,16 @@ std::size_t character_bytes(std::string_view text) {
   return is_overlong || is_no_character ? 0 : size;
 }
 
-// C0 but for the end of a line, DEL, and C1, which UTF-8 writes as two bytes.
+// Characters of C0 except the end of a line, DEL, and characters of C1, which are two bytes in
+// UTF-8.
 bool is_control(std::string_view character) {
   const auto first = static_cast<std::uint8_t>(character[0]);
   if (character.size() == 1) return (first < 0x20 && first != '\n') || first == 0x7f;
   return first == 0xc2 && static_cast<std::uint8_t>(character[1]) < 0xa0;
+}
+
+bool is_plain(char character) {
+  return static_cast<unsigned char>(character) >= 0x20 && character != '"' && character != '\\';
 }
 
 }  // namespace
@@ -54,6 +61,22 @@ std::string printable(std::string_view text) {
     }
   }
   return plain;
+}
+
+void append_json_text(std::string& to, std::string_view text) {
+  to += '"';
+  while (!text.empty()) {
+    const auto plain =
+        static_cast<std::size_t>(std::ranges::find_if_not(text, is_plain) - text.begin());
+    to.append(text.substr(0, plain));
+    text.remove_prefix(plain);
+    if (text.empty()) break;
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned char>(text.front()));
+    to.append(escaped);
+    text.remove_prefix(1);
+  }
+  to += '"';
 }
 
 }  // namespace hvd

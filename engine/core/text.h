@@ -1,4 +1,4 @@
-// Text in memory of a fixed size, as it lies in shared memory, numbers as text, and text of others.
+// Text in memory of a fixed size, such as shared memory; numbers as text; text of other processes.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace hvd {
 
-// Cut off where it does not fit; always ends with a zero.
+// Cuts off a text that is too long. The copy always ends with a zero.
 template <std::size_t capacity>
 void copy_text(char (&to)[capacity], const std::string& text) {
   const std::size_t length = std::min(text.size(), capacity - 1);
@@ -29,8 +29,17 @@ inline std::string seconds_text(double value) {
 // "[4, 8]".
 std::string shape_text(std::span<const std::int64_t> dims);
 
-// Text of another process, fit for a terminal: bytes that are not UTF-8, and control characters but
-// for ends of lines, as "\x1b".
+// Text of another process, safe for a terminal. Bytes that are not UTF-8, and control characters
+// except ends of lines, are written like "\x1b".
 std::string printable(std::string_view text);
+
+// Appends `text` to `to` as a JSON string, with its quotes.
+void append_json_text(std::string& to, std::string_view text);
+
+inline std::string json_text(std::string_view text) {
+  std::string quoted;
+  append_json_text(quoted, text);
+  return quoted;
+}
 
 }  // namespace hvd

@@ -10,11 +10,11 @@
 namespace hvd {
 
 struct FusionItem {
-  std::optional<Kind> kind;  // none: it moves no data, as a barrier, a join or an error does
+  std::optional<Kind> kind;  // none: it moves no data, such as a barrier, a join or an error
   bool is_adasum = false;    // runs apart from other allreduces
   int root = 0;
   std::size_t size_bytes = 0;
-  bool is_alone = false;  // shares its bucket with nothing
+  bool is_alone = false;  // does not share its bucket
   Memory memory = Memory::kHost;
 };
 

@@ -14,7 +14,7 @@ constexpr std::array kDtypes{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32,
 
 using Fields = std::initializer_list<std::pair<std::string_view, std::string>>;
 
-// `text` with what stands for $name.
+// `text` with each $name replaced by its value.
 std::string filled(std::string text, Fields fields) {
   for (const auto& [name, value] : fields) {
     std::string field("$");
@@ -35,7 +35,7 @@ std::string load_wide(Dtype dtype, const std::string& to) {
   return arithmetic_of(dtype).load + widen + to + ", %v;";
 }
 
-// For each pair of vectors, the second from the first one on.
+// For each pair of vectors: the second runs from the first to the last.
 constexpr const char* kDotsRegisters = R"(.reg .b32 %first, %second, %vectors;
 .reg .b64 %begin, %count, %left, %right, %stride, %row;
 .reg .f64 %sum, %x, %y;
@@ -109,9 +109,9 @@ add.u64 %i, %i, %step;
 bra EACH;
 )";
 
-// The dot product of two combinations of vectors, those of the places [$a, $b) and [$c, $d), as
-// %value, and the size of the terms that it is the sum of, as %size. Of the products of vectors
-// only the upper triangle is there: %less * n - %less * (%less + 1) / 2 + %more.
+// %value: the dot product of two combinations of vectors, at the places [$a, $b) and [$c, $d).
+// %size: the sum of the absolute values of its terms. Only the upper triangle of the vectors' dot
+// products is there, with the index %less * n - %less * (%less + 1) / 2 + %more.
 constexpr const char* kDotOf = R"(mov.f64 %value, 0d0000000000000000;
 mov.f64 %size, 0d0000000000000000;
 mov.u32 %row, $a;
@@ -164,9 +164,9 @@ std::string dot_of(const std::string& label, const std::string& a, const std::st
   return filled(kDotOf, {{"label", label}, {"a", a}, {"b", b}, {"c", c}, {"d", d}});
 }
 
-// Weights of the places [$a, $b), of a vector that meets another one with whom its dot product is
-// %dot; its own is %value. One that is noise leaves them: 0d3d719799812dea11 is 1e-12, and
-// 0d3ff0000000000000 is 1.
+// Scales the weights of the places [$a, $b), which are one vector. %dot: its dot product with the
+// vector that it combines with. %value: its dot product with itself; if that is noise, the weights
+// stay. 0d3d719799812dea11 is 1e-12, and 0d3ff0000000000000 is 1.
 constexpr const char* kScale = R"($square
 mov.f64 %x, 0d0000000000000000;
 setp.eq.f64 %p, %value, %x;

@@ -1,16 +1,16 @@
-// Adasum's kernels, as text for CUDA's driver to translate (see reduction_ptx.h): what
-// kernels/adasum.h and collective/adasum_weights.h do on the CPU, for vectors that lie `stride`
-// bytes apart, in rank order. All arithmetic is the CPU's, but that dot products add up their terms
-// in another order.
+// Adasum's kernels, as text that CUDA's driver translates (see reduction_ptx.h). They do the work
+// of kernels/adasum.h and collective/adasum_weights.h, for vectors that lie `stride` bytes apart,
+// in rank order. All arithmetic is that of the CPU, but dot products add up their terms in another
+// order.
 //
 // `hvd_dots_<dtype>` (u64 to, u64 count, u32 vectors, u64 from, u64 stride): each thread's part of
-//     the dot products of all pairs of vectors; to[pair][thread].
-// `hvd_add_up` (u64 to, u64 from, u64 values, u64 sums): to[i] = from[i * values] + ...
-// `hvd_weights` (u64 to, u64 grams, u32 vectors, u64 tensors, u32 joins, u32 join[], u32 order[]):
+//     the dot products of all pairs of vectors; to[pair][thread]. `hvd_add_up` (u64 to, u64 from,
+// u64 values, u64 sums): to[i] = from[i * values] + ... `hvd_weights` (u64 to, u64 grams, u32
+// vectors, u64 tensors, u32 joins, u32 join[], u32 order[]):
 //     the vectors' weights, for each tensor; joins and order are those of an AdasumTree.
 // `hvd_weighted_sum_<dtype>` (u64 to, u64 count, u32 vectors, u64 from, u64 stride, u64 weights,
 // f64
-//     factor): the vectors' sum, each times its weight and the factor.
+//     factor): the sum of the vectors, each times its weight and the factor.
 #pragma once
 
 #include <cstddef>

@@ -4,26 +4,11 @@
 
 namespace hvd {
 
-CudaDriver::CudaDriver(const std::string& path) : library_(path) {
-  load();
+CudaDriver::CudaDriver(const std::string& path) : library_(path), functions_(library_) {
   call(functions_.init, 0U);
   call(functions_.driver_get_version, &version_);
   call(functions_.device_get_count, &device_count_);
   if (device_count_ == 0) throw Error(ErrorCode::kSystem, path + " finds no GPU");
-}
-
-void CudaDriver::load() {
-  const auto find = [this](auto&... functions) {
-    (library_.find(functions.name, functions.call), ...);
-  };
-  CudaFunctions& f = functions_;
-  find(f.init, f.driver_get_version, f.get_error_name, f.get_error_string, f.device_get_count,
-       f.device_get, f.device_get_uuid, f.primary_retain, f.push_current, f.pop_current,
-       f.exchange_capture_mode, f.pointer_get_attribute, f.stream_create, f.stream_destroy,
-       f.stream_wait_event, f.stream_is_capturing, f.event_create, f.event_destroy, f.event_record,
-       f.event_query, f.mem_alloc, f.mem_free, f.mem_host_alloc, f.mem_free_host, f.copy_to_host,
-       f.copy_to_device, f.copy_on_device, f.memset, f.ipc_get_handle, f.ipc_open_handle,
-       f.ipc_close_handle, f.module_load, f.module_unload, f.module_get_function, f.launch_kernel);
 }
 
 cuda::Device CudaDriver::handle_of(int device) const {

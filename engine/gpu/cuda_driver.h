@@ -48,53 +48,55 @@ inline constexpr unsigned kLazyPeerAccess = 1;  // memory of another GPU may be 
 }  // namespace cuda
 
 template <typename... Parameters>
-struct CudaFunction {
-  const char* name;
-  cuda::Result (*call)(Parameters...) = nullptr;
-};
+using CudaFunction = LibraryFunction<cuda::Result, Parameters...>;
 
 struct CudaFunctions {
-  CudaFunction<unsigned> init{"cuInit"};
-  CudaFunction<int*> driver_get_version{"cuDriverGetVersion"};
-  CudaFunction<cuda::Result, const char**> get_error_name{"cuGetErrorName"};
-  CudaFunction<cuda::Result, const char**> get_error_string{"cuGetErrorString"};
-  CudaFunction<int*> device_get_count{"cuDeviceGetCount"};
-  CudaFunction<cuda::Device*, int> device_get{"cuDeviceGet"};
-  CudaFunction<cuda::Uuid*, cuda::Device> device_get_uuid{"cuDeviceGetUuid"};
-  CudaFunction<cuda::Context*, cuda::Device> primary_retain{"cuDevicePrimaryCtxRetain"};
-  CudaFunction<cuda::Context> push_current{"cuCtxPushCurrent_v2"};
-  CudaFunction<cuda::Context*> pop_current{"cuCtxPopCurrent_v2"};
-  CudaFunction<int*> exchange_capture_mode{"cuThreadExchangeStreamCaptureMode"};
-  CudaFunction<void*, int, cuda::Address> pointer_get_attribute{"cuPointerGetAttribute"};
-  CudaFunction<cuda::Stream*, unsigned> stream_create{"cuStreamCreate"};
-  CudaFunction<cuda::Stream> stream_destroy{"cuStreamDestroy_v2"};
-  CudaFunction<cuda::Stream, cuda::Event, unsigned> stream_wait_event{"cuStreamWaitEvent"};
-  CudaFunction<cuda::Stream, int*> stream_is_capturing{"cuStreamIsCapturing"};
-  CudaFunction<cuda::Event*, unsigned> event_create{"cuEventCreate"};
-  CudaFunction<cuda::Event> event_destroy{"cuEventDestroy_v2"};
-  CudaFunction<cuda::Event, cuda::Stream> event_record{"cuEventRecord"};
-  CudaFunction<cuda::Event> event_query{"cuEventQuery"};
-  CudaFunction<cuda::Address*, std::size_t> mem_alloc{"cuMemAlloc_v2"};
-  CudaFunction<cuda::Address> mem_free{"cuMemFree_v2"};
-  CudaFunction<void**, std::size_t, unsigned> mem_host_alloc{"cuMemHostAlloc"};
-  CudaFunction<void*> mem_free_host{"cuMemFreeHost"};
+  explicit CudaFunctions(const SharedLibrary& library) : from(library) {}
+
+  const SharedLibrary& from;
+  CudaFunction<unsigned> init{from, "cuInit"};
+  CudaFunction<int*> driver_get_version{from, "cuDriverGetVersion"};
+  CudaFunction<cuda::Result, const char**> get_error_name{from, "cuGetErrorName"};
+  CudaFunction<cuda::Result, const char**> get_error_string{from, "cuGetErrorString"};
+  CudaFunction<int*> device_get_count{from, "cuDeviceGetCount"};
+  CudaFunction<cuda::Device*, int> device_get{from, "cuDeviceGet"};
+  CudaFunction<cuda::Uuid*, cuda::Device> device_get_uuid{from, "cuDeviceGetUuid"};
+  CudaFunction<cuda::Context*, cuda::Device> primary_retain{from, "cuDevicePrimaryCtxRetain"};
+  CudaFunction<cuda::Context> push_current{from, "cuCtxPushCurrent_v2"};
+  CudaFunction<cuda::Context*> pop_current{from, "cuCtxPopCurrent_v2"};
+  CudaFunction<int*> exchange_capture_mode{from, "cuThreadExchangeStreamCaptureMode"};
+  CudaFunction<void*, int, cuda::Address> pointer_get_attribute{from, "cuPointerGetAttribute"};
+  CudaFunction<cuda::Stream*, unsigned> stream_create{from, "cuStreamCreate"};
+  CudaFunction<cuda::Stream> stream_destroy{from, "cuStreamDestroy_v2"};
+  CudaFunction<cuda::Stream, cuda::Event, unsigned> stream_wait_event{from, "cuStreamWaitEvent"};
+  CudaFunction<cuda::Stream, int*> stream_is_capturing{from, "cuStreamIsCapturing"};
+  CudaFunction<cuda::Event*, unsigned> event_create{from, "cuEventCreate"};
+  CudaFunction<cuda::Event> event_destroy{from, "cuEventDestroy_v2"};
+  CudaFunction<cuda::Event, cuda::Stream> event_record{from, "cuEventRecord"};
+  CudaFunction<cuda::Event> event_query{from, "cuEventQuery"};
+  CudaFunction<cuda::Address*, std::size_t> mem_alloc{from, "cuMemAlloc_v2"};
+  CudaFunction<cuda::Address> mem_free{from, "cuMemFree_v2"};
+  CudaFunction<void**, std::size_t, unsigned> mem_host_alloc{from, "cuMemHostAlloc"};
+  CudaFunction<void*> mem_free_host{from, "cuMemFreeHost"};
   CudaFunction<void*, cuda::Address, std::size_t, cuda::Stream> copy_to_host{
-      "cuMemcpyDtoHAsync_v2"};
+      from, "cuMemcpyDtoHAsync_v2"};
   CudaFunction<cuda::Address, const void*, std::size_t, cuda::Stream> copy_to_device{
-      "cuMemcpyHtoDAsync_v2"};
+      from, "cuMemcpyHtoDAsync_v2"};
   CudaFunction<cuda::Address, cuda::Address, std::size_t, cuda::Stream> copy_on_device{
-      "cuMemcpyDtoDAsync_v2"};
-  CudaFunction<cuda::Address, unsigned char, std::size_t, cuda::Stream> memset{"cuMemsetD8Async"};
-  CudaFunction<cuda::IpcHandle*, cuda::Address> ipc_get_handle{"cuIpcGetMemHandle"};
-  CudaFunction<cuda::Address*, cuda::IpcHandle, unsigned> ipc_open_handle{"cuIpcOpenMemHandle_v2"};
-  CudaFunction<cuda::Address> ipc_close_handle{"cuIpcCloseMemHandle"};
-  CudaFunction<cuda::Module*, const void*> module_load{"cuModuleLoadData"};
-  CudaFunction<cuda::Module> module_unload{"cuModuleUnload"};
+      from, "cuMemcpyDtoDAsync_v2"};
+  CudaFunction<cuda::Address, unsigned char, std::size_t, cuda::Stream> memset{from,
+                                                                               "cuMemsetD8Async"};
+  CudaFunction<cuda::IpcHandle*, cuda::Address> ipc_get_handle{from, "cuIpcGetMemHandle"};
+  CudaFunction<cuda::Address*, cuda::IpcHandle, unsigned> ipc_open_handle{from,
+                                                                          "cuIpcOpenMemHandle_v2"};
+  CudaFunction<cuda::Address> ipc_close_handle{from, "cuIpcCloseMemHandle"};
+  CudaFunction<cuda::Module*, const void*> module_load{from, "cuModuleLoadData"};
+  CudaFunction<cuda::Module> module_unload{from, "cuModuleUnload"};
   CudaFunction<cuda::Function*, cuda::Module, const char*> module_get_function{
-      "cuModuleGetFunction"};
+      from, "cuModuleGetFunction"};
   CudaFunction<cuda::Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                cuda::Stream, void**, void**>
-      launch_kernel{"cuLaunchKernel"};
+      launch_kernel{from, "cuLaunchKernel"};
 };
 
 class CudaDriver {
@@ -140,18 +142,17 @@ class CudaDriver {
   std::string text_of(cuda::Result result, const char* function) const;
 
  private:
-  void load();
   cuda::Device handle_of(int device) const;
 
   const SharedLibrary library_;
-  CudaFunctions functions_;
+  const CudaFunctions functions_;
   int version_ = 0;
   int device_count_ = 0;
   mutable std::mutex mutex_;
   mutable std::map<int, cuda::Context> contexts_;  // retained until the process ends
 };
 
-// While it lives, calls of this thread do not spoil a graph that another thread is capturing.
+// While it lives, calls of this thread do not break a graph that another thread is capturing.
 class BesideCaptures {
  public:
   explicit BesideCaptures(const CudaDriver& driver) : driver_(driver) { exchange(); }

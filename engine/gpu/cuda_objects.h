@@ -9,8 +9,8 @@
 
 namespace hvd {
 
-// For destructors: calls `free` with `device` current. Where that fails, the process or the device
-// is at its end, and there is nothing left to free.
+// For destructors: calls `free` with `device` current. If that fails, the process is ending or the
+// device has failed, and nothing is left to free.
 template <typename Free>
 void free_on(const CudaDriver& driver, int device, Free&& free) noexcept {
   try {
@@ -20,7 +20,7 @@ void free_on(const CudaDriver& driver, int device, Free&& free) noexcept {
   }
 }
 
-// What a class below owns on one device.
+// The base of classes that own something on one device.
 class DeviceObject {
  public:
   DeviceObject(const DeviceObject&) = delete;
@@ -42,7 +42,7 @@ class DeviceObject {
   const int device_;
 };
 
-// A point in a stream. Recorded again, it means the new point.
+// A point in a stream. After another record() it is the new point.
 class CudaEvent final : public DeviceObject {
  public:
   CudaEvent(const CudaDriver& driver, int device);
@@ -52,7 +52,7 @@ class CudaEvent final : public DeviceObject {
   void record(cuda::Stream stream);
   // Later work in `stream`, of the current device, starts after the point. Does not wait.
   void hold_back(cuda::Stream stream) const;
-  // Whether the device has come to the point; true before it is recorded.
+  // Whether the device has reached the point; true before it is recorded.
   bool is_reached() const;
 
  private:
@@ -60,7 +60,7 @@ class CudaEvent final : public DeviceObject {
 };
 using CudaEventPtr = std::shared_ptr<CudaEvent>;
 
-// Runs beside the default stream.
+// Runs independently of the default stream.
 class CudaStream final : public DeviceObject {
  public:
   CudaStream(const CudaDriver& driver, int device);

@@ -7,7 +7,7 @@ namespace hvd {
 
 namespace {
 
-// Few sizes, so that blocks fit others, too.
+// Few different sizes, so that a block can be used again for another result.
 constexpr std::size_t kGrain = 64UL << 10;
 
 std::size_t rounded(std::size_t size_bytes) { return (size_bytes / kGrain + 1) * kGrain; }
@@ -41,7 +41,7 @@ DeviceBlockPtr DeviceMemory::allocate(int device, std::size_t size_bytes) {
           }};
 }
 
-// A block that is free by now, and not much too large.
+// A block that is free and not much too large; empty if there is none.
 DeviceBlock DeviceMemory::take_spare(int device, std::size_t size_bytes) {
   const std::lock_guard guard(mutex_);
   const auto fits = [&](const DeviceBlock& block) {

@@ -1,9 +1,9 @@
-// Memory of GPUs for the engine's own use: results whose shape the engine finds out, zeros of
-// absent ranks.
+// Memory of GPUs for the engine's own use: results with a shape that is known only after
+// negotiation, and zeros of absent ranks.
 //
-// CUDA's own allocation waits for the device, so blocks that are given back are kept for others, up
-// to a limit. A block is in use until its event is reached. Only then is it given out again, so
-// that nothing waits for it.
+// CUDA's own allocation waits for the device, so blocks that are given back are kept for later, up
+// to a limit. A block is in use until its event is reached. Only then is it given out again, so no
+// work waits for it.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct DeviceBlock {
   std::byte* data = nullptr;
   std::size_t capacity_bytes = 0;
   int device = -1;
-  CudaEventPtr last_use;  // null: none that has not ended
+  CudaEventPtr last_use;  // null: the block is not in use
   const CudaDriver* driver = nullptr;
 
   cuda::Address address() const { return reinterpret_cast<cuda::Address>(data); }
@@ -34,7 +34,7 @@ using DeviceBlockPtr = std::shared_ptr<DeviceBlock>;
 
 class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
  public:
-  // How much is kept, on all devices.
+  // So many bytes are kept on all devices together, at most.
   static constexpr std::size_t kMostSpare = 512UL << 20;
 
   explicit DeviceMemory(std::shared_ptr<const CudaDriver> driver) : driver_(std::move(driver)) {}

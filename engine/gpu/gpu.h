@@ -1,5 +1,5 @@
-// This process' access to GPUs: CUDA's driver, NCCL where it is installed, and memory for the
-// engine's own use. One for all worlds of a process.
+// This process' access to GPUs: CUDA's driver, NCCL if it is installed, and memory for the engine's
+// own use. There is one for all worlds of a process.
 #pragma once
 
 #include <atomic>
@@ -35,8 +35,8 @@ class Gpu {
   const std::shared_ptr<IpcMemories> ipc_memories_;
 };
 
-// Opens a Gpu for the first tensor on a GPU: before that a program may choose its GPU, or fork. Any
-// thread.
+// Opens a Gpu when the first tensor on a GPU comes. Before that a program may choose its GPU, or
+// fork. Any thread.
 class GpuAccess {
  public:
   GpuAccess(std::string cuda_path, std::string nccl_path)

@@ -50,7 +50,7 @@ void IpcMemories::give_back(std::unique_ptr<IpcMemory> memory) {
 }
 
 void IpcMemories::keep(std::shared_ptr<void> kept) {
-  // Not a member: what is kept may hold this object.
+  // Not a member: a kept object may own this one.
   static std::mutex mutex;
   static auto* const all = new std::list<std::shared_ptr<void>>;
   const std::lock_guard guard(mutex);

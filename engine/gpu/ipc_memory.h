@@ -1,8 +1,9 @@
-// Memory of a GPU that processes of one host share (CUDA IPC): each exports its own, which it alone
-// writes, and opens that of the others.
+// GPU memory that processes of one host share (CUDA IPC). Each process exports its own memory,
+// which only this process writes, and opens the memory of the others.
 //
-// Only memory that the engine allocates for this is exported. A framework's may come from an
-// allocator whose memory CUDA cannot export, and would stay in use by others after it is freed.
+// Only memory that the engine allocates for this is exported. A framework may have an allocator
+// with memory that CUDA cannot export. Also, other processes would still use its memory after it is
+// freed.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +31,12 @@ class IpcMemory final : public DeviceObject {
   cuda::IpcHandle handle_{};
 };
 
-// Of another process, open in this one.
+// Memory of another process, open in this one.
 class PeerMemory final : public DeviceObject {
  public:
-  // `device`: which works with it. Throws Error(kSystem) where that cannot be.
+  // `device`: the GPU that uses it. Throws Error(kSystem) if that is impossible.
   PeerMemory(const CudaDriver& driver, int device, const cuda::IpcHandle& handle);
-  // Nothing on the GPU may be using it.
+  // REQUIRES: no work on the GPU uses it.
   ~PeerMemory();
 
   cuda::Address address() const { return address_; }
@@ -52,7 +53,7 @@ class IpcMemories : public std::enable_shared_from_this<IpcMemories> {
 
   // Any thread. Throws as IpcMemory does.
   std::shared_ptr<IpcMemory> take(int device, std::size_t size_bytes);
-  // For what the GPU may use until the process ends.
+  // Keeps an object until the process ends: the GPU may use it until then.
   static void keep(std::shared_ptr<void> kept);
 
  private:

@@ -25,7 +25,7 @@ Scalar scalar_of(Value value) {
   return scalar;
 }
 
-// Of a number within the normal ones, rounded to the nearest, ties to even.
+// The float16 nearest to a number in its normal range, ties to even.
 std::uint16_t half_bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7fffffffU;
@@ -103,7 +103,7 @@ nccl::RedOp NcclCommunicator::scaled_sum(Dtype dtype, double factor) {
   return ops_[{dtype, factor}] = op;
 }
 
-// Collectives that were started with them keep what they need.
+// Collectives that were started with an op do not need it any more.
 void NcclCommunicator::forget_ops() {
   for (const auto& [_, op] : ops_) functions().destroy_op.call(op, comm_);
   ops_.clear();

@@ -1,13 +1,11 @@
-// One rank's end of an NCCL communicator that does not block: a call may still be in progress when
-// it returns, until is_busy() says that it is not.
+// One rank's end of an NCCL communicator that does not block. A call may still be in progress when
+// it returns. It is in progress while is_busy() is true.
 //
-// One thread at a time, with the communicator's device current. abort() ends what is under way, on
-// the GPU too.
+// One thread at a time, with the communicator's device current. abort() ends all calls, also on the
+// GPU.
 #pragma once
 
-#include <cstdint>
 #include <map>
-#include <string>
 #include <utility>
 
 #include "core/clock.h"
@@ -18,7 +16,7 @@ namespace hvd {
 
 class NcclCommunicator {
  public:
-  // Starts to connect to the other ranks, which give the same `id`.
+  // Starts to connect to the other ranks, which have the same `id`.
   NcclCommunicator(const CudaDriver& driver, const NcclLibrary& library, int device,
                    const nccl::UniqueId& id, int rank, int size);
   ~NcclCommunicator();
@@ -39,13 +37,13 @@ class NcclCommunicator {
   void call(const NcclFunction<Parameters...>& function, Arguments... arguments) const {
     library_.check(function.call(arguments...), function.name, comm_);
   }
-  // Puts a function that ends with communicator and stream into `stream`.
+  // Puts a call into `stream`. The last parameters of the function are communicator and stream.
   template <typename... Parameters, typename... Arguments>
   void start(cuda::Stream stream, const NcclFunction<Parameters...>& function,
              Arguments... arguments) const {
     call(function, arguments..., comm_, stream);
   }
-  // The same for bytes; nothing where there are none.
+  // The same for bytes. No call if there are no bytes.
   void broadcast(const std::byte* from, std::byte* to, std::size_t size_bytes, int root,
                  cuda::Stream stream) const {
     if (size_bytes == 0) return;
@@ -79,7 +77,7 @@ class NcclCommunicator {
   std::map<std::pair<Dtype, double>, nccl::RedOp> ops_;
 };
 
-// What NCCL calls an element type. REQUIRES: is_in_nccl(dtype).
+// NCCL's name of an element type. REQUIRES: is_in_nccl(dtype).
 nccl::DataType nccl_type_of(Dtype dtype);
 bool is_in_nccl(Dtype dtype);
 // Whether the dtype can hold `factor` as a normal number.

@@ -1,7 +1,7 @@
 // NCCL: the functions that the engine uses, found in libnccl at run time.
 //
-// Types and numbers are those of nccl.h, whose ABI only grows. From 2.14 on, which has
-// communicators that do not block.
+// Types and numbers are those of nccl.h. Its ABI only grows. NCCL must be 2.14 or newer: older ones
+// have no communicators that do not block.
 #pragma once
 
 #include <array>
@@ -42,7 +42,8 @@ struct UniqueId {
   std::array<char, 128> bytes;
 };
 
-// ncclConfig_t as of 2.14; newer libraries see by `version` that the rest is to be their default.
+// ncclConfig_t of 2.14. Newer libraries read `version` and use their defaults for the missing
+// fields.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -53,10 +54,7 @@ struct Config {
 }  // namespace nccl
 
 template <typename... Parameters>
-struct NcclFunction {
-  const char* name;
-  nccl::Result (*call)(Parameters...) = nullptr;
-};
+using NcclFunction = LibraryFunction<nccl::Result, Parameters...>;
 
 struct NcclFunctions {
   using Comm = nccl::Comm;
@@ -64,49 +62,54 @@ struct NcclFunctions {
   using Op = nccl::RedOp;
   using Stream = cuda::Stream;
 
-  NcclFunction<int*> get_version{"ncclGetVersion"};
-  NcclFunction<nccl::UniqueId*> get_unique_id{"ncclGetUniqueId"};
-  NcclFunction<Comm*, int, nccl::UniqueId, int, nccl::Config*> comm_init{"ncclCommInitRankConfig"};
-  NcclFunction<Comm> comm_finalize{"ncclCommFinalize"};
-  NcclFunction<Comm> comm_destroy{"ncclCommDestroy"};
-  NcclFunction<Comm> comm_abort{"ncclCommAbort"};
-  NcclFunction<Comm, nccl::Result*> comm_get_async_error{"ncclCommGetAsyncError"};
-  NcclFunction<> group_start{"ncclGroupStart"};
-  NcclFunction<> group_end{"ncclGroupEnd"};
-  NcclFunction<const void*, void*, std::size_t, Type, Op, Comm, Stream> all_reduce{"ncclAllReduce"};
-  NcclFunction<const void*, void*, std::size_t, Type, Op, int, Comm, Stream> reduce{"ncclReduce"};
-  NcclFunction<const void*, void*, std::size_t, Type, Op, Comm, Stream> reduce_scatter{
-      "ncclReduceScatter"};
-  NcclFunction<const void*, void*, std::size_t, Type, int, Comm, Stream> broadcast{"ncclBroadcast"};
-  NcclFunction<const void*, void*, std::size_t, Type, Comm, Stream> all_gather{"ncclAllGather"};
-  NcclFunction<const void*, std::size_t, Type, int, Comm, Stream> send{"ncclSend"};
-  NcclFunction<void*, std::size_t, Type, int, Comm, Stream> receive{"ncclRecv"};
-  NcclFunction<Op*, void*, Type, nccl::ScalarPlace, Comm> create_scaled_sum{
-      "ncclRedOpCreatePreMulSum"};
-  NcclFunction<Op, Comm> destroy_op{"ncclRedOpDestroy"};
+  explicit NcclFunctions(const SharedLibrary& library) : from(library) {}
 
-  const char* (*get_error_string)(nccl::Result) = nullptr;
-  const char* (*get_last_error)(Comm) = nullptr;
+  const SharedLibrary& from;
+  NcclFunction<int*> get_version{from, "ncclGetVersion"};
+  NcclFunction<nccl::UniqueId*> get_unique_id{from, "ncclGetUniqueId"};
+  NcclFunction<Comm*, int, nccl::UniqueId, int, nccl::Config*> comm_init{from,
+                                                                         "ncclCommInitRankConfig"};
+  NcclFunction<Comm> comm_finalize{from, "ncclCommFinalize"};
+  NcclFunction<Comm> comm_destroy{from, "ncclCommDestroy"};
+  NcclFunction<Comm> comm_abort{from, "ncclCommAbort"};
+  NcclFunction<Comm, nccl::Result*> comm_get_async_error{from, "ncclCommGetAsyncError"};
+  NcclFunction<> group_start{from, "ncclGroupStart"};
+  NcclFunction<> group_end{from, "ncclGroupEnd"};
+  NcclFunction<const void*, void*, std::size_t, Type, Op, Comm, Stream> all_reduce{from,
+                                                                                   "ncclAllReduce"};
+  NcclFunction<const void*, void*, std::size_t, Type, Op, int, Comm, Stream> reduce{from,
+                                                                                    "ncclReduce"};
+  NcclFunction<const void*, void*, std::size_t, Type, Op, Comm, Stream> reduce_scatter{
+      from, "ncclReduceScatter"};
+  NcclFunction<const void*, void*, std::size_t, Type, int, Comm, Stream> broadcast{from,
+                                                                                   "ncclBroadcast"};
+  NcclFunction<const void*, void*, std::size_t, Type, Comm, Stream> all_gather{from,
+                                                                               "ncclAllGather"};
+  NcclFunction<const void*, std::size_t, Type, int, Comm, Stream> send{from, "ncclSend"};
+  NcclFunction<void*, std::size_t, Type, int, Comm, Stream> receive{from, "ncclRecv"};
+  NcclFunction<Op*, void*, Type, nccl::ScalarPlace, Comm> create_scaled_sum{
+      from, "ncclRedOpCreatePreMulSum"};
+  NcclFunction<Op, Comm> destroy_op{from, "ncclRedOpDestroy"};
+
+  LibraryFunction<const char*, nccl::Result> get_error_string{from, "ncclGetErrorString"};
+  LibraryFunction<const char*, Comm> get_last_error{from, "ncclGetLastError"};
 };
 
 class NcclLibrary {
  public:
-  // Throws Error(kSystem) where there is no such library, or it is too old.
+  // Throws Error(kSystem) if there is no such library, or if it is too old.
   explicit NcclLibrary(const std::string& path);
 
   const NcclFunctions& functions() const { return functions_; }
   int version() const { return version_; }  // such as 23203
-  const std::string& path() const { return library_.path(); }
 
-  // Throws Error(kSystem) with NCCL's own text. `comm`: whose last error that is; may be null.
-  // What is in progress is no error.
+  // Throws Error(kSystem) with NCCL's own text. A call in progress is no error. `comm`: for the
+  // text of its last error; may be null.
   void check(nccl::Result result, const char* function, nccl::Comm comm) const;
 
  private:
-  void load();
-
   const SharedLibrary library_;
-  NcclFunctions functions_;
+  const NcclFunctions functions_;
   int version_ = 0;
 };
 

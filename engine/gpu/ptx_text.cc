@@ -26,7 +26,7 @@ Arithmetic arithmetic_of(Dtype dtype) {
               "cvt.f32.f16 %v, %half;\n",
               "cvt.rn.f16.f32 %half, %acc;\n"
               "st.global.b16 [%to], %half;\n"};
-    // Instructions for it came late. Rounds to nearest even; a NaN stays one.
+    // Old GPUs have no instructions for it. Rounds to nearest even; a NaN stays a NaN.
     case Dtype::kBfloat16:
       return {"f32",
               "ld.global.u16 %bits, [%in];\n"

@@ -11,8 +11,8 @@ namespace hvd {
 // Every GPU of the last ten years understands it.
 inline constexpr const char* kPtxHeader = ".version 6.0\n.target sm_50\n.address_size 64\n";
 
-// How a dtype is computed with: the type of its registers, and the ways from and to memory, which
-// use %v, %acc, %in and %to, and registers that every kernel has.
+// How kernels compute with a dtype: the type of its registers, and the text to load and to store an
+// element. The text uses %v, %acc, %in and %to, and registers that every kernel has.
 struct Arithmetic {
   const char* type;
   const char* load;
@@ -25,16 +25,15 @@ struct PtxParameter {
   std::string name;
   std::string loaded_to = {};  // a register; empty: the body reads it, as it does arrays
 };
-// A kernel. Threads take every %step-th element, from %i on. `registers`: beside %i, %step, %at,
-// %in, %to, %p, %q and those that loads and stores use. `body` ends at the label END, which the
-// kernel has behind it.
+// A kernel. A thread takes every %step-th element, from %i on. `registers`: additional to %i,
+// %step, %at, %in, %to, %p, %q and the registers of loads and stores. The label END follows `body`.
 std::string ptx_kernel(const std::string& name, const std::vector<PtxParameter>& parameters,
                        const std::string& registers, const std::string& body);
 
-// Of a register's type.
+// Whether the type of a register is a floating-point type.
 bool is_ptx_float(const std::string& type);
-// %to = a * b. With rounding said, so that no multiplication and addition become one that rounds
-// once.
+// %to = a * b. The rounding is explicit, so that the driver does not fuse the multiplication with
+// an addition.
 std::string ptx_multiply(const std::string& type, const std::string& to, const std::string& a,
                          const std::string& b);
 

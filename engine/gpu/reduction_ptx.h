@@ -1,9 +1,10 @@
-// Kernels that reduce an element of several ranks' memory, as text for CUDA's driver to translate:
-// no compiler of CUDA is needed to build the engine, and one text serves every GPU.
+// Kernels that reduce elements of several ranks' memory, as text that CUDA's driver translates. The
+// engine is built without CUDA's compiler, and one text serves every GPU.
 //
-// They compute what kernels/reduce.h promises, bit for bit: sources in rank order, each multiplied
-// by `prescale`, float16 and bfloat16 in float32 and rounded once, the result multiplied by
-// `postscale`. Integers wrap around and know no factors; for bool, Sum and Max are "or".
+// They compute what kernels/reduce.h promises, bit for bit. Sources are taken in rank order, each
+// multiplied by `prescale`. float16 and bfloat16 are computed in float32 and rounded once. The
+// result is multiplied by `postscale`. Integers wrap around and have no factors. For bool, Sum and
+// Max are "or".
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@
 
 namespace hvd {
 
-// Of one kernel: (u64 to, u64 count, u32 sources, f64 prescale, f64 postscale, u64 from[]).
+// A kernel has the parameters (u64 to, u64 count, u32 sources, f64 prescale, f64 postscale, u64
+// from[]).
 inline constexpr std::size_t kMostSources = 64;
 
 // A module of PTX with a kernel for each pair of a dtype and an op that has_reduction_kernel().

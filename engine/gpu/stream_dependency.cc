@@ -1,6 +1,5 @@
 #include "gpu/stream_dependency.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -21,10 +20,11 @@ void StreamDependency::depart_from(int device) {
     driver.call(driver.functions().stream_is_capturing, stream, &capture);
   }
   if (capture != cuda::kNotCapturing) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the current stream of GPU " + std::to_string(device) +
-                    " is being captured into a CUDA graph, which cannot hold what ranks agree on "
-                    "while it runs; call Horovod outside of the capture");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "the current stream of GPU " + std::to_string(device) +
+            " is being captured into a CUDA graph, but a graph cannot contain the agreement "
+            "of ranks; call Horovod outside of the capture");
   }
   ready->record(stream);
   origins_.emplace(device, Origin{.stream = stream, .ready = std::move(ready)});
@@ -34,7 +34,8 @@ void StreamDependency::add_done(CudaEventPtr event) {
   if (done_.empty() || done_.back() != event) done_.push_back(std::move(event));
 }
 
-// The stream of then, too: an allocator may give the tensors' memory to others there.
+// Holds back the stream at the time of the submission, too: an allocator may reuse the tensors'
+// memory there.
 void StreamDependency::arrive() const {
   for (const auto& [device, origin] : origins_) {
     const cuda::Stream now = current_(device);
@@ -44,10 +45,6 @@ void StreamDependency::arrive() const {
       if (now != origin.stream) event->hold_back(origin.stream);
     }
   }
-}
-
-bool StreamDependency::is_finished() const {
-  return std::ranges::all_of(done_, [](const CudaEventPtr& event) { return event->is_reached(); });
 }
 
 }  // namespace hvd

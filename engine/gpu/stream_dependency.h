@@ -1,8 +1,9 @@
 // What a submission of GPU tensors waits for, and what waits for the submission.
 //
 // The caller makes it when it submits. It marks the caller's streams, and the collective starts
-// when the GPU has come to the marks. The thread that runs the collective adds events behind it,
-// and the caller's streams wait for those once the operation is done. No thread waits for the GPU.
+// when the GPU has reached the marks. The thread that runs the collective adds events that follow
+// it. When the operation is done, the caller's streams wait for these events. No thread waits for
+// the GPU.
 #pragma once
 
 #include <functional>
@@ -21,18 +22,17 @@ class StreamDependency {
 
   StreamDependency(std::shared_ptr<Gpu> gpu, CurrentStream current);
 
-  // Tensors on `device` are there when its current stream comes here. Once for each device. Throws
-  // Error(kInvalidArgument) while the stream is being captured into a graph.
+  // Tensors on `device` are ready when its current stream reaches this point. Call it once for each
+  // device. Throws Error(kInvalidArgument) while the stream is being captured into a graph.
   void depart_from(int device);
 
   // For the thread that runs the operation.
   const CudaEvent& ready(int device) const { return *origins_.at(device).ready; }
   void add_done(CudaEventPtr event);
 
-  // When the operation is done for the engine: later work in the caller's streams comes after it.
+  // Call it when the operation is done for the engine. Later work in the caller's streams starts
+  // after the operation.
   void arrive() const;
-  // Whether the GPU has finished it.
-  bool is_finished() const;
 
  private:
   struct Origin {

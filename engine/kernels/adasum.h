@@ -1,7 +1,7 @@
 // The dot products of Adasum. Its weighted sum is reduce() with ReduceOp::kAdasum.
 //
-// What Adasum makes of n vectors is a linear combination of them, whose weights follow from all
-// their dot products (collective/adasum_weights.h). Each rank adds up those over its share.
+// The Adasum of n vectors is a linear combination of them. Its weights follow from all their dot
+// products (collective/adasum_weights.h). Each rank adds up the dot products over its share.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "kernels/kernel_table.h"
 #include "kernels/sweep.h"
@@ -13,7 +12,7 @@
 namespace hvd {
 namespace {
 
-// Any number of sources but none, each multiplied by its weight in the type that accumulates.
+// One or more sources, each multiplied by its weight in the type that accumulates.
 struct WeightedSources {
   explicit WeightedSources(const Block& block)
       : sources(block.sources), weights(block.weights), count(block.source_count) {}
@@ -101,7 +100,7 @@ struct Gram {
     }
   }
 
-  // kGramLanes partial sums, however many of them a vector holds; then added up in order.
+  // kGramLanes partial sums, for every length of a vector. They are added up in order at the end.
   static double dot(const double* left, const double* right, std::size_t length) {
     constexpr int kVectors = static_cast<int>(kGramLanes) / kDoubles;
     Doubles sums[kVectors] = {};

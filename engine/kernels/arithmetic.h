@@ -28,8 +28,8 @@ struct Multiply {
   }
 };
 
-// The first NaN in source order wins; of equal values (-0 and +0) the first one stays. Spelled as
-// comparisons because min and max instructions treat NaN and zeros differently everywhere.
+// The first NaN in source order wins. Of equal values (-0 and +0) the first one stays. This is
+// written with comparisons because processors differ in how min and max treat NaN and zeros.
 struct Smaller {
   template <class V>
   [[gnu::always_inline]] static V apply(V least, V next) {
@@ -116,7 +116,8 @@ struct FloatScale {
   Lane postscale_;
 };
 
-// `value * factor`, truncated toward zero; beyond the range of T its nearest end, NaN becomes 0.
+// `value * factor`, truncated toward zero. Beyond the range of T it is the nearest limit of T. NaN
+// becomes 0.
 template <class T>
 inline T scaled_integer(T value, double factor) {
   constexpr bool kIsSigned = static_cast<T>(-1) < 0;
@@ -130,8 +131,8 @@ inline T scaled_integer(T value, double factor) {
   return product == product ? static_cast<T>(product) : T{0};
 }
 
-// Any factors on integers of type T, the division of Average included; one lane at a time. A factor
-// of 1 is no multiplication, since an int64 may not fit a double.
+// Any factors on integers of type T, including the division of Average; one lane at a time. A
+// factor of 1 does not multiply, since an int64 may not fit a double.
 template <class T>
 struct IntegerScale {
   static constexpr bool kIsVectorised = false;

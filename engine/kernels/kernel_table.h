@@ -46,13 +46,11 @@ using GramKernel = void (*)(const GramBlock& block);
 
 inline constexpr std::size_t kGramLanes = 32;  // partial sums of a dot product
 
-inline constexpr int kReduceOpSlots = 6;  // the largest ReduceOp, plus one
-
 struct KernelTable {
   const char* isa;
-  // The first index is 1 when prescale or postscale differ from 1. Null where unsupported, and for
-  // Adasum, which is no op between elements.
-  Kernel kernels[2][kDtypeCount][kReduceOpSlots];
+  // The first index is 1 when prescale or postscale differ from 1. Null where unsupported. Null for
+  // Adasum, too: it does not combine single elements.
+  Kernel kernels[2][kDtypeCount][kReduceOpCount];
   Kernel weighted_sums[kDtypeCount];
   GramKernel grams[kDtypeCount];
 };

@@ -11,7 +11,7 @@ namespace {
 
 #if defined(HVD_X86_KERNELS)
 
-// Asked of the processor itself because Clang's __builtin_cpu_supports did not always know it.
+// Asks the processor itself because Clang's __builtin_cpu_supports did not always know it.
 bool has_f16c() {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -82,7 +82,7 @@ void reduce(const ReduceSpec& spec, std::span<const std::byte* const> sources, s
 
 const char* unsupported_reason(const ReduceSpec& spec) {
   if (static_cast<int>(spec.dtype) >= kDtypeCount) return "unknown dtype";
-  if (static_cast<int>(spec.op) >= kReduceOpSlots) return "unknown reduce op";
+  if (static_cast<int>(spec.op) >= kReduceOpCount) return "unknown reduce op";
   if (spec.op == ReduceOp::kAverage && spec.divisor < 1) {
     return "Average over no ranks; the divisor must be at least 1";
   }

@@ -2,8 +2,8 @@
 //
 // Called by the allreduce algorithms with one source per rank, in rank order, on any thread. The
 // sum of an element depends on the sources' order alone: ((s0 + s1) + s2) + ..., never on the
-// instruction set, on the element's place in the block or on the block's size, so results are
-// bitwise repeatable (the payload of a NaN aside). float16 and bfloat16 accumulate in float32 and
+// instruction set, on the element's place in the block or on the block's size. So results are
+// bitwise repeatable (except the payload of a NaN). float16 and bfloat16 accumulate in float32 and
 // round once, to nearest even. Sums and products of integers wrap around. Min and Max keep the
 // first NaN in source order, and the first of two equal zeros. For bool, Sum and Max are "or",
 // Product and Min are "and"; any non-zero byte is true. Adasum arrives here with its weights
@@ -21,8 +21,8 @@ namespace hvd {
 // What happens around the reduction: every source is multiplied by `prescale` before it, the result
 // by `postscale` after it, and for Average divided by `divisor` (the number of ranks; other ops
 // ignore it). Floats are multiplied by postscale / divisor, a single factor, in the type that
-// accumulates. Integers are multiplied as doubles, cut off toward zero and kept within their range;
-// a factor of 1 leaves them alone, and Average with postscale 1 is exact integer division.
+// accumulates. Integers are multiplied as doubles, cut off toward zero and kept within their range.
+// A factor of 1 does not change them, and Average with postscale 1 is exact integer division.
 struct ReduceSpec {
   Dtype dtype;
   ReduceOp op;

@@ -32,7 +32,7 @@ struct TwoSources {
   const std::byte* second;
 };
 
-// Any number of sources but none.
+// One or more sources.
 struct ManySources {
   explicit ManySources(const Block& block) : sources(block.sources), count(block.source_count) {}
 
@@ -55,7 +55,7 @@ struct ManySources {
 };
 
 // Walks over one block with groups of falling size; the last group is a single element. All sources
-// of an element are read before it is written, which is what lets dst be one of them.
+// of an element are read before it is written, so dst may be one of them.
 template <class Isa, class Codec, class Op, class Scale>
 struct Sweep {
   static constexpr int kFullLanes =
@@ -116,36 +116,28 @@ constexpr Rows rows_of(KernelTable& table, Dtype dtype) {
   return {table.kernels[0][index_of(dtype)], table.kernels[1][index_of(dtype)]};
 }
 
-template <class Isa, class Codec>
-constexpr void fill_float(Rows rows) {
-  using Scale = FloatScale<typename Codec::Lane>;
-  rows.plain[index_of(ReduceOp::kAverage)] =
-      Sweep<Isa, Codec, Add, FloatMean<typename Codec::Lane>>::run;
-  rows.plain[index_of(ReduceOp::kSum)] = Sweep<Isa, Codec, Add, Unscaled>::run;
-  rows.plain[index_of(ReduceOp::kMin)] = Sweep<Isa, Codec, Smaller, Unscaled>::run;
-  rows.plain[index_of(ReduceOp::kMax)] = Sweep<Isa, Codec, Larger, Unscaled>::run;
-  rows.plain[index_of(ReduceOp::kProduct)] = Sweep<Isa, Codec, Multiply, Unscaled>::run;
-  rows.scaled[index_of(ReduceOp::kAverage)] = Sweep<Isa, Codec, Add, Scale>::run;
-  rows.scaled[index_of(ReduceOp::kSum)] = Sweep<Isa, Codec, Add, Scale>::run;
-  rows.scaled[index_of(ReduceOp::kMin)] = Sweep<Isa, Codec, Smaller, Scale>::run;
-  rows.scaled[index_of(ReduceOp::kMax)] = Sweep<Isa, Codec, Larger, Scale>::run;
-  rows.scaled[index_of(ReduceOp::kProduct)] = Sweep<Isa, Codec, Multiply, Scale>::run;
+// The ops of one row. `Ordered`: the codec of Min and Max.
+template <class Isa, class Codec, class Ordered, class Scale, class MeanScale>
+constexpr void fill_row(Kernel* row) {
+  row[index_of(ReduceOp::kAverage)] = Sweep<Isa, Codec, Add, MeanScale>::run;
+  row[index_of(ReduceOp::kSum)] = Sweep<Isa, Codec, Add, Scale>::run;
+  row[index_of(ReduceOp::kMin)] = Sweep<Isa, Ordered, Smaller, Scale>::run;
+  row[index_of(ReduceOp::kMax)] = Sweep<Isa, Ordered, Larger, Scale>::run;
+  row[index_of(ReduceOp::kProduct)] = Sweep<Isa, Codec, Multiply, Scale>::run;
 }
 
-// T compares and scales, its unsigned twin U adds and multiplies.
+template <class Isa, class Codec>
+constexpr void fill_float(Rows rows) {
+  using Lane = typename Codec::Lane;
+  fill_row<Isa, Codec, Codec, Unscaled, FloatMean<Lane>>(rows.plain);
+  fill_row<Isa, Codec, Codec, FloatScale<Lane>, FloatScale<Lane>>(rows.scaled);
+}
+
+// T compares and scales, its unsigned counterpart U adds and multiplies.
 template <class Isa, class T, class U>
 constexpr void fill_integer(Rows rows) {
-  using Scale = IntegerScale<T>;
-  rows.plain[index_of(ReduceOp::kAverage)] = Sweep<Isa, Direct<U>, Add, Scale>::run;
-  rows.plain[index_of(ReduceOp::kSum)] = Sweep<Isa, Direct<U>, Add, Unscaled>::run;
-  rows.plain[index_of(ReduceOp::kMin)] = Sweep<Isa, Direct<T>, Smaller, Unscaled>::run;
-  rows.plain[index_of(ReduceOp::kMax)] = Sweep<Isa, Direct<T>, Larger, Unscaled>::run;
-  rows.plain[index_of(ReduceOp::kProduct)] = Sweep<Isa, Direct<U>, Multiply, Unscaled>::run;
-  rows.scaled[index_of(ReduceOp::kAverage)] = Sweep<Isa, Direct<U>, Add, Scale>::run;
-  rows.scaled[index_of(ReduceOp::kSum)] = Sweep<Isa, Direct<U>, Add, Scale>::run;
-  rows.scaled[index_of(ReduceOp::kMin)] = Sweep<Isa, Direct<T>, Smaller, Scale>::run;
-  rows.scaled[index_of(ReduceOp::kMax)] = Sweep<Isa, Direct<T>, Larger, Scale>::run;
-  rows.scaled[index_of(ReduceOp::kProduct)] = Sweep<Isa, Direct<U>, Multiply, Scale>::run;
+  fill_row<Isa, Direct<U>, Direct<T>, Unscaled, IntegerScale<T>>(rows.plain);
+  fill_row<Isa, Direct<U>, Direct<T>, IntegerScale<T>, IntegerScale<T>>(rows.scaled);
 }
 
 template <class Isa>

@@ -1,7 +1,7 @@
 // Vectors of lanes, and the codecs that turn stored elements into lanes to calculate with.
 //
-// Built on the vector extensions of GCC and Clang, so one text serves all instruction sets; a
-// Vector of one lane stands for a scalar, wraps around like the others and needs no code of its
+// Built on the vector extensions of GCC and Clang, so one source serves all instruction sets. A
+// Vector of one lane stands for a scalar. It wraps around like the others and needs no code of its
 // own. Included by the reduce_<isa>.cc files only. Everything lives in an unnamed namespace,
 // because each of them compiles it with different flags and the linker must not merge the results;
 // for the same reason nothing from the standard library is called here.
@@ -92,8 +92,8 @@ struct Bfloat16 {
   static constexpr bool kIsPaired = true;
 
   // The bits of a float32 whose upper half is the nearest bfloat16, ties to even. A NaN is cut off
-  // instead, and stays one: arithmetic makes the top bit of its payload 1, and a NaN that met no
-  // arithmetic still is the bfloat16 it came from.
+  // instead, and stays a NaN: arithmetic sets the top bit of its payload, and a NaN that met no
+  // arithmetic still has the bits of the bfloat16 that it came from.
   template <int kLanes>
   [[gnu::always_inline]] static Vector<std::uint32_t, kLanes> round(Vector<float, kLanes> lanes) {
     using Bits = Vector<std::uint32_t, kLanes>;

@@ -1,17 +1,65 @@
 #include "runtime/activity_reports.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
 #include <utility>
+#include <vector>
 
+#include "control/request.h"
 #include "core/text.h"
-#include "runtime/activity.h"
 #include "trace/stack_snapshot.h"
 
 namespace hvd {
 
 namespace {
 
-// Of a stall report.
+constexpr std::size_t kOperations = 3;
+constexpr std::uint64_t kEventsToLookAt = 4096;
+
+std::string ago(std::int64_t duration_ns) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f s ago", static_cast<double>(duration_ns) / 1e9);
+  return text.data();
+}
+
+std::string title_of(const Label& label) {
+  if (is_numbered_name(label.text())) return std::string(label.text());
+  std::string operation = label.tensors > 1 ? "grouped_" : "";
+  operation += label.kind < kKindCount ? name_of(static_cast<Kind>(label.kind)) : "operation";
+  std::string_view name = label.text();
+  if (name.starts_with(operation + ".")) name.remove_prefix(operation.size() + 1);
+  operation.append(" '").append(name).append("'");
+  if (label.process_set != 0) {
+    operation.append(" of process set ").append(std::to_string(label.process_set));
+  }
+  return operation;
+}
+
+// The state of the operation that was submitted by event `index`.
+const char* fate_of(const std::vector<Event>& events, std::size_t index) {
+  const Event& submission = events[index];
+  const char* fate = "waits for others";
+  std::uint64_t bucket = 0;
+  bool is_running = false;
+  for (std::size_t i = index + 1; i < events.size(); ++i) {
+    const Event& event = events[i];
+    if (event.process_set != submission.process_set) continue;
+    if (event.kind == EventKind::kError && event.subject == submission.subject) return "failed";
+    if (event.kind == EventKind::kFused && event.subject == submission.subject) {
+      is_running = true;
+      bucket = event.value;
+      fate = "running";
+    }
+    if (event.kind == EventKind::kBucketDone && is_running && event.subject == bucket) {
+      return "done";
+    }
+  }
+  return fate;
+}
+
+// Limits of a stall report.
 constexpr std::size_t kMostDescribed = 4;
 constexpr int kMostStackLines = 12;
 constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
@@ -19,6 +67,47 @@ constexpr Nanoseconds kFarPatience = std::chrono::milliseconds(2500);
 constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
 
 }  // namespace
+
+std::string last_operations(const RecorderView& recorder, std::int64_t now) {
+  if (recorder.capacity() == 0) return "keeps no flight recorder";
+  const std::vector<Event> events = recorder.last(kEventsToLookAt);
+  std::string text;
+  std::size_t count = 0;
+  for (std::size_t i = events.size(); i-- > 0 && count < kOperations;) {
+    const Event& event = events[i];
+    if (event.kind == EventKind::kLeft && text.empty()) return "has shut down";
+    if (event.kind != EventKind::kSubmit) continue;
+    const auto label = recorder.label(event.subject);
+    text.append(count++ == 0 ? "has last submitted " : ", before that ");
+    text.append(label ? title_of(*label) : "an operation").append(" ");
+    text.append(ago(now - event.time_ns)).append(" (").append(fate_of(events, i)).append(")");
+  }
+  return text.empty() ? "has submitted nothing" : text;
+}
+
+std::string main_stack(std::string_view stacks, std::string_view indent, int most_lines) {
+  const std::size_t begin = stacks.rfind("most recent call first");
+  if (begin == std::string_view::npos) return {};
+  stacks.remove_prefix(stacks.find('\n', begin) + 1);
+  std::string text;
+  for (int line = 0; line < most_lines && stacks.starts_with("  File "); ++line) {
+    const std::size_t end = stacks.find('\n');
+    text.append(indent).append(stacks.substr(2, end == stacks.npos ? end : end - 2)).append("\n");
+    if (end == std::string_view::npos) break;
+    stacks.remove_prefix(end + 1);
+  }
+  return text;
+}
+
+bool is_stopped(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return false;
+  const char state = line[name_end + 2];
+  return state == 'T' || state == 't';
+}
 
 void ActivityReports::connect(std::map<int, int> leaders, SendNote send) {
   leaders_ = std::move(leaders);
@@ -70,7 +159,7 @@ void ActivityReports::answer_others() {
   }
 }
 
-// Another rank of this host asks what this one is doing.
+// Answers another rank of this host, which asks what this rank is doing.
 void ActivityReports::answer() {
   RecorderHeader& header = recorder_.header();
   const std::uint32_t questions = header.questions.load();
@@ -106,7 +195,7 @@ std::string ActivityReports::describe(int rank) {
   return text;
 }
 
-// The Python stacks of another rank, from its tracer thread; nothing if it does not answer soon.
+// The Python stacks of another rank, from its tracer thread; empty if it does not answer soon.
 std::string ActivityReports::ask(RecorderHeader& header) {
   if (is_stopping_.load() || header.capacity.load() == 0) return {};
   const std::uint32_t question = header.questions.fetch_add(1) + 1;
@@ -123,7 +212,7 @@ std::string ActivityReports::ask(RecorderHeader& header) {
   }
 }
 
-// Of a rank of another host; its leader knows.
+// Asks the leader of another host about one of its ranks.
 std::string ActivityReports::describe_far(int rank) {
   const auto leader = leaders_.find(rank);
   if (leader == leaders_.end() || is_stopping_.load()) return {};

@@ -1,15 +1,16 @@
-// Reports with what ranks are doing: asks the ranks of this host through their recorders' memory,
-// those of other hosts through their leaders, and answers such questions.
+// Reports of what ranks are doing. It asks ranks of this host through their recorders' memory, and
+// ranks of other hosts through their leaders. It answers such questions, too.
 //
-// The tracer thread does the work, which may take a moment.
+// The tracer thread does the work, since it may take a moment.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
-#include <functional>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/trace_place.h"
@@ -17,16 +18,29 @@
 
 namespace hvd {
 
+// A text of what a rank is doing, from its flight recorder:
+// "has last submitted broadcast 'x' 61.2 s ago (done)". Up to three operations, the last one first.
+std::string last_operations(const RecorderView& recorder, std::int64_t now);
+
+// The stack of the main thread, from faulthandler's text about all threads, with `indent` before
+// each line. At most `most_lines` calls. Empty if there is none.
+std::string main_stack(std::string_view stacks, std::string_view indent, int most_lines);
+
+// Whether a process is stopped, for example by SIGSTOP or a debugger.
+bool is_stopped(int pid);
+
 class ActivityReports {
  public:
   ActivityReports(const TraceConfig& config, const TracePlace& place, const TraceMemory& memory,
                   Recorder& recorder)
       : config_(config), place_(place), memory_(memory), recorder_(recorder) {}
 
-  // For the leader of a host where there are others: each rank's leader, how to reach them.
+  // For the leader of a host, if there are other hosts. `leaders`: of each rank. `send`: sends to
+  // them.
   void connect(std::map<int, int> leaders, SendNote send);
 
-  // Any thread, never block. add(): a warning, to be logged with what these ranks are doing.
+  // These three: any thread; they never block. add(): logs a warning later, with what these ranks
+  // do.
   void add(const std::string& text, const std::vector<int>& ranks);
   void note_question(int leader, int rank);
   void note_answer(int rank, const std::string& text);
@@ -35,9 +49,9 @@ class ActivityReports {
 
   // The tracer thread: answers questions, logs reports.
   void work();
-  // What a rank is doing, in lines; nothing where that cannot be known.
+  // Lines about what a rank is doing; empty if it cannot be known.
   std::string describe(int rank);
-  // Where this rank's Python threads are; nothing where that is not to be had.
+  // The stacks of this rank's Python threads; empty if they cannot be read.
   std::string stacks() const;
 
  private:

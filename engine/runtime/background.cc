@@ -9,25 +9,18 @@ namespace hvd {
 
 namespace {
 
-// How long the thread stays alert after a ring that gave it nothing to do.
+// The thread stays alert for so long after a ring without work.
 constexpr Nanoseconds kAlertness = std::chrono::milliseconds(1);
 
 }  // namespace
 
-Background::Background(World& world, const ProcessSets& sets, Doorbells& doorbells,
-                       Progress& progress, ProgressRole& role, PeerWaits& peers,
-                       FormingDelay& delay, Results& results, Membership& membership,
-                       EngineLock& lock)
-    : world_(world),
-      sets_(sets),
-      doorbells_(doorbells),
+Background::Background(const CommonParts& common, Progress& progress, PeerWaits& peers,
+                       FormingDelay& delay, Membership& membership)
+    : CommonParts(common),
       progress_(progress),
-      role_(role),
       peers_(peers),
       delay_(delay),
-      results_(results),
-      membership_(membership),
-      lock_(lock) {}
+      membership_(membership) {}
 
 void Background::start() {
   thread_ = quiet_thread([this] { run(); });
@@ -48,20 +41,20 @@ void Background::wake_after(const Submitted& submitted, Intent intent) {
       if (rank != config.rank) world_.presence.tell(rank);
     }
   }
-  // A thread that sleeps for another set must hear of this one.
+  // A thread that sleeps for another set must wake up for this one.
   if (const int set = doorbells_.sleeping_set(); set >= 0 && set != context.id) {
     const std::lock_guard guard(lock_.mutex);
     doorbells_.wake_holder();
   }
   if (intent == Intent::kWait && !results_.is_always_unattended()) return;
   const bool is_left = doorbells_.is_left_to_background();
-  // At least: the stall check needs a thread that looks now and then.
+  // The least: the stall check needs a thread that wakes up now and then.
   WakePolicy wanted = WakePolicy::kNapping;
   if (became_ready && (intent != Intent::kMore || config.has_spare_cores()) && is_left) {
     wanted = delay_.is_enough(context.negotiation.ready_bytes()) ? WakePolicy::kUrgent
                                                                  : WakePolicy::kAlert;
   }
-  // It may need a rank that is gone; a thread must find that out.
+  // The operation may need a rank that is gone. A thread must find that out.
   if (membership_.has_departures()) wanted = WakePolicy::kUrgent;
   // Other hosts cannot ring: a thread must listen to them.
   if (context.spans_hosts() && is_left) wanted = std::max(wanted, WakePolicy::kAlert);
@@ -80,7 +73,7 @@ void Background::run() {
     if (had_role) {
       const bool has_due = drive();
       progress_.release_role();
-      if (results_.deliver() || has_due) continue;  // more may be ready, or half done
+      if (results_.deliver() || has_due) continue;  // there may be more to do
     }
     Nanoseconds nap = this->nap(had_role, seen != heard);
     heard = seen;
@@ -91,7 +84,7 @@ void Background::run() {
   }
 }
 
-// True when it stopped for continuations that are due, perhaps with more to do.
+// True when it stopped because continuations are due. Then there may be more to do.
 bool Background::drive() {
   progress_.check_stalls();
   while (!role_.is_closed() && !role_.is_wanted()) {
@@ -116,7 +109,8 @@ Nanoseconds Background::nap(bool had_role, bool was_rung) {
   } else {
     nap = idle_nap();
   }
-  // Only now: a thread that submitted before may have relied on the policy it saw and not rung.
+  // After the policy was set: a thread that submitted before saw the old policy, and may not have
+  // rung.
   if (!had_role || results_.is_over()) return nap;
   {
     const std::lock_guard guard(lock_.mutex);
@@ -131,15 +125,15 @@ Nanoseconds Background::nap(bool had_role, bool was_rung) {
   return delay_.left();
 }
 
-// Under the mutex, before a long sleep. Operations that no thread waits for need no help of other
-// ranks, so no rank rings for them: from here on, ranks that make something ready do.
+// Under the mutex, before a long sleep. For operations that no thread waits for, other ranks do not
+// ring this one. After expect() they ring when they make something ready.
 bool Background::missed_something() {
   if (!results_.is_unattended()) return false;
   world_.presence.expect();
   return !role_.is_taken() && (sets_.has_ready() || sets_.can_progress(false));
 }
 
-// With nothing to do it sleeps until the stall check is due, or until it is rung.
+// Without work it sleeps until the stall check is due, or until a ring.
 Nanoseconds Background::idle_nap() {
   const bool has_check = world_.config.stall_check;
   const auto interval =

@@ -1,13 +1,13 @@
 // The background thread: makes progress while no thread of the program waits.
 //
-// An idle engine does not wake, but for one last look of the stall check after the last submission.
+// An idle engine does not wake up, except for one stall check after the last submission.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <thread>
 
-#include "runtime/doorbells.h"
+#include "runtime/common_parts.h"
 #include "runtime/forming_delay.h"
 #include "runtime/peer_waits.h"
 #include "runtime/progress.h"
@@ -15,17 +15,16 @@
 
 namespace hvd {
 
-class Background {
+class Background : private CommonParts {
  public:
-  Background(World& world, const ProcessSets& sets, Doorbells& doorbells, Progress& progress,
-             ProgressRole& role, PeerWaits& peers, FormingDelay& delay, Results& results,
-             Membership& membership, EngineLock& lock);
+  Background(const CommonParts& common, Progress& progress, PeerWaits& peers, FormingDelay& delay,
+             Membership& membership);
 
   void start();
   void join();
   void abandon() { thread_.detach(); }  // in a child after fork
 
-  // Any thread: wakes this thread and other ranks as far as a submission needs them.
+  // Any thread: wakes this thread and other ranks if a submission needs them.
   void wake_after(const Submitted& submitted, Intent intent);
   bool is_this_thread() const { return id_.load() == std::this_thread::get_id(); }
 
@@ -36,16 +35,10 @@ class Background {
   Nanoseconds idle_nap();
   bool missed_something();
 
-  World& world_;
-  const ProcessSets& sets_;
-  Doorbells& doorbells_;
   Progress& progress_;
-  ProgressRole& role_;
   PeerWaits& peers_;
   FormingDelay& delay_;
-  Results& results_;
   Membership& membership_;
-  EngineLock& lock_;
   std::atomic<std::int64_t> last_submission_ns_{0};
   std::atomic<std::thread::id> id_{};
   std::thread thread_;

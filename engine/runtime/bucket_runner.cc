@@ -1,7 +1,6 @@
 #include "runtime/bucket_runner.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -25,43 +24,21 @@ Output make_integers(OutputPool& pool, const std::vector<std::int64_t>& values,
   return output;
 }
 
-std::vector<std::int64_t> received_splits(const Work& work, int rank, int size) {
+std::vector<std::int64_t> received_splits(const Work& work, const ProcessSetContext& context) {
   std::vector<std::int64_t> received;
-  for (int from = 0; from < size; ++from) {
-    received.push_back(work.splits[static_cast<std::size_t>(from * size + rank)]);
+  for (int from = 0; from < context.size(); ++from) {
+    received.push_back(work.splits[static_cast<std::size_t>(from * context.size() + context.rank)]);
   }
   return received;
 }
 
-// First dimension of the result on `rank`.
-std::int64_t result_rows(const Work& work, int rank, int size) {
-  switch (work.request->kind) {
-    case Kind::kAllgather:
-      return std::accumulate(work.rows.begin(), work.rows.end(), std::int64_t{0});
-    case Kind::kAlltoall: {
-      const std::vector<std::int64_t> received = received_splits(work, rank, size);
-      return std::accumulate(received.begin(), received.end(), std::int64_t{0});
-    }
-    default:
-      return reducescatter_rows(work.request->dims[0], rank, size).count;
-  }
-}
-
 }  // namespace
 
-BucketRunner::BucketRunner(const World& world, const ProcessSets& sets, const Failures& failures,
-                           Membership& membership, Results& results, DebugChecks& debug,
-                           EngineLock& lock, Recorder& recorder, Counters& counters)
-    : world_(world),
-      sets_(sets),
-      failures_(failures),
+BucketRunner::BucketRunner(const CommonParts& common, Membership& membership, DebugChecks& debug)
+    : CommonParts(common),
       membership_(membership),
-      results_(results),
       debug_(debug),
-      lock_(lock),
-      recorder_(recorder),
-      counters_(counters),
-      cycle_time_us_(world.config.tuning.bucket.cycle_time_us) {}
+      cycle_time_us_(world_.config.tuning.bucket.cycle_time_us) {}
 
 void BucketRunner::begin(ProcessSetContext& context) {
   context.negotiation.bucket_items(context.cursor, context.items);
@@ -69,11 +46,8 @@ void BucketRunner::begin(ProcessSetContext& context) {
   context.works_count = 0;
   context.must_sync = false;
   const std::int64_t now = now_ns();
-  recorder_.record({.time_ns = now,
-                    .kind = EventKind::kBucketStart,
-                    .process_set = static_cast<std::uint16_t>(context.id),
-                    .subject = context.cursor,
-                    .value = context.items.size()});
+  recorder_.record(
+      context.event(EventKind::kBucketStart, now, context.cursor, context.items.size()));
   context.is_running.store(true, std::memory_order_relaxed);
   {
     const std::lock_guard guard(lock_.mutex);
@@ -109,7 +83,7 @@ bool BucketRunner::advance(ProcessSetContext& context) {
   return true;
 }
 
-// `resumed_ns`: when it went on after the wait before; 0 for the first one.
+// `resumed_ns`: the end of the wait before this one; 0 for the first wait.
 void BucketRunner::begin_wait(ProcessSetContext& context, const PeerWait& wait,
                               std::int64_t resumed_ns) {
   if (wait.is_polled) context.look_at_ns = now_ns() + context.backend->pause().count();
@@ -117,26 +91,25 @@ void BucketRunner::begin_wait(ProcessSetContext& context, const PeerWait& wait,
   if (resumed_ns != 0) end_wait(context, resumed_ns);
   context.blocked_since_ns = now_ns();
   context.blocked_on = wait;
-  recorder_.record({.time_ns = context.blocked_since_ns,
-                    .kind = EventKind::kWait,
-                    .detail = static_cast<std::uint8_t>(phase_of(wait)),
-                    .process_set = static_cast<std::uint16_t>(context.id),
-                    .subject = static_cast<std::uint32_t>(context.awaited(wait)),
-                    .value = wait.target});
+  record_wait(context, EventKind::kWait, context.blocked_since_ns, wait.target);
 }
 
 void BucketRunner::end_wait(ProcessSetContext& context, std::int64_t now) {
   const std::int64_t waited_ns = now - context.blocked_since_ns;
   context.waited_ns += waited_ns;
   if (waited_ns >= kLongWait.count()) {
-    recorder_.record({.time_ns = now,
-                      .kind = EventKind::kWaited,
-                      .detail = static_cast<std::uint8_t>(phase_of(context.blocked_on)),
-                      .process_set = static_cast<std::uint16_t>(context.id),
-                      .subject = static_cast<std::uint32_t>(context.awaited(context.blocked_on)),
-                      .value = static_cast<std::uint64_t>(waited_ns)});
+    record_wait(context, EventKind::kWaited, now, static_cast<std::uint64_t>(waited_ns));
   }
   context.blocked_on = {};
+}
+
+void BucketRunner::record_wait(const ProcessSetContext& context, EventKind kind, std::int64_t now,
+                               std::uint64_t value) {
+  const PeerWait& wait = context.blocked_on;
+  const auto rank = static_cast<std::uint32_t>(context.awaited(wait));
+  Event event = context.event(kind, now, rank, value);
+  event.detail = static_cast<std::uint8_t>(phase_of(wait));
+  recorder_.record(event);
 }
 
 void BucketRunner::resolve(ProcessSetContext& context, const BucketItem& item, std::int64_t now,
@@ -149,11 +122,7 @@ void BucketRunner::resolve(ProcessSetContext& context, const BucketItem& item, s
   }
   Entry& entry = context.tensors.by_slot(item.slot);
   counters_.queued_ns.add_ns(now - entry.submitted_ns);
-  events.add({.time_ns = now,
-              .kind = EventKind::kFused,
-              .process_set = static_cast<std::uint16_t>(context.id),
-              .subject = entry.label,
-              .value = context.cursor});
+  events.add(context.event(EventKind::kFused, now, entry.label, context.cursor));
   if (const auto text = context.negotiation.error_of(item)) {
     finish(context, entry, Error(ErrorCode::kMismatch, *text).of(context.title_of(entry)), now);
     return;
@@ -163,13 +132,13 @@ void BucketRunner::resolve(ProcessSetContext& context, const BucketItem& item, s
   add_works(context, entry, item);
 }
 
-// This rank has joined: it takes part with nothing, or zeros, and keeps no result. It also counts
-// unnamed operations, so that running numbers agree when all ranks go on.
+// This rank has joined. It takes part with zeros or no data, and keeps no result. It also counts
+// operations without a name, so that running numbers agree when all ranks go on.
 void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& item) {
   const Request& request = context.negotiation.request_of(item);
-  if (request.is_unnamed) ++context.auto_name(request);
+  if (request.numbering != Numbering::kNone) ++context.running_number(request, request.numbering);
   if (context.negotiation.error_of(item)) return;
-  // Its requests are another rank's, which knows whether the kernels can do it; this one does not.
+  // The requests come from another rank. This rank has not checked whether the kernels can do them.
   if (is_reduction(request.kind)) {
     if (const auto reason = reduction_refusal(request, context.size())) {
       throw failures_.raise(BadMessage({"bucket", "op", std::string(name_of(request.op)), *reason}),
@@ -183,13 +152,13 @@ void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& 
       work->out = nullptr;
       work->device = kHostDevice;
       work->dependency = nullptr;
+      work->block = nullptr;
     }
   }
 }
 
 Output BucketRunner::make_output(const Tensor& tensor, const Request& request, std::int64_t rows) {
-  const std::size_t size_bytes =
-      static_cast<std::size_t>(rows) * request.row_count() * size_of(request.dtype);
+  const std::size_t size_bytes = bytes_of_rows(request, rows);
   Output output{.bytes = nullptr, .shape = {request.shape().begin(), request.shape().end()}};
   output.shape[0] = rows;
   if (tensor.device == kHostDevice) {
@@ -219,18 +188,21 @@ void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const Buc
     work->out = entry.tensors[i].out;
     work->device = entry.tensors[i].device;
     work->dependency = entry.dependency.get();
-    if (work->out != nullptr) continue;
-    const int rank = context.rank;
-    entry.outputs.push_back(
-        make_output(entry.tensors[i], entry.requests[i], result_rows(*work, rank, context.size())));
+    work->block = nullptr;
+    if (collective_of(request.kind).keeps_shape()) continue;
+    const std::int64_t rows = result_rows(*work, {.rank = context.rank, .size = context.size()});
+    const std::size_t out_bytes = entry.tensors[i].out_bytes;
+    if (work->out != nullptr && out_bytes == bytes_of_rows(entry.requests[i], rows)) continue;
+    entry.outputs.push_back(make_output(entry.tensors[i], entry.requests[i], rows));
     work->out = entry.outputs.back().data();
+    work->block = entry.outputs.back().block.get();
     if (request.kind != Kind::kAlltoall) continue;
     entry.outputs.push_back(
-        make_integers(*outputs_, received_splits(*work, rank, context.size()), {context.size()}));
+        make_integers(*outputs_, received_splits(*work, context), {context.size()}));
   }
 }
 
-// The next work of the bucket but for its addresses; null where there is nothing to move.
+// The next work of the bucket, without its addresses; null if there is no data to move.
 Work* BucketRunner::add_work(ProcessSetContext& context, const Request& request,
                              const BucketItem& item) {
   if (request.kind == Kind::kBarrier || request.kind == Kind::kJoin) return nullptr;
@@ -250,16 +222,13 @@ Work* BucketRunner::add_work(ProcessSetContext& context, const Request& request,
 void BucketRunner::end(ProcessSetContext& context) {
   context.is_running.store(false, std::memory_order_relaxed);
   {
-    // The table first: a caller that sees its handle done may submit the name again at once.
+    // Before the handle is done: its caller may submit the name again at once.
     const SharedLock lock = context.negotiation.lock();
     context.negotiation.finish_bucket(context.cursor);
   }
   const std::int64_t now = now_ns();
-  recorder_.record({.time_ns = now,
-                    .kind = EventKind::kBucketDone,
-                    .process_set = static_cast<std::uint16_t>(context.id),
-                    .subject = context.cursor,
-                    .value = static_cast<std::uint64_t>(context.waited_ns)});
+  recorder_.record(context.event(EventKind::kBucketDone, now, context.cursor,
+                                 static_cast<std::uint64_t>(context.waited_ns)));
   counters_.waited_ns.add_ns(context.waited_ns);
   last_done_ns_.store(now, std::memory_order_relaxed);
   ++context.cursor;
@@ -277,11 +246,8 @@ void BucketRunner::finish(ProcessSetContext& context, Entry& entry,
   context.pending.fetch_sub(1);
   if (error) {
     counters_.errors.add(1);
-    recorder_.record({.time_ns = now,
-                      .kind = EventKind::kError,
-                      .process_set = static_cast<std::uint16_t>(context.id),
-                      .subject = entry.label,
-                      .value = static_cast<std::uint64_t>(error->code())});
+    recorder_.record(context.event(EventKind::kError, now, entry.label,
+                                   static_cast<std::uint64_t>(error->code())));
   }
   entry.dependency.reset();
   results_.complete(entry.handle, entry.position, error, std::exchange(entry.outputs, {}));

@@ -1,5 +1,5 @@
-// Runs the buckets of process sets, each in the order of its negotiation table: prepares the works,
-// lets the backend move the data, hands out the results. In the progress role.
+// Runs the buckets of process sets, in the order of their negotiation tables. It prepares the
+// works, lets the backend move the data, and completes the handles. In the progress role.
 #pragma once
 
 #include <atomic>
@@ -7,28 +7,23 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/counters.h"
+#include "runtime/common_parts.h"
 #include "runtime/debug_checks.h"
-#include "runtime/engine_lock.h"
 #include "runtime/membership.h"
-#include "runtime/results.h"
-#include "trace/recorder.h"
 
 namespace hvd {
 
-class BucketRunner {
+class BucketRunner : private CommonParts {
  public:
-  BucketRunner(const World& world, const ProcessSets& sets, const Failures& failures,
-               Membership& membership, Results& results, DebugChecks& debug, EngineLock& lock,
-               Recorder& recorder, Counters& counters);
+  BucketRunner(const CommonParts& common, Membership& membership, DebugChecks& debug);
 
   void begin(ProcessSetContext& context);
-  // Goes on with the bucket under way. False when it waits for another rank.
+  // Continues the bucket. False when it waits for another rank.
   bool advance(ProcessSetContext& context);
   // Ends all operations of a set. Under the mutex.
   void fail(ProcessSetContext& context, const Error& error);
 
-  // Any thread: of the world's last bucket; 0: the engine decides.
+  // Any thread: the cycle time of the world's last bucket; 0: the engine decides.
   std::uint32_t cycle_time_us() const { return cycle_time_us_.load(std::memory_order_relaxed); }
   std::int64_t last_done_ns() const { return last_done_ns_.load(); }
 
@@ -44,16 +39,11 @@ class BucketRunner {
               std::int64_t now);
   void begin_wait(ProcessSetContext& context, const PeerWait& wait, std::int64_t resumed_ns);
   void end_wait(ProcessSetContext& context, std::int64_t now);
+  void record_wait(const ProcessSetContext& context, EventKind kind, std::int64_t now,
+                   std::uint64_t value);
 
-  const World& world_;
-  const ProcessSets& sets_;
-  const Failures& failures_;
   Membership& membership_;
-  Results& results_;
   DebugChecks& debug_;
-  EngineLock& lock_;
-  Recorder& recorder_;
-  Counters& counters_;
   const std::shared_ptr<OutputPool> outputs_ = std::make_shared<OutputPool>();
   std::atomic<std::uint32_t> cycle_time_us_;
   std::atomic<std::int64_t> last_done_ns_{0};

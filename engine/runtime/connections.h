@@ -1,6 +1,6 @@
-// What a rank gets at the start of a world: connected sockets where the world spans hosts, which
-// these objects own, and the external data plane if there is one. A host is an index among the
-// hosts of the world, or of the set.
+// The connections of a rank at the start of a world: connected sockets if the world spans hosts,
+// which these objects own, and the external data plane if there is one. A host is an index among
+// the hosts of the world, or of the set.
 #pragma once
 
 #include <unistd.h>
@@ -16,7 +16,7 @@
 
 namespace hvd {
 
-// A connection between leaders, with what seals its messages.
+// A connection between leaders, with the seals of its messages.
 struct LeaderLink {
   int host = 0;
   int fd = -1;
@@ -43,7 +43,7 @@ struct SetLinks {
     for (const DataLink& link : data) close(link.fd);
   }
 
-  std::vector<LeaderLink> control;  // along the tree; leaders only
+  std::vector<LeaderLink> control;  // the links of the tree; leaders only
   std::vector<DataLink> data;
   std::shared_ptr<DataPlane> data_plane;  // external data plane; null: the engine moves the data
 };

@@ -1,7 +1,7 @@
-// What an engine has done so far, in numbers; any thread may read them at any time.
+// Counters of an engine's work. Any thread may read them at any time.
 //
-// Counting is a load and a store: every counter but one is written by one thread at a time, under
-// the engine's mutex or in the progress role. Times come from clock reads that are made anyway.
+// Counting is a load and a store: every counter except one is written by one thread at a time,
+// under the engine's mutex or in the progress role. No clock is read only for a counter.
 #pragma once
 
 #include <algorithm>
@@ -38,10 +38,11 @@ struct KindCounts {
   Count bytes;  // of what this rank submitted
 };
 
-// Counts steps of training by one tensor that comes again and again: the first one that did.
+// Counts steps of training. A step is one submission of a certain tensor: the first tensor that was
+// submitted again.
 class Pacemaker {
  public:
-  // `name`, which was last submitted at `last_ns`, comes at `now`. Under the engine's mutex.
+  // `name` is submitted at `now`; the last time was `last_ns`. Under the engine's mutex.
   void beat(std::uint64_t name, std::int64_t last_ns, std::int64_t now) {
     if (name != name_ && !is_silent(now)) return;
     name_ = name;
@@ -53,14 +54,14 @@ class Pacemaker {
     last_step_ns.set(static_cast<std::uint64_t>(period_ns_));
   }
 
-  // Any thread: times of the steps from number `first` on, as far as they are remembered.
+  // Any thread: times of the steps from number `first` on that are still known.
   std::vector<std::uint64_t> times_since(std::uint64_t first) const {
     const std::uint64_t end = steps.get();
     std::vector<std::uint64_t> times;
     for (std::uint64_t step = first; step < end; ++step) {
       times.push_back(times_ns_[step % kRemembered].get());
     }
-    // Drop times that were overwritten meanwhile, or are about to be.
+    // Drop times that were overwritten meanwhile, or are being overwritten.
     const std::uint64_t oldest = steps.get() < kRemembered ? 0 : steps.get() + 1 - kRemembered;
     if (oldest > first) times.erase(times.begin(), times.begin() + std::min(oldest, end) - first);
     return times;

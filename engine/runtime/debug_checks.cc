@@ -1,25 +1,68 @@
 #include "runtime/debug_checks.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "core/hash.h"
-#include "runtime/values.h"
 
 namespace hvd {
 
 namespace {
 
-// For slower ranks.
+// The bits of a floating-point format. NaN and infinity have all exponent bits set.
+template <typename Bits>
+struct Layout {
+  Bits exponent;
+  Bits fraction;
+};
+
+template <typename Bits>
+Bits bits_at(std::span<const std::byte> bytes, std::size_t index) {
+  Bits bits;
+  std::memcpy(&bits, bytes.data() + index * sizeof bits, sizeof bits);
+  return bits;
+}
+
+template <typename Bits>
+std::optional<std::size_t> find(std::span<const std::byte> bytes, Layout<Bits> layout) {
+  const std::size_t count = bytes.size() / sizeof(Bits);
+  for (std::size_t index = 0; index < count; ++index) {
+    if ((bits_at<Bits>(bytes, index) & layout.exponent) == layout.exponent) return index;
+  }
+  return std::nullopt;
+}
+
+template <typename Bits>
+std::string name(std::span<const std::byte> bytes, Layout<Bits> layout, std::size_t index) {
+  const Bits bits = bits_at<Bits>(bytes, index);
+  if ((bits & layout.fraction) != 0) return "nan";
+  return (bits & ~(layout.exponent | layout.fraction)) != 0 ? "-inf" : "inf";
+}
+
+// Calls `use` with the layout of a floating-point dtype; its default result for others.
+auto with_layout(Dtype dtype, auto&& use) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return use(Layout<std::uint16_t>{0x7c00, 0x03ff});
+    case Dtype::kBfloat16:
+      return use(Layout<std::uint16_t>{0x7f80, 0x007f});
+    case Dtype::kFloat32:
+      return use(Layout<std::uint32_t>{0x7f800000, 0x007fffff});
+    case Dtype::kFloat64:
+      return use(Layout<std::uint64_t>{0x7ff0000000000000, 0x000fffffffffffff});
+    default:
+      return decltype(use(Layout<std::uint32_t>{})){};
+  }
+}
+
+// The time to wait for slower ranks.
 constexpr auto kPatience = std::chrono::seconds(2);
 constexpr const char* kSource = " (found by HOROVOD_DEBUG_COLLECTIVES)";
 
-// Should all ranks have the same result?
+// Whether all ranks should have the same result.
 bool is_common(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kAllgather;
 }
@@ -35,14 +78,7 @@ struct Values {
   std::span<const std::int64_t> shape;
 };
 
-std::size_t size_of(const Output& output, Dtype dtype) {
-  return std::accumulate(output.shape.begin(), output.shape.end(), size_of(dtype),
-                         [](std::size_t size, std::int64_t length) {
-                           return size * static_cast<std::size_t>(length);
-                         });
-}
-
-// What each tensor of the entry has become; not of an alltoall.
+// The result of each tensor of the entry. Not for an alltoall.
 std::vector<Values> results_of(const Entry& entry) {
   std::vector<Values> results;
   std::size_t allocated = 0;
@@ -53,7 +89,7 @@ std::vector<Values> results_of(const Entry& entry) {
     } else {
       const Output& output = entry.outputs[allocated++];
       results.push_back(
-          {.bytes = {output.bytes.get(), size_of(output, request.dtype)}, .shape = output.shape});
+          {.bytes = {output.bytes.get(), output.size_bytes(request.dtype)}, .shape = output.shape});
     }
   }
   return results;
@@ -61,14 +97,36 @@ std::vector<Values> results_of(const Entry& entry) {
 
 }  // namespace
 
-DebugChecks::DebugChecks(World& world, ProcessSets& sets, Results& results, Doorbells& doorbells,
-                         EngineLock& lock, Submit submit)
-    : world_(world),
-      sets_(sets),
-      results_(results),
-      doorbells_(doorbells),
-      lock_(lock),
-      submit_(std::move(submit)) {}
+std::optional<std::size_t> first_not_finite(std::span<const std::byte> bytes, Dtype dtype) {
+  return with_layout(dtype, [&](auto layout) { return find(bytes, layout); });
+}
+
+std::string describe_element(std::span<const std::byte> bytes, Dtype dtype,
+                             std::span<const std::int64_t> shape, std::size_t index) {
+  std::string position;
+  std::size_t rest = index;
+  for (std::size_t dim = shape.size(); dim-- > 0;) {
+    const auto length = static_cast<std::size_t>(shape[dim]);
+    position = std::to_string(rest % length) + (position.empty() ? "" : ", ") + position;
+    rest /= length;
+  }
+  return with_layout(dtype, [&](auto layout) { return name(bytes, layout, index); }) + " at [" +
+         position + "]";
+}
+
+std::vector<int> outliers(std::span<const std::uint64_t> hashes) {
+  const auto votes = [&](std::uint64_t hash) { return std::ranges::count(hashes, hash); };
+  const auto usual = std::ranges::max_element(
+      hashes, [&](std::uint64_t a, std::uint64_t b) { return votes(a) < votes(b); });
+  std::vector<int> others;
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (hashes[rank] != *usual) others.push_back(static_cast<int>(rank));
+  }
+  return others;
+}
+
+DebugChecks::DebugChecks(const CommonParts& common, Submit submit)
+    : CommonParts(common), submit_(std::move(submit)) {}
 
 std::string DebugChecks::objection_to(const Entry& entry) const {
   if (!is_reduction(entry.request().kind) || entry.request().memory != Memory::kHost) return "";
@@ -126,7 +184,7 @@ void DebugChecks::compare_later(ProcessSetContext& context, const std::string& t
   });
 }
 
-// Sends the hash of a result to all ranks of the set, and looks at theirs when they are here.
+// Sends the hash of a result to all ranks of the set, and checks their hashes when they arrive.
 void DebugChecks::compare(int set, const std::string& name, const std::string& title,
                           std::uint64_t hash, const std::shared_ptr<void>& ticket) {
   std::vector<int> members;
@@ -167,7 +225,7 @@ void DebugChecks::let_comparisons_end() const {
   }
 }
 
-// A result that the program has cannot be called back, so the world ends.
+// The program already has the wrong result, so the world ends.
 void DebugChecks::end_world(const std::string& title, const std::vector<int>& others,
                             const std::vector<int>& members) {
   std::vector<int> usual;

@@ -1,33 +1,47 @@
 // Debug mode: the input and the result of a reduction must be finite, and results that should be
 // equal on all ranks are compared. Only in host memory: this CPU cannot read a GPU's.
 //
-// A rank whose input is not finite arrives with an objection, which the negotiation table gives to
-// all ranks as the operation's error. Results are compared by exchanging hashes, in an operation of
-// the engine's own. Running numbers, equal on all ranks, decide which results are compared.
+// If an input is not finite, its rank arrives with an objection. The negotiation table gives it to
+// all ranks as the operation's error. To compare results, the ranks exchange hashes, in an
+// operation of the engine's own. Running numbers, equal on all ranks, decide which results are
+// compared.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "runtime/doorbells.h"
-#include "runtime/engine_lock.h"
-#include "runtime/process_sets.h"
-#include "runtime/results.h"
+#include "core/dtype.h"
+#include "runtime/common_parts.h"
 #include "runtime/submission.h"
 
 namespace hvd {
 
-class DebugChecks {
+// Checks on the values of tensors; pure.
+//
+// The first element that is NaN or infinite; none in integers.
+std::optional<std::size_t> first_not_finite(std::span<const std::byte> bytes, Dtype dtype);
+
+// "nan at [0, 17]", for element `index` of a tensor of this shape.
+std::string describe_element(std::span<const std::byte> bytes, Dtype dtype,
+                             std::span<const std::int64_t> shape, std::size_t index);
+
+// `hashes`: of each rank's result. The ranks that differ from the majority, or from the first rank
+// if there is no majority, as positions in `hashes`. Empty if all are equal.
+std::vector<int> outliers(std::span<const std::uint64_t> hashes);
+
+class DebugChecks : private CommonParts {
  public:
   // Submits an operation of the engine's own. Called without the mutex; may throw Error.
   using Submit = std::function<void(int set, const Submission&, HandleTable::Continuation)>;
 
-  DebugChecks(World& world, ProcessSets& sets, Results& results, Doorbells& doorbells,
-              EngineLock& lock, Submit submit);
+  DebugChecks(const CommonParts& common, Submit submit);
 
   // Why this rank cannot take part with these tensors; empty if it can.
   std::string objection_to(const Entry& entry) const;
@@ -35,8 +49,8 @@ class DebugChecks {
   bool must_compare(ProcessSetContext& context, const BucketItem& item) const;
   // The error of a result, if there is one. Starts its comparison. Under the mutex.
   std::optional<Error> examine(ProcessSetContext& context, Entry& entry);
-  // Blocks until the comparisons under way have ended, for two seconds at most. To be called before
-  // something ends that they need; every rank has the same ones under way, or will have.
+  // Blocks until the comparisons under way have ended, for two seconds at most. Call it before
+  // ending something that they need. Every rank has the same comparisons under way, or will have.
   void let_comparisons_end() const;
 
  private:
@@ -46,11 +60,6 @@ class DebugChecks {
   void end_world(const std::string& title, const std::vector<int>& others,
                  const std::vector<int>& members);
 
-  World& world_;
-  ProcessSets& sets_;
-  Results& results_;
-  Doorbells& doorbells_;
-  EngineLock& lock_;
   const Submit submit_;
   // Comparisons under way; a continuation of one may outlive this object.
   const std::shared_ptr<std::atomic<int>> open_ = std::make_shared<std::atomic<int>>(0);

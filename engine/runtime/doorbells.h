@@ -1,8 +1,8 @@
-// Wakes threads: those of this process by what they sleep on, those of other ranks by their
-// doorbells.
+// Wakes threads. A thread of this process is woken through the word that it sleeps on, a thread of
+// another rank through its doorbell.
 //
-// One thread of a process sleeps in the progress role at most: on a counter of a peer, or on its
-// own doorbell. The background thread sleeps on its doorbell without the role, too.
+// At most one thread of a process sleeps in the progress role: on a counter of a peer, or on its
+// own doorbell. The background thread also sleeps on its doorbell without the role.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@
 
 namespace hvd {
 
-// When the background thread looks again by itself.
+// When the background thread wakes up by itself.
 enum class WakePolicy : int {
-  kAsleep,   // never: it must be rung
+  kAsleep,   // never: only a ring wakes it
   kNapping,  // when the stall check is due
   kAlert,    // within the linger time
   kUrgent    // now
@@ -45,10 +45,10 @@ class Doorbells {
   void sleep_on(const ProcessSetContext& context, const PeerWait& wait);
   void sleep_on_doorbell(bool is_helper);
   void end_sleep() { sleeping_on_.store(kNothing); }
-  // The process set for whose counter the holder sleeps; -1 for none.
+  // The holder sleeps on a counter of this process set; -1 for none.
   int sleeping_set() const;
 
-  // Does no thread of this process make progress?
+  // True when no thread of this process makes progress.
   bool is_left_to_background() const;
   WakePolicy policy() const { return policy_.load(); }
   void set_policy(WakePolicy policy) { policy_.store(policy); }

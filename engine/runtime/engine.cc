@@ -1,5 +1,7 @@
 #include "runtime/engine.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 namespace hvd {
@@ -19,7 +21,7 @@ TracePlace trace_place(const World& world, const std::vector<WatchedProcess>& pr
   return place;
 }
 
-// Does not keep the space: its descriptor is closed at shutdown, after the tracer has stopped.
+// Does not own the space: its descriptor is closed at shutdown, after the tracer has stopped.
 TraceMemory trace_memory(const std::weak_ptr<SharedSpace>& space, int size) {
   return [space, size](int rank) {
     return space.lock()->map(SpaceLayout{size}.recorder_offset(rank), Recorder::region_bytes());
@@ -40,25 +42,22 @@ Engine::Engine(EngineConfig config, std::shared_ptr<SharedSpace> space,
             std::move(connections.world)),
       doorbells_(world_, sets_),
       role_(lock_, world_.presence, doorbells_),
-      membership_(world_, failures_, sets_, doorbells_, role_, tracer_, lock_),
-      stalls_(world_, sets_, doorbells_, lock_, tracer_.recorder(), counters_,
-              [this](const std::string& text, const std::vector<int>& ranks) {
-                tracer_.report(text, ranks);
-              }),
-      debug_(world_, sets_, results_, doorbells_, lock_,
+      common_{lock_, world_,     failures_, tracer_.recorder(), counters_, results_,
+              sets_, doorbells_, role_},
+      membership_(common_, tracer_),
+      stalls_(common_, [this](const std::string& text,
+                              const std::vector<int>& ranks) { tracer_.report(text, ranks); }),
+      debug_(common_,
              [this](int set, const Submission& submission, HandleTable::Continuation then) {
                submit(set, {&submission, 1}, Intent::kCompute, std::move(then));
              }),
-      submitter_(world_, sets_, results_, debug_, lock_, tracer_.recorder(), counters_),
-      buckets_(world_, sets_, failures_, membership_, results_, debug_, lock_, tracer_.recorder(),
-               counters_),
-      progress_(world_, sets_, membership_, results_, role_, buckets_, stalls_, tracer_, lock_),
-      delay_(world_, sets_, results_, buckets_),
-      peers_(world_, sets_, doorbells_, role_, membership_, delay_),
-      background_(world_, sets_, doorbells_, progress_, role_, peers_, delay_, results_,
-                  membership_, lock_),
-      waits_(world_, sets_, progress_, role_, peers_, background_, delay_, doorbells_, results_,
-             buckets_, lock_, tracer_.recorder(), counters_) {
+      submitter_(common_, debug_),
+      buckets_(common_, membership_, debug_),
+      progress_(common_, membership_, buckets_, stalls_, tracer_),
+      delay_(common_, buckets_),
+      peers_(common_, membership_, delay_),
+      background_(common_, progress_, peers_, delay_, membership_),
+      waits_(common_, progress_, peers_, background_, delay_, buckets_) {
   tracer_.recorder().record_now(
       {.kind = EventKind::kWorld, .subject = static_cast<std::uint32_t>(world_.config.generation)});
   membership_.watch(std::move(processes), connections.news);
@@ -82,6 +81,34 @@ void Engine::add_process_set(int set, std::vector<int> members, SetLinks links) 
   }
   const std::lock_guard guard(lock_.mutex);
   sets_.add(set, std::move(members), std::move(links));
+}
+
+int Engine::pair_set(int peer) const {
+  const int rank = world_.config.rank;
+  if (peer < 0 || peer >= world_.config.size || peer == rank) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "rank " + std::to_string(rank) + " cannot exchange messages with rank " +
+                    std::to_string(peer) + " in a world of " + std::to_string(world_.config.size));
+  }
+  return sets_.layout().pair_set(std::min(rank, peer), std::max(rank, peer));
+}
+
+int Engine::add_pair(int peer, SetLinks links) {
+  const int set = pair_set(peer);
+  const int rank = world_.config.rank;
+  const std::lock_guard guard(lock_.mutex);
+  if (!sets_.is_registered(set))
+    sets_.add(set, {std::min(rank, peer), std::max(rank, peer)}, std::move(links));
+  return set;
+}
+
+bool Engine::is_awaited(int set, std::string_view name) {
+  const std::lock_guard guard(lock_.mutex);
+  if (results_.error()) throw *results_.error();
+  const NegotiationTable& negotiation =
+      sets_.context_of(set, [] { return "is_awaited"; }).negotiation;
+  const SharedLock lock = negotiation.lock();
+  return negotiation.is_awaited(key_of(name));
 }
 
 void Engine::remove_process_set(int set) {
@@ -111,6 +138,31 @@ void Engine::discard_process_set(int set) {
 std::vector<int> Engine::members_of(int set) {
   const std::lock_guard guard(lock_.mutex);
   return sets_.members_of(set);
+}
+
+std::vector<int> Engine::missing_ranks(HandleId handle) {
+  std::set<int> missing;
+  const std::lock_guard guard(lock_.mutex);
+  sets_.for_each([&](ProcessSetContext& context) {
+    for (const Entry* entry : context.tensors.in_flight()) {
+      if (entry->handle != handle) continue;
+      const SharedLock lock = context.negotiation.lock();
+      for (const int rank : context.negotiation.missing_ranks(entry->ref))
+        missing.insert(context.world_rank(rank));
+    }
+  });
+  return {missing.begin(), missing.end()};
+}
+
+std::string Engine::title_of(HandleId handle) {
+  std::string title;
+  const std::lock_guard guard(lock_.mutex);
+  sets_.for_each([&](ProcessSetContext& context) {
+    for (const Entry* entry : context.tensors.in_flight()) {
+      if (entry->handle == handle) title = context.title_of(*entry);
+    }
+  });
+  return title;
 }
 
 int Engine::pending_on(int set) {

@@ -1,9 +1,8 @@
-// Which error a lost rank, an alarm or a bad message stands for. Any thread, no lock.
+// The errors for lost ranks, alarms and bad messages. Any thread, no lock.
 #pragma once
 
 #include <string>
 
-#include "core/bad_message.h"
 #include "core/error.h"
 #include "runtime/world.h"
 
@@ -15,21 +14,21 @@ class Failures {
 
   // Why the world is over, as far as this rank knows.
   Error cause() const;
-  // That `rank` has ended. A rank that shut down or gave up is not blamed: it may be on its way to
-  // another world.
+  // The error that `rank` has ended. If it shut down or gave up, it is not in Subject::ranks: it
+  // may be about to join another world.
   Error loss_of(int rank) const;
   std::string loss_text(int rank) const;
   Error error_of(const Alarm& alarm) const;
 
-  // Raises the alarm; its error.
+  // Raises the alarm, and returns its error.
   Error raise(const Alarm& alarm) const;
-  // Raises an alarm about what `rank` has sent: nothing that it sends can be used. -1: unknown.
+  // The same for a bad message from `rank`; -1: unknown. No later message of that rank can be used.
   Error raise(const BadMessage& bad, int rank) const;
-  // Of a connection to `rank`.
+  // The same for a lost connection to `rank`.
   Error raise_link_loss(int rank, const std::string& reason) const;
 
-  // `holder` has held a negotiation table for `waited`; normally that takes less than a
-  // microsecond. Throws when it died inside, or has stopped for too long.
+  // `holder` has held a negotiation table for `waited`. Normally that takes less than a
+  // microsecond. Throws if the holder has died, or has been stopped for too long.
   void check_holder(int holder, Nanoseconds waited) const;
 
  private:

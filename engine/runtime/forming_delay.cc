@@ -13,8 +13,8 @@ struct Eagerness {
 constexpr Eagerness kOverlap{.linger = std::chrono::microseconds(50), .enough_bytes = 1UL << 20};
 constexpr Eagerness kTakeTurns{.linger = std::chrono::milliseconds(5), .enough_bytes = 64UL << 20};
 
-// Where no thread will wait, the work cannot be left to one.
-const Eagerness& eagerness_of(const EngineConfig& config, const Results& results) {
+// If no thread will wait, the background thread has to start soon.
+const Eagerness& eagerness_of(const EngineConfig& config, const HandleTable& results) {
   return config.has_spare_cores() || results.is_unattended() ? kOverlap : kTakeTurns;
 }
 

@@ -1,7 +1,7 @@
-// How long the background thread lets ready tensors gather before it forms a bucket of them.
+// How long the background thread lets ready tensors gather before it forms a bucket.
 //
-// With a core to spare it starts soon, to overlap with the computation. Without one it would only
-// take turns with the computation, so it lets more gather and leaves the work to the thread that
+// With a spare core it starts soon, to overlap with the computation. Without one it would only take
+// time from the computation. So it lets more tensors gather, and leaves the work to the thread that
 // will wait for the results.
 #pragma once
 
@@ -10,33 +10,30 @@
 #include <cstdint>
 
 #include "runtime/bucket_runner.h"
+#include "runtime/common_parts.h"
 
 namespace hvd {
 
-class FormingDelay {
+class FormingDelay : private CommonParts {
  public:
-  FormingDelay(const World& world, const ProcessSets& sets, const Results& results,
-               const BucketRunner& buckets)
-      : world_(world), sets_(sets), results_(results), buckets_(buckets) {}
+  FormingDelay(const CommonParts& common, const BucketRunner& buckets)
+      : CommonParts(common), buckets_(buckets) {}
 
-  // Any thread. How long what is ready waits for more, from the moment it was seen.
+  // Any thread. So long ready tensors wait for more, from the moment when the first one was seen.
   Nanoseconds linger() const;
-  // Are so many bytes worth a start at once?
+  // Whether so many bytes are worth an immediate start.
   bool is_enough(std::size_t ready_bytes) const;
-  // Threads that wait for a handle and leave progress to the background thread.
+  // Counts threads that wait for a handle while the background thread makes progress.
   void add_onlooker(int change) { onlookers_.fetch_add(change); }
 
   // The background thread.
   bool may_form();
-  // From now on, where it has not begun.
+  // Begins the delay, unless it has begun.
   void begin();
   bool has_begun() const { return ready_since_ns_ != 0; }
   Nanoseconds left() const;
 
  private:
-  const World& world_;
-  const ProcessSets& sets_;
-  const Results& results_;
   const BucketRunner& buckets_;
   std::atomic<int> onlookers_{0};
   std::int64_t ready_since_ns_ = 0;  // 0: nothing is ready

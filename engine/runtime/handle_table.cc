@@ -22,7 +22,7 @@ HandleId HandleTable::open(std::size_t operations, Continuation then) {
   handle.result.outputs.clear();
   handle.result.dependencies.clear();
   handle.pending_id.store(operations == 0 ? 0 : id, std::memory_order_release);
-  if (then) continue_with(id, std::move(then));
+  if (then) set_continuation(handle, std::move(then));
   return id;
 }
 
@@ -31,7 +31,7 @@ void HandleTable::add_dependency(HandleId id, const StreamDependencyPtr& depende
   if (all.empty() || all.back() != dependency) all.push_back(dependency);
 }
 
-bool HandleTable::complete(HandleId id, std::size_t position, const std::optional<Error>& error,
+void HandleTable::complete(HandleId id, std::size_t position, const std::optional<Error>& error,
                            std::vector<Output> outputs) {
   Handle& handle = at(id);
   std::vector<Output>& all = handle.result.outputs;
@@ -40,35 +40,77 @@ bool HandleTable::complete(HandleId id, std::size_t position, const std::optiona
     all.resize(std::max(all.size(), position + outputs.size()));
     std::ranges::move(outputs, all.begin() + static_cast<std::ptrdiff_t>(position));
   }
-  if (--handle.remaining != 0) return false;
+  if (--handle.remaining != 0) return;
   handle.pending_id.store(0, std::memory_order_release);
   if (handle.then) make_due(handle);
-  return true;
+  lock_.changed.notify_all();
 }
 
-void HandleTable::continue_with(HandleId id, Continuation then) {
-  Handle& handle = at(id);
+void HandleTable::set_continuation(Handle& handle, Continuation then) {
   handle.then = std::move(then);
   ++continued_count_;
-  if (handle.pending_id.load(std::memory_order_relaxed) != id) make_due(handle);
+  if (handle.pending_id.load(std::memory_order_relaxed) != handle.id) make_due(handle);
+  note_continued();
 }
 
 void HandleTable::make_due(Handle& handle) {
   Continuation then = std::exchange(handle.then, nullptr);
-  due_.emplace_back(std::move(then), close(handle.id));
+  due_.emplace_back(std::move(then), close(handle));
   --continued_count_;
+  note_continued();
 }
 
-bool HandleTable::contains(HandleId id) const {
+HandleTable::Result HandleTable::close(Handle& handle) {
+  free_.push_back(std::exchange(handle.id, 0) & kIndexMask);
+  return std::exchange(handle.result, Result{});
+}
+
+void HandleTable::note_continued() {
+  if (!due_.empty()) has_due_.store(true);
+  is_unattended_.store(always_unattended_ || continued_count_ != 0);
+}
+
+void HandleTable::end(const Error& error) {
+  error_ = error;
+  is_over_.store(true);
+}
+
+bool HandleTable::contains(HandleId id) {
+  const std::lock_guard guard(lock_.mutex);
   const auto index = static_cast<std::size_t>(id & kIndexMask);
   return id > 0 && index < handles_.size() && handles_[index].id == id;
 }
 
-HandleTable::Result HandleTable::close(HandleId id) {
-  Handle& handle = at(id);
-  handle.id = 0;
-  free_.push_back(id & kIndexMask);
-  return std::exchange(handle.result, Result{});
+Pending HandleTable::pending(HandleId id) {
+  const std::lock_guard guard(lock_.mutex);
+  return Pending(at(id).pending_id, id);
+}
+
+HandleTable::Result HandleTable::take(HandleId id) {
+  const std::lock_guard guard(lock_.mutex);
+  return close(at(id));
+}
+
+void HandleTable::continue_with(HandleId id, Continuation then) {
+  const std::lock_guard guard(lock_.mutex);
+  set_continuation(at(id), std::move(then));
+}
+
+bool HandleTable::deliver() {
+  if (!has_due_.load()) return false;
+  std::vector<std::pair<Continuation, Result>> due;
+  {
+    const std::lock_guard guard(lock_.mutex);
+    due.swap(due_);
+    has_due_.store(false);
+  }
+  for (auto& [then, result] : due) then(std::move(result));
+  return !due.empty();
+}
+
+void HandleTable::throw_if_over() {
+  const std::lock_guard guard(lock_.mutex);
+  if (error_) throw *error_;
 }
 
 }  // namespace hvd

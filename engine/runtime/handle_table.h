@@ -1,14 +1,14 @@
-// Handles: what a caller waits on. A handle covers one or more operations and is done with the
-// last.
+// Handles, on which callers wait. A handle is for one or more operations, and is done when the last
+// one is done.
 //
-// All methods need the engine's mutex; a Pending taken under it can be asked without. A handle
-// stays until it is closed, so that the thread that waited can fetch its error and outputs. A
-// handle with a continuation closes itself.
+// A handle stays open until its result is taken: the thread that waited reads its error and
+// outputs. A handle with a continuation closes itself.
 //
-// A continuation is for a caller without a thread that could wait, such as a graph of TensorFlow.
-// The thread that completes the handle calls it later, when it has given up the progress role and
-// holds no lock: a continuation may submit the next operation, or wait for it. While such handles
-// are pending no caller helps, so the background thread starts soon, also without a spare core.
+// A continuation is for a caller without a thread that can wait, such as a graph of TensorFlow. The
+// thread that completes the handle calls it later, when it has given up the progress role and holds
+// no lock. So a continuation may submit the next operation, or wait for it. While such handles are
+// pending no caller makes progress, so the background thread starts soon, also without a spare
+// core.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,7 @@
 
 #include "core/error.h"
 #include "gpu/stream_dependency.h"
+#include "runtime/engine_lock.h"
 #include "runtime/output.h"
 
 namespace hvd {
@@ -49,28 +50,40 @@ class HandleTable {
   // Gets the result of a handle that no thread waits for.
   using Continuation = std::function<void(Result)>;
 
-  explicit HandleTable(int generation) : serial_(static_cast<HandleId>(generation) << 28) {}
+  // `always_unattended`: threads that wait never make progress, only the background thread does.
+  HandleTable(EngineLock& lock, int generation, bool always_unattended)
+      : lock_(lock),
+        always_unattended_(always_unattended),
+        serial_(static_cast<HandleId>(generation) << 28),
+        is_unattended_(always_unattended) {}
 
+  // Under the engine's mutex.
   HandleId open(std::size_t operations, Continuation then = {});
   // For an open handle.
   void add_dependency(HandleId id, const StreamDependencyPtr& dependency);
-  // One of the handle's operations is done. True when it was the last. `outputs` begin at
-  // `position` in the result.
-  bool complete(HandleId id, std::size_t position, const std::optional<Error>& error,
+  // One of the handle's operations is done. `outputs` begin at `position` in the result.
+  void complete(HandleId id, std::size_t position, const std::optional<Error>& error,
                 std::vector<Output> outputs);
-  bool contains(HandleId id) const;
-  Pending pending(HandleId id) const { return Pending(at(id).pending_id, id); }
-  // Removes a done handle.
-  Result close(HandleId id);
+  // The world is over. Operations under way are never continued.
+  void end(const Error& error);
+  const std::optional<Error>& error() const { return error_; }
 
+  // Takes the mutex.
+  bool contains(HandleId id);
+  Pending pending(HandleId id);  // reading it needs no mutex
+  // The result of a handle that is done. Closes the handle.
+  Result take(HandleId id);
   // Gives an open handle a continuation.
   void continue_with(HandleId id, Continuation then);
-  // Pending handles that have one.
-  std::size_t continued_count() const { return continued_count_; }
-  // A continuation whose handle is done, with its result.
-  using Due = std::pair<Continuation, Result>;
-  bool has_due() const { return !due_.empty(); }
-  std::vector<Due> take_due() { return std::exchange(due_, {}); }
+  // Calls the continuations that are due, outside of the progress role. False for none.
+  bool deliver();
+  void throw_if_over();
+
+  bool has_due() const { return has_due_.load(); }
+  // Whether operations are under way that no thread will wait for.
+  bool is_unattended() const { return is_unattended_.load(); }
+  bool is_always_unattended() const { return always_unattended_; }
+  bool is_over() const { return is_over_.load(); }
 
  private:
   struct Handle {
@@ -81,20 +94,26 @@ class HandleTable {
     Result result;
   };
 
+  void set_continuation(Handle& handle, Continuation then);
   void make_due(Handle& handle);
+  Result close(Handle& handle);
+  void note_continued();
   Handle& at(HandleId id) { return handles_[static_cast<std::size_t>(id & kIndexMask)]; }
-  const Handle& at(HandleId id) const {
-    return handles_[static_cast<std::size_t>(id & kIndexMask)];
-  }
 
   static constexpr int kIndexBits = 24;
   static constexpr HandleId kIndexMask = (HandleId{1} << kIndexBits) - 1;
 
+  EngineLock& lock_;
+  const bool always_unattended_;
   std::deque<Handle> handles_;  // never shrinks, so references stay valid
   std::vector<HandleId> free_;
-  std::vector<Due> due_;
-  std::size_t continued_count_ = 0;
+  std::vector<std::pair<Continuation, Result>> due_;
+  std::size_t continued_count_ = 0;  // pending handles with a continuation
   HandleId serial_;
+  std::optional<Error> error_;
+  std::atomic<bool> has_due_{false};
+  std::atomic<bool> is_unattended_;
+  std::atomic<bool> is_over_{false};
 };
 
 }  // namespace hvd

@@ -12,24 +12,15 @@ constexpr auto kConfirmInterval = std::chrono::microseconds(100);
 
 }  // namespace
 
-HandleWaits::HandleWaits(const World& world, const ProcessSets& sets, Progress& progress,
-                         ProgressRole& role, PeerWaits& peers, const Background& background,
-                         FormingDelay& delay, Doorbells& doorbells, Results& results,
-                         const BucketRunner& buckets, EngineLock& lock, Recorder& recorder,
-                         Counters& counters)
-    : world_(world),
-      sets_(sets),
+HandleWaits::HandleWaits(const CommonParts& common, Progress& progress, PeerWaits& peers,
+                         const Background& background, FormingDelay& delay,
+                         const BucketRunner& buckets)
+    : CommonParts(common),
       progress_(progress),
-      role_(role),
       peers_(peers),
       background_(background),
       delay_(delay),
-      doorbells_(doorbells),
-      results_(results),
-      buckets_(buckets),
-      lock_(lock),
-      recorder_(recorder),
-      counters_(counters) {}
+      buckets_(buckets) {}
 
 void HandleWaits::release_role() {
   if (progress_.release_role()) doorbells_.ring_background();
@@ -62,11 +53,11 @@ bool HandleWaits::wait(HandleId handle, Nanoseconds limit) {
     has_more = progress_.release_role();
     results_.deliver();
   }
-  // What became ready meanwhile, and no thread waits for.
+  // Something became ready meanwhile, and no thread waits for it.
   if (!pending && has_more) doorbells_.ring_background();
   if (pending) {
     counters_.blocked_ns.add_shared(static_cast<std::uint64_t>(limit.count()));
-    std::int64_t none = 0;  // the caller comes back, and it is one wait
+    std::int64_t none = 0;  // the caller will continue the wait: both parts count as one wait
     blocked_since_ns_.compare_exchange_strong(none, begin_ns);
   } else {
     note_wait(begin_ns);

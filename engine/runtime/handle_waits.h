@@ -3,17 +3,46 @@
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
+#include "core/clock.h"
 #include "runtime/background.h"
+#include "runtime/common_parts.h"
 
 namespace hvd {
 
-class HandleWaits {
+// Counts the threads of a binding that wait in the engine. They must leave it before the binding's
+// runtime ends.
+class WaitingThreads {
  public:
-  HandleWaits(const World& world, const ProcessSets& sets, Progress& progress, ProgressRole& role,
-              PeerWaits& peers, const Background& background, FormingDelay& delay,
-              Doorbells& doorbells, Results& results, const BucketRunner& buckets, EngineLock& lock,
-              Recorder& recorder, Counters& counters);
+  // A thread is counted while its Scope exists.
+  class Scope {
+   public:
+    explicit Scope(WaitingThreads& threads) : threads_(threads) { threads_.count_.fetch_add(1); }
+    ~Scope() { threads_.count_.fetch_sub(1); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    WaitingThreads& threads_;
+  };
+
+  // Returns when no thread waits, or after `limit`.
+  void let_end(Nanoseconds limit) const {
+    const std::int64_t deadline_ns = now_ns() + limit.count();
+    while (count_.load() != 0 && now_ns() < deadline_ns) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  std::atomic<int> count_{0};
+};
+
+class HandleWaits : private CommonParts {
+ public:
+  HandleWaits(const CommonParts& common, Progress& progress, PeerWaits& peers,
+              const Background& background, FormingDelay& delay, const BucketRunner& buckets);
 
   // See Engine.
   bool poll(HandleId handle);
@@ -28,19 +57,11 @@ class HandleWaits {
   void await_background(const Pending& pending, std::int64_t deadline_ns);
   void note_wait(std::int64_t begin_ns);
 
-  const World& world_;
-  const ProcessSets& sets_;
   Progress& progress_;
-  ProgressRole& role_;
   PeerWaits& peers_;
   const Background& background_;
   FormingDelay& delay_;
-  Doorbells& doorbells_;
-  Results& results_;
   const BucketRunner& buckets_;
-  EngineLock& lock_;
-  Recorder& recorder_;
-  Counters& counters_;
   // Since when a thread waits that looks for signals between its waits; 0: none.
   std::atomic<std::int64_t> blocked_since_ns_{0};
 };

@@ -8,25 +8,18 @@ namespace hvd {
 
 namespace {
 
-// Of a message between hosts, at worst: TCP may have to send it five times.
+// The longest time of a message between hosts. TCP may have to send it five times.
 constexpr auto kLatency = std::chrono::seconds(5);
-// How long news of a rank that left may take, once its connection is closed.
+// After a connection is closed, the news that its rank left may take so long.
 constexpr Nanoseconds kNewsPatience = std::chrono::seconds(1);
 constexpr Nanoseconds kNewsInterval = std::chrono::milliseconds(5);
 
 }  // namespace
 
-Membership::Membership(World& world, const Failures& failures, const ProcessSets& sets,
-                       Doorbells& doorbells, const ProgressRole& role, Tracer& tracer,
-                       EngineLock& lock)
-    : world_(world),
-      failures_(failures),
-      sets_(sets),
-      doorbells_(doorbells),
-      role_(role),
+Membership::Membership(const CommonParts& common, Tracer& tracer)
+    : CommonParts(common),
       tracer_(tracer),
-      lock_(lock),
-      departures_ns_(static_cast<std::size_t>(world.config.size)) {}
+      departures_ns_(static_cast<std::size_t>(world_.config.size)) {}
 
 void Membership::watch(std::vector<WatchedProcess> processes, const std::vector<LeaderLink>& news) {
   std::vector<int> descriptors;
@@ -40,7 +33,7 @@ void Membership::watch(std::vector<WatchedProcess> processes, const std::vector<
       [this](std::size_t index) { return on_news(index); });
 }
 
-// For the tracer of a leader: how it reaches those of other hosts.
+// Connects the tracer of a leader with the tracers of other leaders.
 void Membership::connect_tracer() {
   std::map<int, int> leaders;
   for (const std::vector<int>& host : world_.hosts) {
@@ -57,7 +50,7 @@ void Membership::abandon() {
   if (news_ != nullptr) news_->close_copies();
 }
 
-// Is this the lowest rank of its host that is still there?
+// Whether this is the lowest running rank of its host.
 bool Membership::speaks_for_host() const {
   for (int rank = 0; rank < world_.config.rank; ++rank) {
     if (world_.presence.is_local(rank) && world_.presence.liveness(rank) == Liveness::kRunning)
@@ -75,7 +68,8 @@ void Membership::on_peer_death(int rank) {
       {.kind = EventKind::kAlarm, .subject = static_cast<std::uint32_t>(rank)});
   const std::string text = failures_.loss_text(rank);
   if (speaks_for_host()) tracer_.want_file("death", text, rank);
-  // The first rank to notice names the dead one; ranks that give up because of it are not blamed.
+  // The first rank that notices names the dead rank. Ranks that give up because of it are not
+  // named.
   world_.alarms.raise({.code = ErrorCode::kPeerLost, .rank = rank, .text = text, .ranks = {rank}});
   tell_other_hosts();
   doorbells_.ring_background();
@@ -86,7 +80,7 @@ void Membership::on_peer_death(int rank) {
 void Membership::end_world(const std::string& reason) {
   world_.alarms.raise({.code = ErrorCode::kInternal, .rank = world_.config.rank, .text = reason});
   doorbells_.wake_everyone();
-  doorbells_.ring_background();  // which tells the other hosts
+  doorbells_.ring_background();  // it tells the other hosts
 }
 
 void Membership::leave(Liveness liveness) {
@@ -98,8 +92,8 @@ void Membership::leave(Liveness liveness) {
 
 void Membership::tell_other_hosts() {
   if (news_ == nullptr) return;
-  // Causes first: a rank that failed did so because of another rank, or of an alarm, which may have
-  // come from elsewhere and not be known everywhere.
+  // Causes first. A rank fails because of another rank or an alarm. The alarm may have come from
+  // another host, and some hosts may not know it yet.
   if (const auto alarm = world_.alarms.first()) news_->tell_alarm(*alarm);
   for (const bool has_failed : {false, true}) {
     for (int rank = 0; rank < world_.config.size; ++rank) {
@@ -140,13 +134,13 @@ void Membership::hear(int leader, const NewsItem& item) {
   doorbells_.wake_everyone();
 }
 
-// A leader that shuts down says so first. If its connection just closes, it has died, or the
-// network has failed.
+// A leader that shuts down sends news first. If its connection closes without news, it has died, or
+// the network has failed.
 void Membership::lose_host(int leader, const std::string& reason) {
   if (world_.presence.liveness(leader) != Liveness::kRunning) return;
   tracer_.recorder().record_now(
       {.kind = EventKind::kAlarm, .subject = static_cast<std::uint32_t>(leader)});
-  // The alarm first: a thread that finds the leader dead asks for the reason.
+  // The alarm first: a thread that finds the leader dead reads the reason.
   failures_.raise_link_loss(leader, reason);
   world_.presence.set_liveness(leader, Liveness::kDead);
   doorbells_.wake_everyone();
@@ -164,12 +158,12 @@ std::optional<Error> Membership::find_end() {
   return has_departures_.load() ? find_loss() : std::nullopt;
 }
 
-// The world is over when something under way needs a rank that is gone; other sets go on.
+// The world is over when an operation under way needs a rank that is gone. Otherwise it goes on.
 std::optional<Error> Membership::find_loss() {
   for (int rank = 0; rank < world_.config.size; ++rank) {
     if (world_.presence.liveness(rank) == Liveness::kRunning || may_still_answer(rank)) continue;
     if (!is_needed(rank)) continue;
-    // Do not blame the first rank to leave if it had done its part of this bucket.
+    // Do not blame the first rank that left if it had done its part of this bucket.
     const std::optional<int> first = world_.alarms.first_departure();
     const bool is_first_to_blame = world_.alarms.first() || (first && is_needed(*first));
     return is_first_to_blame ? failures_.cause() : failures_.loss_of(rank);
@@ -177,7 +171,7 @@ std::optional<Error> Membership::find_loss() {
   return std::nullopt;
 }
 
-// A rank of another host may have taken part before it left: its messages can come after the news.
+// A rank of another host may have taken part before it left. Its messages may come after the news.
 bool Membership::may_still_answer(int departed) {
   const Presence& presence = world_.presence;
   if (presence.is_local(departed) || presence.liveness(departed) == Liveness::kDead) return false;
@@ -192,13 +186,13 @@ bool Membership::is_needed(int departed) const {
   });
 }
 
-// A rank that shut down may have done its part of what is under way here: only what needs more of
-// it is over. A rank that died ends everything.
+// A rank that shut down may have done its part of the operations here. Only operations that still
+// need it are over. A rank that died ends everything.
 bool Membership::is_needed_by(const ProcessSetContext& context, int departed) const {
   if (world_.presence.liveness(departed) == Liveness::kDead) return true;
   if (context.set_rank_of(departed) < 0) return false;
   const auto at = std::ranges::find(context.local, departed);
-  // Of another host: its data for a bucket may be on its way; if not, the link will tell.
+  // On another host: its data for the bucket may be on its way. If not, the link will fail.
   if (at == context.local.end() && context.is_running) return false;
   const PeerWait done{.rank = static_cast<int>(at - context.local.begin()),
                       .counter = Counter::kFinished,
@@ -207,7 +201,8 @@ bool Membership::is_needed_by(const ProcessSetContext& context, int departed) co
   return !context.negotiation.has_ready() && !context.negotiation.has_bucket(context.cursor);
 }
 
-// The reason is news that may just be arriving, unless bytes were altered: no news explains that.
+// The news with the reason may still be arriving, so this waits for it. If bytes were altered, no
+// news will explain that.
 void Membership::lose(const ProcessSetContext& context, const LinkLost& lost) {
   const int rank = context.members[static_cast<std::size_t>(lost.rank())];
   const Presence& presence = world_.presence;

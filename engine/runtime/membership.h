@@ -1,9 +1,9 @@
-// Which ranks of the world are still there: peers of this host whose process ends, alarms, news of
-// other hosts, and departures. It decides when a lost rank ends the world here.
+// Knows which ranks of the world are still there, from ended processes on this host, alarms, news
+// of other hosts, and departures. It decides when a lost rank ends the world here.
 //
 // A rank that shuts down after its own part of a bucket does not end that bucket for the others,
 // and process sets without it go on. A rank that fails because of one set takes part in no other
-// set either. It tells the others, so that no rank waits for it there.
+// set. It tells the others, so that no rank waits for it there.
 #pragma once
 
 #include <atomic>
@@ -12,24 +12,18 @@
 #include <string>
 #include <vector>
 
-#include "core/bad_message.h"
+#include "core/error.h"
+#include "runtime/common_parts.h"
 #include "runtime/connections.h"
-#include "runtime/doorbells.h"
-#include "runtime/engine_lock.h"
-#include "runtime/failures.h"
 #include "runtime/news.h"
-#include "runtime/process_sets.h"
-#include "runtime/progress_role.h"
 #include "runtime/tracer.h"
 #include "runtime/watcher.h"
-#include "transport/link.h"
 
 namespace hvd {
 
-class Membership {
+class Membership : private CommonParts {
  public:
-  Membership(World& world, const Failures& failures, const ProcessSets& sets, Doorbells& doorbells,
-             const ProgressRole& role, Tracer& tracer, EngineLock& lock);
+  Membership(const CommonParts& common, Tracer& tracer);
 
   // Starts the watcher's thread. `news`: of a leader, where the world spans hosts.
   void watch(std::vector<WatchedProcess> processes, const std::vector<LeaderLink>& news);
@@ -38,11 +32,11 @@ class Membership {
 
   // Any thread.
   void end_world(const std::string& reason);
-  // This rank takes part in nothing any more.
+  // This rank takes part in no operation any more.
   void leave(Liveness liveness);
-  // Tells other hosts what the ranks of this host did, and why the world ends.
+  // Tells other hosts which ranks of this host have ended, and why the world ends.
   void tell_other_hosts();
-  // Have ranks left the world?
+  // Whether ranks have left the world.
   bool has_departures() const { return has_departures_.load(); }
 
   // In the progress role.
@@ -76,13 +70,7 @@ class Membership {
   bool is_needed_by(const ProcessSetContext& context, int departed) const;
   std::optional<Error> find_loss();
 
-  World& world_;
-  const Failures& failures_;
-  const ProcessSets& sets_;
-  Doorbells& doorbells_;
-  const ProgressRole& role_;
   Tracer& tracer_;
-  EngineLock& lock_;
   std::unique_ptr<News> news_;  // of a leader, where the world spans hosts
   std::atomic<bool> has_departures_{false};
   // Owned by the holder of the progress role.

@@ -4,8 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/wire_reader.h"
-#include "core/wire_writer.h"
+#include "core/wire.h"
 
 namespace hvd {
 
@@ -15,9 +14,9 @@ constexpr int kLivenessCount = 4;
 constexpr int kNoteCount = 6;
 constexpr int kErrorCodes = static_cast<int>(ErrorCode::kInternal);
 
-// Bytes of notes to one leader: departures and alarms must not wait behind more.
+// The most bytes of unsent notes to one leader: departures and alarms must not wait for more.
 constexpr std::uint64_t kMostOnTheWay = 4U << 20;
-// An answer has a line or two and a stack; a chunk all of a recorder.
+// An answer has one or two lines and a stack. A chunk may have all events of a recorder.
 constexpr std::size_t kMostAnswerBytes = 64U << 10;
 constexpr std::size_t kMostTraceBytes = 16U << 20;
 
@@ -56,16 +55,17 @@ void check_subject(const WireReader& reader, const NewsItem& item, const NewsSco
       return check_rank(reader, rank, scope.own, "a rank of the host that is asked");
     case NoteKind::kBeginTrace:
     case NoteKind::kEndTrace:
-      if (scope.sender.front() != 0) reader.refuse("note", "a wish for traces", "one of rank 0");
+      if (scope.sender.front() != 0)
+        reader.refuse("note", "a request for traces", "such a request only of rank 0");
       if (rank == 0 || rank == 1) return;
-      reader.refuse("rank", std::to_string(rank), "0 or 1: from now on");
+      reader.refuse("rank", std::to_string(rank), "0, or 1 for events from now on");
     default:
       break;
   }
   check_rank(reader, rank, scope.sender, "a rank of its own host");
 }
 
-// Rising, so that none occurs twice.
+// The ranks must rise, so that none occurs twice.
 void check_ranks(const WireReader& reader, const std::vector<std::int32_t>& ranks, int size) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const int least = i == 0 ? 0 : ranks[i - 1] + 1;
@@ -170,7 +170,7 @@ std::vector<int> News::descriptors() const {
 
 bool News::hear(std::size_t index, const std::function<void(const NewsItem&)>& use,
                 std::string& loss) {
-  // Items before a bad one still count.
+  // Items before a bad one are still used.
   std::vector<NewsItem> items;
   std::optional<BadMessage> bad;
   {

@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHugePage = 2UL << 20;
-// From here on the first touch of each small page would cost more than the copy into it.
+// From this size on the first touch of each small page costs more than the copy into it.
 constexpr std::size_t kLarge = 2 * kHugePage;
-// The most that is kept for the next result.
+// At most so many bytes are kept for the next result.
 constexpr std::size_t kMostSpare = 64UL << 20;
 
 std::byte* allocate_aligned(std::size_t alignment, std::size_t size_bytes) {
@@ -42,15 +42,15 @@ OutputBytes OutputPool::allocate(std::size_t size_bytes) {
   if (bytes == nullptr) {
     bytes = allocate_aligned(kHugePage, capacity_bytes);
 #if defined(MADV_HUGEPAGE)
-    // A hint: without huge pages it is only slower. Not for more than is kept: the system may need
-    // seconds to find very many of them.
+    // A hint: without huge pages it is only slower. Not for results that are too large to be kept:
+    // the system may need seconds to find so many huge pages.
     if (capacity_bytes <= kMostSpare) madvise(bytes, capacity_bytes, MADV_HUGEPAGE);
 #endif
   }
   return OutputBytes(bytes, {.pool = shared_from_this(), .capacity_bytes = capacity_bytes});
 }
 
-// The spare one, unless it is too small or most of it would be unused.
+// The spare memory, unless it is too small or most of it would be unused.
 std::byte* OutputPool::take_spare(std::size_t size_bytes, std::size_t& capacity_bytes) {
   const std::lock_guard guard(mutex_);
   if (spare_bytes_ < size_bytes || spare_bytes_ / 2 > size_bytes) return nullptr;

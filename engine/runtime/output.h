@@ -1,14 +1,16 @@
-// Memory that the engine allocates for results whose size is known only after negotiation.
+// Memory that the engine allocates for results. Their size is known only after negotiation.
 //
-// It is handed to Python without a copy. The memory of one large result is kept for the next one.
+// Python gets it without a copy. The memory of one large result is kept for the next one.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "core/dtype.h"
 #include "gpu/device_memory.h"
 
 namespace hvd {
@@ -30,10 +32,15 @@ struct Output {
   DeviceBlockPtr block = nullptr;  // in place of `bytes`, for results on a GPU
 
   std::byte* data() const { return block == nullptr ? bytes.get() : block->data; }
+  std::size_t size_bytes(Dtype dtype) const {
+    std::size_t size = size_of(dtype);
+    for (const std::int64_t dim : shape) size *= static_cast<std::size_t>(dim);
+    return size;
+  }
 };
 
-// Allocates results and keeps the last large one that was given back for the next: pages that were
-// touched before are worth more than fresh ones. Any thread.
+// Allocates results, and keeps the last large one that was given back for the next result: pages
+// that were touched before are faster than new ones. Any thread.
 class OutputPool : public std::enable_shared_from_this<OutputPool> {
  public:
   ~OutputPool() { std::free(spare_); }

@@ -8,11 +8,11 @@ namespace hvd {
 namespace {
 
 constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
-// An awake peer may leave the progress role without having seen that it is needed: ask again.
+// An awake peer may leave the progress role without noticing that it is needed. So ask again.
 constexpr Nanoseconds kHandOver = std::chrono::milliseconds(1);
-// A peer in the middle of a call is here by then.
+// A peer in the middle of a call needs less.
 constexpr Nanoseconds kShortSpin = std::chrono::microseconds(10);
-// Looking at the clock costs more than looking at a word; do it once in a while.
+// Reading the clock costs more than reading a word, so it is read less often.
 constexpr int kLooksPerClock = 64;
 constexpr std::size_t kBriefBytes = 64 * 1024;
 
@@ -22,16 +22,12 @@ Nanoseconds slice_until(std::int64_t deadline_ns) {
   return std::clamp(Nanoseconds(deadline_ns - now_ns()), Nanoseconds(0), kWaitSlice);
 }
 
-PeerWaits::PeerWaits(World& world, const ProcessSets& sets, Doorbells& doorbells,
-                     const ProgressRole& role, const Membership& membership, FormingDelay& delay)
-    : world_(world),
-      presence_(world.presence),
-      sets_(sets),
-      doorbells_(doorbells),
-      role_(role),
+PeerWaits::PeerWaits(const CommonParts& common, const Membership& membership, FormingDelay& delay)
+    : CommonParts(common),
+      presence_(world_.presence),
       membership_(membership),
       delay_(delay),
-      spin_(world.config.usable_cores >= world.config.local_size && world.config.usable_cores > 1
+      spin_(world_.config.usable_cores >= world_.config.local_size && world_.config.usable_cores > 1
                 ? kSpin
                 : Nanoseconds(0)) {}
 
@@ -42,7 +38,8 @@ void PeerWaits::wait(std::int64_t deadline_ns, bool is_helper) {
   wait_for_peer(*only, deadline_ns, is_helper);
 }
 
-// What is under way must be small, or nothing is and a decision is awaited.
+// Spinning is allowed if all buckets under way are small, or if there are none and a decision is
+// awaited.
 bool PeerWaits::may_spin(std::int64_t moved_ns) const {
   const bool is_brief = !sets_.any_of([](const ProcessSetContext& context) {
     return context.is_running && context.bucket_bytes > kBriefBytes;
@@ -62,7 +59,7 @@ bool PeerWaits::spin_until(Nanoseconds limit, auto&& condition) const {
   return false;
 }
 
-// Is there something else than a peer's counter to look at?
+// Whether the thread must stop waiting for a peer's counter.
 bool PeerWaits::must_look_up(bool is_helper) const {
   return (!is_helper && role_.is_wanted()) || role_.is_closed() || membership_.has_new_alarm();
 }
@@ -76,7 +73,7 @@ void PeerWaits::wait_for_peer(ProcessSetContext& context, std::int64_t deadline_
   const PeerWait wait = context.blocked_on;
   const int rank = context.local[static_cast<std::size_t>(wait.rank)];
   const auto wanted = [&] { return context.peers.reached(wait); };
-  // A peer that has just submitted comes by itself; a ring would wake a second thread of it.
+  // A peer that has just submitted arrives by itself. A ring would wake a second thread of it.
   if (spin_until(std::min(spin_, kShortSpin), wanted)) return;
   if (spin_.count() != 0) {
     presence_.ring(rank);
@@ -115,7 +112,7 @@ void PeerWaits::sleep_as_listener(const Doorbells::Waits& waits, bool is_helper,
   for (const auto& [context, wait] : waits) context->peers.unlisten(wait);
 }
 
-// Several process sets are under way: until one of them can go on.
+// Several process sets are under way. Waits until one of them can go on.
 void PeerWaits::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
   const auto wanted = [&] { return can_progress(is_helper); };
   if (spin_until(std::min(spin_, kShortSpin), wanted)) return;
@@ -144,13 +141,13 @@ void PeerWaits::wait_for_work(const Pending& pending, std::int64_t deadline_ns) 
   presence_.set_wait_state(WaitState::kAwake);
 }
 
-// Rings the ranks of this host without which this one cannot go on.
+// Rings the ranks of this host that this rank needs to go on.
 void PeerWaits::ask_for_help() const {
   sets_.for_each([&](const ProcessSetContext& context) {
     if (!context.is_active()) return;
     if (context.is_running && context.blocked_on.rank >= 0)
       presence_.ring(context.awaited(context.blocked_on));
-    // Only the leader hears decisions and tells other hosts of buckets.
+    // Only the leader receives decisions, and sends buckets to other hosts.
     if (context.spans_hosts() && !context.is_leader()) presence_.ring(context.local.front());
   });
 }
@@ -166,7 +163,7 @@ std::vector<pollfd> PeerWaits::polls() const {
   return polls;
 }
 
-// Until a socket has something, a rank of this host rings, or one of its counters moves.
+// Waits until a socket is ready, a rank of this host rings, or one of its counters moves.
 void PeerWaits::wait_for_hosts(std::int64_t deadline_ns, bool is_helper) {
   const Doorbells::Waits waits = this->waits(deadline_ns);
   ask_for_help();

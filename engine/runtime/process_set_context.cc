@@ -124,7 +124,7 @@ ProcessSetContext::ProcessSetContext(ProcessSetConfig config, std::shared_ptr<Re
       data_plane(links.data_plane),
       backend(with_devices(make_backend(peers, hosts, rank, size(), links), config, rank)),
       relay(make_relay(negotiation, hosts, links)),
-      auto_names(2 * kKindCount, 0) {
+      running_numbers(2 * kKindCount + 1, 0) {
   peers.connect(presence, local);
 }
 
@@ -167,8 +167,14 @@ std::string ProcessSetContext::suffix() const {
   return id == 0 ? "" : " of process set " + std::to_string(id);
 }
 
-std::uint64_t& ProcessSetContext::auto_name(const Request& request) {
-  return auto_names[2 * static_cast<std::size_t>(request.kind) + (request.is_grouped ? 1 : 0)];
+std::string ProcessSetContext::title_of(const Entry& entry) const {
+  return is_numbered_name(entry.name) ? entry.name : entry.title() + suffix();
+}
+
+std::uint64_t& ProcessSetContext::running_number(const Request& request, Numbering numbering) {
+  if (numbering == Numbering::kOfSet) return running_numbers.back();
+  const std::size_t of_kind = 2 * static_cast<std::size_t>(request.kind);
+  return running_numbers[of_kind + (request.is_grouped ? 1 : 0)];
 }
 
 }  // namespace hvd

@@ -1,9 +1,8 @@
-// What the engine of one rank holds for one process set: the negotiation table where its ranks
-// agree, the cells through which they move data, and the bucket under way. Sets work side by side:
-// while one waits for a rank, others go on.
+// The state of one process set in the engine of one rank: the negotiation table, the cells for
+// data, and the bucket under way. Sets are independent: while one waits for a rank, others go on.
 //
-// Made when this rank first submits to the set, dropped when the set is removed. `tensors` and
-// `auto_names` need the engine's mutex; the members below them belong to the holder of the progress
+// Made when this rank first submits to the set, deleted when the set is removed. `tensors` and
+// `auto_names` need the engine's mutex. The members below them belong to the holder of the progress
 // role.
 #pragma once
 
@@ -18,11 +17,13 @@
 #include "collective/host_map.h"
 #include "control/negotiation_table.h"
 #include "control/relay.h"
+#include "core/log.h"
 #include "runtime/connections.h"
 #include "runtime/stall_log.h"
 #include "runtime/tensor_table.h"
+#include "trace/events.h"
 #include "transport/peers.h"
-#include "transport/region.h"
+#include "transport/shared_space.h"
 
 namespace hvd {
 
@@ -30,7 +31,7 @@ struct ProcessSetConfig {
   int id = 0;                     // of the process set
   std::vector<int> members;       // world rank by set rank
   HostMap hosts;                  // of the set
-  NegotiationConfig negotiation;  // but for what follows from these
+  NegotiationConfig negotiation;  // without the fields that follow from these
   DevicePlane devices;
   std::vector<std::string> names = {};  // of the members
   LogConfig log = {};
@@ -59,26 +60,35 @@ class ProcessSetContext {
   bool is_leader() const { return rank == hosts.hosts[static_cast<std::size_t>(hosts.own)][0]; }
   // -1: not a member.
   int set_rank_of(int world_rank) const;
-  // Is there anything that this rank has to do here?
+  // Whether this rank has work in this set.
   bool is_active() const {
     return is_running || pending.load() != 0 || (relay != nullptr && relay->has_unsent());
   }
-  // Can a step be made, as far as can be seen without one? One that forms a bucket too?
+  // Whether a step would probably make progress. `may_form`: also a step that forms a bucket.
   bool can_progress(bool may_form) const;
-  // For messages. suffix(): " of process set 3"; nothing for the world.
+  // For messages. suffix(): " of process set 3"; empty for the world.
   std::string suffix() const;
-  std::string title_of(const Entry& entry) const { return entry.title() + suffix(); }
-  // The last running number of unnamed operations like this one.
-  std::uint64_t& auto_name(const Request& request);
-  // Of a rank of the set; -1 for -1.
+  std::string title_of(const Entry& entry) const;
+  // The last running number of operations like this one.
+  std::uint64_t& running_number(const Request& request, Numbering numbering);
+  // The world rank of a set rank; -1 for -1.
   int world_rank(int set_rank) const {
     return set_rank < 0 ? -1 : members[static_cast<std::size_t>(set_rank)];
   }
   // The world rank that `wait` is about; this rank where that is unknown.
   int awaited(const PeerWait& wait) const;
-  // Ends what is under way on GPUs: together with the other ranks, if the world is well.
+  // An event of this set for the flight recorder.
+  Event event(EventKind kind, std::int64_t time_ns, std::uint32_t subject,
+              std::uint64_t value) const {
+    return {.time_ns = time_ns,
+            .kind = kind,
+            .process_set = static_cast<std::uint16_t>(id),
+            .subject = subject,
+            .value = value};
+  }
+  // Ends the work on GPUs: together with the other ranks, if the world has not failed.
   void leave_devices(bool is_well);
-  // No more messages, no more data.
+  // Ends all connections to other hosts.
   void disconnect();
   void close_copies();  // in a forked child
 
@@ -94,12 +104,13 @@ class ProcessSetContext {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Relay> relay;  // of a leader, where the set spans hosts
   TensorTable tensors;
-  std::vector<std::uint64_t> auto_names;  // by kind, single and grouped
-  std::atomic<int> pending{0};            // entries that are not done
+  // By kind, single and grouped; last: of all kinds.
+  std::vector<std::uint64_t> running_numbers;
+  std::atomic<int> pending{0};  // entries that are not done
 
   std::atomic<bool> is_running{false};  // a bucket
   std::uint32_t cursor = 0;             // next bucket to run
-  std::uint32_t buckets_told = 0;       // that the leader has rung the other ranks of its host for
+  std::uint32_t buckets_told = 0;       // the leader has rung its host's ranks for these
   std::vector<BucketItem> items;
   std::vector<BucketItem> tensor_items;
   std::vector<Entry*> entries;

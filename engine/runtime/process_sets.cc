@@ -16,7 +16,9 @@ ProcessSets::ProcessSets(const World& world, const Failures& failures,
       failures_(failures),
       layout_{world.config.size},
       space_(std::move(space)),
-      devices_(std::move(devices)) {
+      devices_(std::move(devices)),
+      contexts_(static_cast<std::size_t>(layout_.set_count())),
+      open_(contexts_.size()) {
   std::vector<int> members(static_cast<std::size_t>(world.config.size));
   std::iota(members.begin(), members.end(), 0);
   add(0, std::move(members), std::move(links));
@@ -38,11 +40,20 @@ ProcessSets::Removed ProcessSets::remove(int set) {
     registered_.erase(found);
   }
   removed.context.reset(contexts_[static_cast<std::size_t>(set)].exchange(nullptr));
+  if (removed.context != nullptr) put_open(nullptr, removed.context.get());
   return removed;
 }
 
+// Stores `context` in the first place that has `in_place_of`.
+void ProcessSets::put_open(ProcessSetContext* context, ProcessSetContext* in_place_of) {
+  std::size_t at = 0;
+  while (open_[at].load() != in_place_of) ++at;
+  open_[at].store(context, std::memory_order_release);
+  if (open_count_.load() <= at) open_count_.store(at + 1, std::memory_order_release);
+}
+
 void ProcessSets::discard(int set) {
-  if (space_ != nullptr) space_->discard(layout_.set_offset(set), layout_.set_bytes());
+  if (space_ != nullptr) space_->discard(layout_.set_offset(set), layout_.set_bytes(set));
 }
 
 std::vector<int> ProcessSets::members_of(int set) const {
@@ -86,7 +97,7 @@ ProcessSetContext& ProcessSets::open(int set, Registered& registered) {
                                                      world_.presence, std::move(registered.links));
   const auto index = static_cast<std::size_t>(set);
   contexts_[index].store(context.get(), std::memory_order_release);
-  if (context_count_.load() <= index) context_count_.store(index + 1, std::memory_order_release);
+  put_open(context.get(), nullptr);
   return *context.release();
 }
 
@@ -137,7 +148,7 @@ void ProcessSets::leave_devices() {
   for_each([](ProcessSetContext& context) { context.leave_devices(true); });
 }
 
-// All sets at once: what one runs on a GPU may keep another from ending.
+// All sets at the same time: a set's work on a GPU may delay the end of another set.
 void ProcessSets::abort_devices() {
   if (!has_open_gpus()) return;
   std::vector<std::thread> threads;

@@ -1,12 +1,11 @@
-// The process sets of a rank: which are registered, and the contexts of those in use.
+// The process sets of a rank: the registered ones, and the contexts of the sets in use.
 //
-// A registered set is a line in a table until this rank submits to it; then its context is opened.
-// The shared space reserves a part for each possible set. Removing a set unmaps its context.
-// Set 0 is the world.
+// A registered set is only an entry in a table until this rank submits to it. Then its context is
+// opened. The shared space reserves a part for each possible set. Removing a set unmaps its
+// context. Set 0 is the world.
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,13 +25,12 @@ class ProcessSets {
   ProcessSets(const World& world, const Failures& failures, std::shared_ptr<SharedSpace> space,
               DevicePlane devices, SetLinks links);
   ~ProcessSets();
-  ProcessSets(const ProcessSets&) = delete;
-  ProcessSets& operator=(const ProcessSets&) = delete;
 
   // Under the engine's mutex.
   void add(int set, std::vector<int> members, SetLinks links);
-  // What belongs to a set that is removed. By the holder of the progress role, too; to be destroyed
-  // without the mutex, since an external data plane may need a lock that comes before it.
+  // The objects of a removed set. remove() is for the holder of the progress role. Destroy the
+  // objects without the mutex: an external data plane may need a lock that must be taken before the
+  // mutex.
   struct Removed {
     SetLinks links;
     std::unique_ptr<ProcessSetContext> context;  // null: never used
@@ -42,8 +40,10 @@ class ProcessSets {
   void discard(int set);
   // World ranks of a set, rising; none for a set that is not registered.
   std::vector<int> members_of(int set) const;
-  // The context of a set, opened if need be. Throws Error, which begins with `what`, where this
-  // rank is no member.
+  bool is_registered(int set) const { return registered_.contains(set); }
+  const SpaceLayout& layout() const { return layout_; }
+  // The context of a set, which is opened if necessary. Throws Error if this rank is not a member;
+  // the text begins with `what`.
   ProcessSetContext& context_of(int set, const auto& what) {
     if (ProcessSetContext* context = find(set)) return *context;
     return open_for(set, what());
@@ -53,15 +53,14 @@ class ProcessSets {
 
   // Under the mutex or in the progress role.
   ProcessSetContext* find(int set) const {
-    if (set < 0 || set >= kMaxProcessSets) return nullptr;
+    if (set < 0 || set >= layout_.set_count()) return nullptr;
     return contexts_[static_cast<std::size_t>(set)].load(std::memory_order_acquire);
   }
   template <typename Use>
   void for_each(Use&& use) const {
-    const std::size_t count = context_count_.load(std::memory_order_acquire);
-    for (std::size_t set = 0; set < count; ++set) {
-      if (ProcessSetContext* context = contexts_[set].load(std::memory_order_acquire))
-        use(*context);
+    const std::size_t count = open_count_.load(std::memory_order_acquire);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (ProcessSetContext* context = open_[i].load(std::memory_order_acquire)) use(*context);
     }
   }
   template <typename Test>
@@ -75,15 +74,16 @@ class ProcessSets {
   bool has_ready() const;
   std::size_t ready_bytes() const;
   int pending_count() const;  // operations of this rank that are not done
-  // Can a step be made, as far as can be seen without one? One that forms a bucket too?
+  // Whether a step would probably make progress. `may_form`: also a step that forms a bucket.
   bool can_progress(bool may_form) const;
 
-  // In the progress role. Ends what is under way on GPUs: together with the other ranks, or not.
+  // In the progress role. These end the work on GPUs: together with the other ranks, or at once.
   void leave_devices();
   void abort_devices();
   bool has_open_gpus() const { return devices_.gpus != nullptr && devices_.gpus->is_open(); }
   const std::shared_ptr<GpuAccess>& gpus() const { return devices_.gpus; }
-  // When the world is over here: a closed connection tells other ranks that nothing more comes.
+  // Call it when the world is over here: a closed connection tells other ranks that no more data
+  // comes.
   void disconnect();
   void close_copies();  // in a forked child
 
@@ -95,6 +95,7 @@ class ProcessSets {
 
   ProcessSetContext& open_for(int set, const std::string& what);
   ProcessSetContext& open(int set, Registered& registered);
+  void put_open(ProcessSetContext* context, ProcessSetContext* in_place_of);
   HostMap hosts_of(const std::vector<int>& members) const;
 
   const World& world_;
@@ -103,9 +104,11 @@ class ProcessSets {
   std::shared_ptr<SharedSpace> space_;  // null after shutdown
   const DevicePlane devices_;
   std::map<int, Registered> registered_;
-  // By process set; made under the mutex, dropped under it by the holder of the progress role.
-  std::vector<std::atomic<ProcessSetContext*>> contexts_{kMaxProcessSets};
-  std::atomic<std::size_t> context_count_{0};  // sets above have none
+  // Contexts are made under the mutex, and removed under it by the holder of the progress role.
+  // contexts_: by process set. open_: the open ones without large gaps, for loops of any thread.
+  std::vector<std::atomic<ProcessSetContext*>> contexts_;
+  std::vector<std::atomic<ProcessSetContext*>> open_;
+  std::atomic<std::size_t> open_count_{0};  // all later places are empty
 };
 
 }  // namespace hvd

@@ -4,18 +4,13 @@
 
 namespace hvd {
 
-Progress::Progress(World& world, ProcessSets& sets, Membership& membership, Results& results,
-                   ProgressRole& role, BucketRunner& buckets, StallMonitor& stalls, Tracer& tracer,
-                   EngineLock& lock)
-    : world_(world),
-      sets_(sets),
+Progress::Progress(const CommonParts& common, Membership& membership, BucketRunner& buckets,
+                   StallMonitor& stalls, Tracer& tracer)
+    : CommonParts(common),
       membership_(membership),
-      results_(results),
-      role_(role),
       buckets_(buckets),
       stalls_(stalls),
-      tracer_(tracer),
-      lock_(lock) {}
+      tracer_(tracer) {}
 
 Progress::Step Progress::step(bool may_form) {
   // The table still has an aborted bucket as the next one, but its tensors may be gone.
@@ -32,7 +27,7 @@ Progress::Step Progress::step(bool may_form) {
     return result;
   } catch (const Error& error) {
     give_up(error);
-  } catch (const std::bad_alloc&) {  // with a bucket half begun
+  } catch (const std::bad_alloc&) {  // a bucket could not begin
     const int rank = world_.config.rank;
     const Error error(ErrorCode::kSystem,
                       world_.peer_name(rank) + " has no memory left for a result");
@@ -73,7 +68,7 @@ Progress::Step Progress::run_or_form(ProcessSetContext& context, bool may_form) 
   return Step::kProgressed;
 }
 
-// The leader passes on what other hosts need to know and what they say. True when anything moved.
+// The leader passes on messages to and from other hosts. True when anything moved.
 bool Progress::relay(ProcessSetContext& context) {
   if (membership_.guard(context, [&] { return context.relay->pump(); })) {
     ring_for_relay(context);
@@ -88,7 +83,7 @@ bool Progress::relay(ProcessSetContext& context) {
   return false;
 }
 
-// The leader alone can ring the other ranks of its host for news of other hosts.
+// Only the leader receives messages of other hosts, so it rings the other ranks of its host.
 void Progress::ring_for_relay(ProcessSetContext& context) {
   bool has_new = context.negotiation.has_ready();
   for (; context.negotiation.has_bucket(context.buckets_told); ++context.buckets_told)
@@ -106,13 +101,13 @@ void Progress::check_stalls() {
 bool Progress::release_role() {
   return role_.release([this] {
     const bool must_watch = has_device_work_.load() && !is_device_watched_.load();
-    // Other hosts cannot ring: as long as something is under way, a thread must listen to them.
+    // Other hosts cannot ring. So a thread must listen to them while operations are under way.
     return sets_.has_ready() || results_.is_unattended() || must_watch ||
            (world_.spans_hosts() && sets_.has_active());
   });
 }
 
-// This rank takes part in nothing any more; the ranks that wait for it must know.
+// This rank takes part in no operation any more. The ranks that wait for it must know.
 void Progress::give_up(const Error& error) {
   tracer_.recorder().record_now(
       {.kind = EventKind::kFailed, .value = static_cast<std::uint64_t>(error.code())});

@@ -1,8 +1,8 @@
 // The right to run collectives: one thread of a process has it at a time.
 //
-// A thread that waits for a handle takes it and runs buckets itself, without a hand-over to another
-// thread. The background thread takes it when no thread waits, and gives it up between two steps
-// when one does. A half-run bucket stays for the next holder.
+// A thread that waits for a handle takes the role and runs buckets itself. So no other thread has
+// to be woken. The background thread takes the role when no thread waits, and gives it up between
+// two steps when a thread waits. The next holder continues an unfinished bucket.
 #pragma once
 
 #include <atomic>
@@ -18,10 +18,10 @@ class ProgressRole {
   ProgressRole(EngineLock& lock, Presence& presence, Doorbells& doorbells)
       : lock_(lock), presence_(presence), doorbells_(doorbells) {}
 
-  // False when another thread has it, or it is closed. A helper waits a moment for it, and asks the
-  // background thread to give it up.
+  // False when another thread has the role, or it is closed. A helper asks the background thread to
+  // give it up, and waits a moment for it.
   bool take(bool as_helper);
-  // Returns what `look` finds under the mutex when the role is free.
+  // Gives up the role. Calls look() under the mutex afterwards, and returns its result.
   bool release(auto&& look) {
     presence_.set_wait_state(WaitState::kBackground);
     const std::lock_guard guard(lock_.mutex);
@@ -31,9 +31,9 @@ class ProgressRole {
   }
 
   bool is_taken() const { return is_taken_; }  // under the mutex
-  // Does a helper want it?
+  // Whether a helper wants the role.
   bool is_wanted() const { return helpers_.load() != 0; }
-  // No thread gets it any more, and the holder gives it up soon.
+  // No thread gets the role any more, and the holder gives it up soon.
   void close();
   bool is_closed() const { return is_closed_.load(); }
   // After close(): waits until it is free and keeps it. `lock` holds the mutex.
@@ -44,7 +44,7 @@ class ProgressRole {
   Presence& presence_;
   Doorbells& doorbells_;
   bool is_taken_ = false;
-  std::atomic<int> helpers_{0};  // that wait for it
+  std::atomic<int> helpers_{0};  // that wait for the role
   std::atomic<bool> is_closed_{false};
 };
 

@@ -31,7 +31,8 @@ std::string titles_text(const std::vector<std::string>& titles) {
 // Ranks near the fault can see it, and report it first.
 bool is_due_from_afar(double age_s, double limit_s) { return age_s > 1.25 * limit_s + kSilence_s; }
 
-// A rank that has joined waits as long as the others have data: only their silence counts.
+// A rank that has joined waits until the others have no more data. So only the time since the last
+// bucket counts.
 double age_of(const ProcessSetContext& context, const Entry& entry, std::int64_t now) {
   std::int64_t since = entry.submitted_ns;
   if (entry.request().kind == Kind::kJoin) since = std::max(since, context.bucket_done_ns);
@@ -40,15 +41,8 @@ double age_of(const ProcessSetContext& context, const Entry& entry, std::int64_t
 
 }  // namespace
 
-StallMonitor::StallMonitor(World& world, const ProcessSets& sets, Doorbells& doorbells,
-                           EngineLock& lock, Recorder& recorder, Counters& counters, Report report)
-    : world_(world),
-      sets_(sets),
-      doorbells_(doorbells),
-      lock_(lock),
-      recorder_(recorder),
-      counters_(counters),
-      report_(std::move(report)) {}
+StallMonitor::StallMonitor(const CommonParts& common, Report report)
+    : CommonParts(common), report_(std::move(report)) {}
 
 void StallMonitor::check(std::int64_t now) {
   if (!world_.config.stall_check) return;
@@ -88,7 +82,8 @@ bool StallMonitor::must_end(double age_s) const {
   return limit_s > 0 && age_s >= limit_s;
 }
 
-// A rank that is waited for may itself wait for the rank to blame. On this host that can be seen.
+// This rank waits for a rank that may itself wait for another rank. Ranks of this host can be
+// checked.
 bool StallMonitor::may_be_to_blame(ProcessSetContext& context, std::int64_t now, double limit_s) {
   if (!world_.spans_hosts()) return true;
   if (context.blocked_on.rank < 0)
@@ -157,10 +152,8 @@ void StallMonitor::check_entry(ProcessSetContext& context, Entry& entry, std::in
   if (is_far && !is_due_from_afar(age_s, limit_s)) return;
   if (!std::exchange(entry.stall_reported, true)) {
     counters_.stalls.add(1);
-    recorder_.record_now({.kind = EventKind::kStall,
-                          .process_set = static_cast<std::uint16_t>(context.id),
-                          .subject = entry.label,
-                          .value = static_cast<std::uint64_t>(age_s * 1e9)});
+    recorder_.record(context.event(EventKind::kStall, now, entry.label,
+                                   static_cast<std::uint64_t>(age_s * 1e9)));
   }
   const std::string title = context.title_of(entry);
   if (is_look) context.stall.log.note(missing, title, age_s);
@@ -170,7 +163,8 @@ void StallMonitor::check_entry(ProcessSetContext& context, Entry& entry, std::in
   end_world(text_of(title, missing, age_s), missing, title);
 }
 
-// All ranks of this host are here: the leader, which hears decisions of other hosts, may be stuck.
+// All ranks of this host have submitted. But the leader, which receives decisions of other hosts,
+// may be stuck.
 void StallMonitor::check_leader(ProcessSetContext& context, Entry& entry, std::int64_t now) {
   const int leader = context.local.front();
   if (!context.spans_hosts() || context.is_leader() || !is_silent(context, leader, now)) return;
@@ -193,7 +187,7 @@ void StallMonitor::end_world(const std::string& text, const std::vector<int>& ra
   doorbells_.wake_everyone();
 }
 
-// World ranks that are awaited, as far as this host knows.
+// World ranks that have not submitted, as far as this host knows.
 std::vector<int> StallMonitor::missing_at(ProcessSetContext& context, Entry& entry) {
   std::vector<int> missing;
   {
@@ -208,7 +202,7 @@ std::vector<int> StallMonitor::missing_at(ProcessSetContext& context, Entry& ent
   return missing;
 }
 
-// One rank of a host reports: the lowest that did submit.
+// One rank of a host reports: the lowest one that has submitted.
 bool StallMonitor::is_reporter(const ProcessSetContext& context,
                                const std::vector<int>& missing) const {
   const auto reporter = std::ranges::find_if(

@@ -1,6 +1,6 @@
-// Finds tensors that some ranks never submit, and buckets that do not move. After the stall time
-// one message for each change names the missing ranks and what they do instead; after the shutdown
-// time the world ends.
+// Finds tensors that some ranks do not submit, and buckets that do not move. After the stall time
+// there is one message for each change, with the missing ranks and what they are doing. After the
+// shutdown time the world ends.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "runtime/counters.h"
-#include "runtime/doorbells.h"
-#include "runtime/engine_lock.h"
-#include "runtime/process_sets.h"
-#include "trace/recorder.h"
+#include "runtime/common_parts.h"
 
 namespace hvd {
 
-class StallMonitor {
+class StallMonitor : private CommonParts {
  public:
   // Logs a warning with what these ranks are doing. Never blocks.
   using Report = std::function<void(const std::string& text, const std::vector<int>& ranks)>;
 
-  StallMonitor(World& world, const ProcessSets& sets, Doorbells& doorbells, EngineLock& lock,
-               Recorder& recorder, Counters& counters, Report report);
+  StallMonitor(const CommonParts& common, Report report);
 
   // By the holder of the progress role, while the world is not over.
   void check(std::int64_t now);
@@ -44,12 +39,6 @@ class StallMonitor {
   void end_world(const std::string& text, const std::vector<int>& ranks,
                  const std::string& operation);
 
-  World& world_;
-  const ProcessSets& sets_;
-  Doorbells& doorbells_;
-  EngineLock& lock_;
-  Recorder& recorder_;
-  Counters& counters_;
   const Report report_;
 };
 

@@ -15,7 +15,7 @@ std::optional<std::string> root_refusal(const Request& request, const std::vecto
   return "invalid root rank " + std::to_string(request.root) + "; the ranks are " + list(members);
 }
 
-// Ranks are told in int32 how many rows they received.
+// The numbers of received rows are int32 in results.
 constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
 
 std::string too_many_rows(std::int64_t rows) {

@@ -1,7 +1,6 @@
-// What a caller hands to the engine, and what one rank can say about it alone.
+// A caller's operation for the engine, and the checks that one rank can make.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -15,27 +14,30 @@
 namespace hvd {
 
 // One operation: a tensor, or a group of tensors that succeeds or fails as a whole. The tensors'
-// memory stays valid until the handle is done; what the spans and the name refer to is copied.
+// memory stays valid until the handle is done; what the spans and the texts refer to is copied.
 struct Submission {
   std::string_view name;  // empty: a running number
+  // If not empty: the running number is that of the set, whose program calls it `group`. All ranks
+  // have the same group, and may call the operation differently.
+  std::string_view title = {}, group = {};
   std::span<const Request> requests;
-  std::span<const Tensor> tensors;           // as many
+  std::span<const Tensor> tensors;           // one for each request
   std::span<const std::int64_t> splits;      // alltoall: rows for each rank; empty: equal parts
   StreamDependencyPtr dependency = nullptr;  // of tensors on GPUs
 };
 
-// What the caller is going to do next, so that no thread is woken in vain.
+// What the caller will do next, so that no thread is woken without need.
 enum class Intent : int {
   kCompute = 0,  // something else: the background thread runs it
   kWait = 1,     // wait for it right away
   kMore = 2,     // submit more soon: no hurry
 };
 
-// Why an operation can never run, as far as one rank can see, in a set of these world ranks.
+// Why an operation can never run in a set of these world ranks, as far as one rank can see.
 std::optional<std::string> refusal_of(const Submission& submission,
                                       const std::vector<int>& members);
 
-// The same of a reduction's request, which may be another rank's.
+// The same for the request of a reduction, which may be another rank's.
 std::optional<std::string> reduction_refusal(const Request& request, int size);
 
 // "0, 2, 5", for messages.

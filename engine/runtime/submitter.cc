@@ -8,23 +8,22 @@ namespace hvd {
 
 namespace {
 
+Numbering numbering_of(const Submission& submission) {
+  if (!submission.name.empty()) return Numbering::kNone;
+  return submission.title.empty() ? Numbering::kOfKind : Numbering::kOfSet;
+}
+
 // "allreduce 'x'", or "allreduce" where the name is a running number.
 std::string title_of(const Submission& submission) {
+  if (numbering_of(submission) == Numbering::kOfSet) return std::string(submission.title);
   const Request& request = submission.requests.front();
   return submission.name.empty() ? name_of(request) : title_of(submission.name, request);
 }
 
 }  // namespace
 
-Submitter::Submitter(World& world, ProcessSets& sets, Results& results, const DebugChecks& debug,
-                     EngineLock& lock, Recorder& recorder, Counters& counters)
-    : world_(world),
-      sets_(sets),
-      results_(results),
-      debug_(debug),
-      lock_(lock),
-      recorder_(recorder),
-      counters_(counters) {}
+Submitter::Submitter(const CommonParts& common, const DebugChecks& debug)
+    : CommonParts(common), debug_(debug) {}
 
 Submitted Submitter::submit(int set, std::span<const Submission> submissions,
                             HandleTable::Continuation then) {
@@ -55,10 +54,7 @@ Submitted Submitter::submit(int set, std::span<const Submission> submissions,
 Entry& Submitter::prepare(ProcessSetContext& context, const Submission& submission) {
   refuse_impossible(context, submission);
   const Request& request = submission.requests.front();
-  std::string generated;
-  std::string_view name = submission.name;
-  if (name.empty()) name = generated = running_name(context, request);
-  Entry& entry = context.tensors.find_or_create(name);
+  Entry& entry = entry_of(context, submission);
   if (entry.is_in_flight) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -72,7 +68,7 @@ Entry& Submitter::prepare(ProcessSetContext& context, const Submission& submissi
     Request& each = entry.requests[i];
     each.memory = memory_of(entry.tensors[i].device);
     each.rank = world_.config.rank;
-    each.is_unnamed = submission.name.empty();
+    each.numbering = numbering_of(submission);
   }
   const std::uint64_t last_signature = std::exchange(entry.signature, signature_of(entry.requests));
   if (entry.signature != last_signature || recorder_.is_forgotten(entry.label))
@@ -101,12 +97,26 @@ void Submitter::label(const ProcessSetContext& context, Entry& entry) {
   entry.label = recorder_.add_label(label);
 }
 
-std::string Submitter::running_name(ProcessSetContext& context, const Request& request) const {
-  if (request.kind == Kind::kJoin) return "join.noname";
-  return name_of(request) + ".noname." + std::to_string(++context.auto_name(request));
+Entry& Submitter::entry_of(ProcessSetContext& context, const Submission& submission) {
+  const Request& request = submission.requests.front();
+  const Numbering numbering = numbering_of(submission);
+  std::string_view name = submission.name;
+  std::string_view matched = name;
+  std::string generated;
+  if (numbering == Numbering::kOfSet) {
+    const std::uint64_t number = ++context.running_number(request, numbering);
+    name = matched = generated = numbered_name(submission.title, number, submission.group);
+    matched.remove_prefix(submission.title.size());
+  } else if (request.kind == Kind::kJoin && name.empty()) {
+    name = matched = "join.noname";
+  } else if (name.empty()) {
+    const std::string number = std::to_string(++context.running_number(request, numbering));
+    name = matched = generated = name_of(request) + ".noname." + number;
+  }
+  return context.tensors.find_or_create(name, matched);
 }
 
-// Before the operation takes a name or a number.
+// Call it before the operation takes a name or a number.
 void Submitter::refuse_impossible(const ProcessSetContext& context,
                                   const Submission& submission) const {
   if (const auto reason = refusal_of(submission, context.members)) {
@@ -160,12 +170,9 @@ bool Submitter::arrive(ProcessSetContext& context, Entry& entry, HandleId handle
   context.tensors.bind_slot(entry);
   context.tensors.begin(entry);
   context.pending.fetch_add(1);
-  events.add({.time_ns = now,
-              .kind = EventKind::kSubmit,
-              .detail = static_cast<std::uint8_t>(is_ready),
-              .process_set = static_cast<std::uint16_t>(context.id),
-              .subject = entry.label,
-              .value = size_bytes});
+  Event event = context.event(EventKind::kSubmit, now, entry.label, size_bytes);
+  event.detail = is_ready ? 1 : 0;
+  events.add(event);
   return is_ready;
 }
 

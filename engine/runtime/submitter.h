@@ -1,5 +1,5 @@
-// The path of a submission: checks what one rank can check, names and labels the operation, and
-// enters it into the negotiation table of its process set.
+// Makes a submission: checks it, names and labels the operation, and enters it into the negotiation
+// table of its process set.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/counters.h"
+#include "runtime/common_parts.h"
 #include "runtime/debug_checks.h"
-#include "runtime/engine_lock.h"
-#include "runtime/process_sets.h"
-#include "runtime/results.h"
 #include "runtime/submission.h"
-#include "trace/recorder.h"
 
 namespace hvd {
 
@@ -24,10 +20,9 @@ struct Submitted {
   std::int64_t at_ns = 0;
 };
 
-class Submitter {
+class Submitter : private CommonParts {
  public:
-  Submitter(World& world, ProcessSets& sets, Results& results, const DebugChecks& debug,
-            EngineLock& lock, Recorder& recorder, Counters& counters);
+  Submitter(const CommonParts& common, const DebugChecks& debug);
 
   // See Engine::submit().
   Submitted submit(int set, std::span<const Submission> submissions,
@@ -36,7 +31,7 @@ class Submitter {
  private:
   Entry& prepare(ProcessSetContext& context, const Submission& submission);
   void label(const ProcessSetContext& context, Entry& entry);
-  std::string running_name(ProcessSetContext& context, const Request& request) const;
+  Entry& entry_of(ProcessSetContext& context, const Submission& submission);
   void refuse_impossible(const ProcessSetContext& context, const Submission& submission) const;
   void refuse_duplicates();
   void arrive_all(Submitted& submitted);
@@ -45,13 +40,7 @@ class Submitter {
   void count(const ProcessSetContext& context, const Entry& entry, std::size_t size_bytes,
              std::int64_t now);
 
-  World& world_;
-  ProcessSets& sets_;
-  Results& results_;
   const DebugChecks& debug_;
-  EngineLock& lock_;
-  Recorder& recorder_;
-  Counters& counters_;
   std::vector<Entry*> entries_;  // of the submission under way; under the mutex
 };
 

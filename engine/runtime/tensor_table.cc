@@ -3,6 +3,7 @@
 namespace hvd {
 
 std::string title_of(std::string_view name, const Request& request) {
+  if (is_numbered_name(name)) return std::string(name);
   // Names may carry "<operation>." in front; messages say the operation once.
   const std::string operation = name_of(request);
   if (name.starts_with(operation + ".")) name.remove_prefix(operation.size() + 1);
@@ -17,8 +18,8 @@ std::size_t Entry::size_bytes() const {
 
 std::string Entry::title() const { return title_of(name, request()); }
 
-Entry& TensorTable::find_or_create(std::string_view name) {
-  const NameKey key = key_of(name);
+Entry& TensorTable::find_or_create(std::string_view name, std::string_view matched) {
+  const NameKey key = key_of(matched);
   std::unique_ptr<Entry>& entry = by_key_[key];
   if (entry == nullptr) {
     entry = std::make_unique<Entry>();

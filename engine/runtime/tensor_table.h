@@ -1,7 +1,7 @@
 // The tensors of this rank by name and by slot, and which of them are in flight.
 //
-// An entry outlives its operation: a name that comes again finds its slot at once. It is dropped
-// when its slot is given to another name. All methods need the engine's mutex.
+// An entry outlives its operation, so that a name that comes again finds its slot at once. The
+// entry is deleted when another name gets its slot. All methods need the engine's mutex.
 #pragma once
 
 #include <memory>
@@ -16,18 +16,20 @@
 
 namespace hvd {
 
-// One tensor as this rank has it. `in` and `out` stay valid until the handle is done; `out` is null
-// where the engine allocates the result.
+// One tensor of this rank. `in` and `out` stay valid until the handle is done. `out` is null if the
+// engine allocates the result. If the other ranks decide the number of rows, the result goes to
+// `out` only if it has exactly `out_bytes`; else the engine allocates it, too.
 struct Tensor {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int device = kHostDevice;
+  std::size_t out_bytes = 0;
 };
 
 // "allreduce 'grad/fc1'", for messages.
 std::string title_of(std::string_view name, const Request& request);
 
-// What is submitted under one name: a tensor or a group.
+// The operation of one name: a tensor or a group.
 struct Entry {
   std::string name;
   NameKey key;
@@ -58,8 +60,9 @@ struct Entry {
 
 class TensorTable {
  public:
-  Entry& find_or_create(std::string_view name);
-  // To be called when the entry has its slot, which may have belonged to another name before.
+  // `matched`: the part of the name that is the same on all ranks.
+  Entry& find_or_create(std::string_view name, std::string_view matched);
+  // Call it when the entry has a slot. The slot may have belonged to another name before.
   void bind_slot(Entry& entry);
   Entry& by_slot(std::uint32_t slot) { return *by_slot_[slot]; }
 
@@ -69,11 +72,7 @@ class TensorTable {
   const std::vector<Entry*>& in_flight() const { return in_flight_; }
 
  private:
-  struct KeyHash {
-    std::size_t operator()(const NameKey& key) const { return key.low; }
-  };
-
-  std::unordered_map<NameKey, std::unique_ptr<Entry>, KeyHash> by_key_;
+  std::unordered_map<NameKey, std::unique_ptr<Entry>, NameKeyHash> by_key_;
   std::vector<Entry*> by_slot_;
   std::vector<Entry*> in_flight_;
 };

@@ -10,7 +10,7 @@ namespace hvd {
 
 namespace {
 
-// Unread bytes, at most; more from a host is dropped.
+// The most unread bytes. More are dropped.
 constexpr std::size_t kMostInboxBytes = 64U << 20;
 constexpr std::size_t kMostWaitingEvents = 1U << 20;
 constexpr std::size_t kMostKinds = 1U << 16;
@@ -109,13 +109,6 @@ void TimelineCollector::receive(int leader, std::string_view bytes) {
 bool TimelineCollector::have_all_ended() {
   const std::lock_guard guard(mutex_);
   return running_.empty();
-}
-
-void TraceSender::send_news() {
-  for (TraceSource& source : sources_) {
-    const TraceChunk& chunk = source.next();
-    if (!chunk.events.empty() || chunk.lost != 0) send_(write_chunk(chunk));
-  }
 }
 
 }  // namespace hvd

@@ -1,12 +1,10 @@
-// Brings the events of all ranks to rank 0, which writes the timeline. It reads the recorders of
-// its own host itself; the first rank of every other host sends what its host's ranks recorded.
+// Collects the events of all ranks on rank 0, which writes the timeline. It reads the recorders of
+// its own host. The first rank of every other host sends the events of its host's ranks.
 //
-// Each class needs one thread at a time, but for TimelineCollector::receive().
+// One thread at a time, except for receive().
 #pragma once
 
-#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -30,12 +28,13 @@ class TimelineCollector {
   // Throws Error where the file cannot be written.
   TimelineCollector(TimelineConfig config, std::vector<TraceSource> own, std::vector<Host> others);
 
-  // Writes what has come. Returns how full the fullest recorder here was, of 1. Throws Error.
+  // Writes the new events. Returns how full the fullest recorder here was, from 0 to 1. Throws
+  // Error.
   double collect();
   bool is_full() const { return timeline_.is_full(); }
-  // Is something under way here that will end soon?
+  // Whether a bucket is under way, which will end soon.
   bool has_open_bucket() const { return timeline_.has_open_bucket(); }
-  // Any thread: what a host's leader sent; empty for its last message. Throws BadMessage.
+  // Any thread: a message of a host's leader; its last message is empty. Throws BadMessage.
   void receive(int leader, std::string_view bytes);
   bool have_all_ended();
 
@@ -45,7 +44,7 @@ class TimelineCollector {
     std::string name;
     ClockAlignment clocks;
     std::optional<ClockAlignment::Estimate> used;
-    std::vector<TraceChunk> waiting;  // for the first estimate; without one they are not shown
+    std::vector<TraceChunk> waiting;  // for the first estimate; never written without one
     std::size_t waiting_events = 0;
   };
 
@@ -62,21 +61,6 @@ class TimelineCollector {
   std::vector<std::pair<int, TraceChunk>> inbox_;  // under mutex_
   std::size_t inbox_bytes_ = 0;
   std::set<int> running_;  // leaders that will send more
-};
-
-// On the first rank of another host.
-class TraceSender {
- public:
-  using Send = std::function<void(const std::string& bytes)>;
-
-  TraceSender(std::vector<TraceSource> sources, Send send)
-      : sources_(std::move(sources)), send_(std::move(send)) {}
-
-  void send_news();
-
- private:
-  std::vector<TraceSource> sources_;
-  const Send send_;
 };
 
 }  // namespace hvd

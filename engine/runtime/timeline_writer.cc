@@ -11,13 +11,13 @@ namespace hvd {
 
 namespace {
 
-// How long the tracer thread sleeps while a timeline is written, and how full a recorder may get
-// meanwhile. Long sleeps cost least: each wake-up disturbs the program.
+// The sleep of the tracer thread while a timeline is written, and how full a recorder may become
+// meanwhile. Long sleeps are best: each wake-up disturbs the program.
 constexpr Nanoseconds kShortNap = std::chrono::milliseconds(2);
 constexpr Nanoseconds kLongNap = std::chrono::milliseconds(100);
 constexpr double kUsualFill = 0.25;
 constexpr Nanoseconds kSenderNap = std::chrono::milliseconds(50);
-// For other ranks to reach the end of a bucket that this rank has ended.
+// The time for other ranks to reach the end of a bucket that this rank has ended.
 constexpr Nanoseconds kLastEvents = std::chrono::milliseconds(50);
 constexpr Nanoseconds kLastChunks = std::chrono::milliseconds(500);
 
@@ -74,7 +74,8 @@ void TimelineWriter::set_receiver(std::shared_ptr<TimelineCollector> receiver) {
   receiver_ = std::move(receiver);
 }
 
-// The recorders of this host. A new world's from its beginning: others may have been quicker.
+// The recorders of this host. For a new world they are read from the beginning: other ranks may
+// have recorded events already.
 std::vector<TraceSource> TimelineWriter::sources(bool from_now) const {
   std::vector<TraceSource> sources;
   for (const int rank : place_.local) {
@@ -105,7 +106,7 @@ void TimelineWriter::receive(int leader, const std::string& bytes) {
 
 Nanoseconds TimelineWriter::work(Nanoseconds last_nap) {
   const std::lock_guard guard(mutex_);
-  if (sender_ != nullptr) sender_->send_news();
+  if (sent_) send_news();
   if (timeline_ == nullptr) return kSenderNap;
   try {
     const double fill = timeline_->collect();
@@ -145,20 +146,25 @@ void TimelineWriter::drop() {
   is_active_.store(false);
 }
 
+void TimelineWriter::send_news() {
+  for (TraceSource& source : *sent_) {
+    const TraceChunk& chunk = source.next();
+    if (chunk.events.empty() && chunk.lost == 0) continue;
+    send_(0, NoteKind::kTrace, place_.rank, write_chunk(chunk));
+  }
+}
+
 void TimelineWriter::begin_sending(bool from_now) {
   const std::lock_guard guard(mutex_);
-  const auto send = [this](const std::string& bytes) {
-    send_(0, NoteKind::kTrace, place_.rank, bytes);
-  };
-  sender_ = std::make_unique<TraceSender>(sources(from_now), send);
+  sent_ = sources(from_now);
   is_active_.store(true);
 }
 
 void TimelineWriter::end_sending() {
   const std::lock_guard guard(mutex_);
-  if (sender_ == nullptr) return;
-  sender_->send_news();
-  sender_.reset();
+  if (!sent_) return;
+  send_news();
+  sent_.reset();
   send_(0, NoteKind::kTrace, place_.rank, {});
   is_active_.store(false);
 }

@@ -1,4 +1,4 @@
-// What tracing gets when a world begins.
+// The configuration of tracing when a world begins.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,22 @@
 
 #include "core/log.h"
 #include "runtime/news.h"
-#include "transport/region.h"
+#include "transport/shared_space.h"
 
 namespace hvd {
 
 struct TraceConfig {
   std::uint32_t events = 1U << 16;  // that are kept; 0: no recorder
-  // Where files go; an empty folder: nowhere.
+  // The folder for files; empty: no files.
   std::string folder;
   bool is_chosen_folder = false;
   std::string job = "job";  // the folder in it
   int generation = 1;       // of the world in this process, part of a file's name
-  // What a file in the job's folder says while the world lives. Empty: there is none, tools
-  // cannot ask for recordings there, and none is written at a regular end.
+  // The text of a file in the job's folder while the world lives. Empty: there is no such file,
+  // tools cannot ask for recordings, and none is written at a regular end.
   std::string presence;
   std::string world;  // a JSON object for every file
-  // How to get at Python's stacks without its lock: raising the signal writes them to the file.
+  // How to get Python's stacks without its lock: the signal writes them to the file.
   int stack_signal = 0;  // 0: not at all
   int stack_fd = -1;
   std::string timeline_path;  // empty: not from the start

@@ -36,7 +36,7 @@ void Tracer::start() {
   thread_ = quiet_thread([this] { run(); });
 }
 
-// In the job's folder, where tools look for ranks that run.
+// Writes a file into the job's folder, where tools look for running ranks.
 void Tracer::announce() {
   if (config_.presence.empty() || config_.folder.empty()) return;
   try {
@@ -104,7 +104,7 @@ void Tracer::run() {
   for (std::uint32_t seen = header.calls.load() - 1;;) {
     const bool is_called = seen != header.calls.load();
     seen = header.calls.load();
-    const bool is_last = is_stopping_.load();  // wishes from before are still carried out
+    const bool is_last = is_stopping_.load();  // earlier wishes are still carried out
     std::vector<Wish> wishes;
     {
       const std::lock_guard guard(mutex_);
@@ -126,7 +126,7 @@ void Tracer::run() {
   }
 }
 
-// A tool on this host wakes the tracer thread. A tool on another host cannot, but it may use the
+// A tool on this host wakes the tracer thread. A tool on another host cannot, but may write to the
 // same folder.
 bool Tracer::may_be_asked_from_afar() const {
   const bool spans_hosts = place_.local.size() < place_.rank_names.size();

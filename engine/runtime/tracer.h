@@ -1,15 +1,12 @@
-// What happens around a rank's flight recorder: files of it, the timeline, reports of what ranks
-// are doing.
+// The uses of a rank's flight recorder: files, the timeline, and reports of what ranks are doing.
 //
-// The tracer thread does all that takes time. It sleeps until it is woken for some work; while a
-// timeline is written it looks at the recorders of its host now and then.
+// The tracer thread does all work that takes time. It sleeps until it is woken for work. While a
+// timeline is written, it also reads the recorders of its host now and then.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -30,10 +27,9 @@ class Tracer {
  public:
   Tracer(TraceConfig config, TracePlace place, TraceMemory memory);
   ~Tracer();
-  Tracer(const Tracer&) = delete;
-  Tracer& operator=(const Tracer&) = delete;
 
-  // For the leader of a host where there are others: each rank's leader, how to reach them.
+  // For the leader of a host, if there are other hosts. `leaders`: of each rank. `send`: sends to
+  // them.
   void connect(std::map<int, int> leaders, SendNote send);
   // The thread begins.
   void start();
@@ -41,24 +37,24 @@ class Tracer {
   void hear(int leader, NoteKind kind, int rank, const std::string& text);
   Recorder& recorder() { return recorder_; }
 
-  // Has a file written soon, of this rank's or another one's recorder. Any thread, never blocks.
+  // Requests a file of this rank's or another rank's recorder. Any thread, never blocks.
   void want_file(const std::string& reason, const std::string& detail, int rank);
-  // Writes one now; returns its path. Throws Error. An empty path: where files go.
+  // Writes a file now, and returns its path. An empty path: in the job's folder. Throws Error.
   std::string write_file(const std::string& reason, const std::string& detail,
                          const std::string& path);
 
   // Logs a warning, with what these ranks are doing. Any thread, never blocks.
   void report(const std::string& text, const std::vector<int>& ranks);
-  // The world ends as it should: the last events go to a file before the thread ends.
+  // The world ends regularly: the last events are written to a file before the thread ends.
   void want_last_file();
 
-  // Rank 0 writes, on others these have no effect. An error is logged.
+  // Rank 0 writes; on other ranks these have no effect. An error is logged.
   void start_timeline(const std::string& path, bool mark_cycles);
   void stop_timeline();
-  // The last of what others want of the recorders here, and the timeline's end.
+  // Sends the last events to rank 0, and ends the timeline.
   void end_traces();
 
-  // Does what is still to do, and ends the thread.
+  // Does the remaining work, and ends the thread.
   void stop();
   // In a child after fork.
   void abandon();
@@ -93,7 +89,7 @@ class Tracer {
   std::mutex mutex_;
   std::vector<Wish> wishes_;
   std::uint32_t dumps_done_ = 0;
-  std::optional<JobFolder> folder_;  // where a file says that this rank runs; none: it is unknown
+  std::optional<JobFolder> folder_;  // with the presence file of this rank; none: there is no file
   std::string last_request_;
 
   std::atomic<bool> is_stopping_{false};

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -26,19 +25,21 @@ Watcher::Watcher(std::vector<WatchedProcess> processes, std::function<void(int r
       links_(std::move(links)),
       on_readable_(std::move(on_readable)) {
   if (processes_.empty() && links_.empty()) return;
-  if (pipe(stop_pipe_) != 0) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
     close_descriptors();
     throw system_error("making a pipe for the watcher", errno);
   }
-  for (const int fd : stop_pipe_) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  stop_in_ = Descriptor(ends[0]);
+  stop_out_ = Descriptor(ends[1]);
   thread_ = quiet_thread([this] { run(); });
 }
 
 Watcher::~Watcher() {
   if (thread_.joinable()) {
-    // Closing it is not enough: forked children hold the write end, too.
+    // Closing the pipe is not enough: forked children have the write end, too.
     const char stop = 0;
-    [[maybe_unused]] const auto written = write(stop_pipe_[1], &stop, 1);
+    [[maybe_unused]] const auto written = write(stop_out_, &stop, 1);
     thread_.join();
   }
   close_descriptors();
@@ -47,7 +48,7 @@ Watcher::~Watcher() {
 void Watcher::run() {
   std::vector<pollfd> polled;
   for (;;) {
-    polled.assign(1, {.fd = stop_pipe_[0], .events = POLLIN, .revents = 0});
+    polled.assign(1, {.fd = stop_in_, .events = POLLIN, .revents = 0});
     bool must_ask = false;
     for (const WatchedProcess& process : processes_) {
       polled.push_back({.fd = process.pidfd, .events = POLLIN, .revents = 0});
@@ -60,7 +61,7 @@ void Watcher::run() {
     if (polled[0].revents != 0) return;
     const auto [processes, links] = std::pair(std::span(polled).subspan(1, processes_.size()),
                                               std::span(polled).subspan(1 + processes_.size()));
-    look_at_links(links);  // a host that leaves says so before its processes end
+    look_at_links(links);  // a host that leaves sends news before its processes end
     look_at_processes(processes);
   }
 }
@@ -92,9 +93,6 @@ bool Watcher::has_ended(const WatchedProcess& process, short events) const {
 void Watcher::close_descriptors() {
   for (const WatchedProcess& process : processes_) {
     if (process.pidfd >= 0) close(process.pidfd);
-  }
-  for (int& fd : stop_pipe_) {
-    if (fd >= 0) close(std::exchange(fd, -1));
   }
 }
 

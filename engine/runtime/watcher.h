@@ -1,8 +1,8 @@
-// Notices at once when the process of another rank of this host ends, and when another host has
+// Notices at once when the process of another rank of this host ends, and when another host sends
 // news.
 //
-// One thread sleeps in poll(2) on the peers' pidfds; it never wakes while all is well. Where the
-// system gives no pidfd it asks four times a second whether the process still exists.
+// One thread sleeps in poll(2) on the peers' pidfds. It does not wake up while all processes run.
+// If the system has no pidfds, it checks four times a second whether the process still exists.
 #pragma once
 
 #include <poll.h>
@@ -12,6 +12,8 @@
 #include <span>
 #include <thread>
 #include <vector>
+
+#include "core/descriptor.h"
 
 namespace hvd {
 
@@ -23,13 +25,11 @@ struct WatchedProcess {
 
 class Watcher {
  public:
-  // Calls on_death(rank) from its own thread, once per rank; and on_readable(i) when links[i], a
-  // descriptor that stays the caller's, has something to read, until it returns false.
+  // Calls on_death(rank) from its own thread, once per rank. Calls on_readable(i) when links[i] is
+  // readable, until it returns false. The caller keeps the descriptors of `links`.
   Watcher(std::vector<WatchedProcess> processes, std::function<void(int rank)> on_death,
           std::vector<int> links = {}, std::function<bool(std::size_t index)> on_readable = {});
   ~Watcher();
-  Watcher(const Watcher&) = delete;
-  Watcher& operator=(const Watcher&) = delete;
 
  private:
   void run();
@@ -42,7 +42,8 @@ class Watcher {
   const std::function<void(int rank)> on_death_;
   std::vector<int> links_;  // -1: no longer watched
   const std::function<bool(std::size_t index)> on_readable_;
-  int stop_pipe_[2] = {-1, -1};
+  Descriptor stop_in_;  // the ends of a pipe: a byte in it ends the thread
+  Descriptor stop_out_;
   std::thread thread_;
 };
 

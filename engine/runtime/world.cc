@@ -3,9 +3,42 @@
 #include <algorithm>
 #include <utility>
 
+#include "collective/shares.h"
 #include "runtime/space_layout.h"
+#include "transport/peers.h"
 
 namespace hvd {
+
+static_assert(kLeastBlockKib * 1024 == kLeastBlockBytes);
+
+void check_cut(const AllreduceCut& cut) {
+  const std::size_t most =
+      std::min<std::size_t>(kMostBlockKib, staging_sizes(1).staging_cell_bytes / 1024);
+  if (cut.block_kib < kLeastBlockKib || cut.block_kib > most) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a block of an allreduce has " + std::to_string(kLeastBlockKib) + " to " +
+                    std::to_string(most) + " KiB, not " + std::to_string(cut.block_kib));
+  }
+  const auto small_kib = std::max(cut.small_kib, cut.small_between_hosts_kib);
+  if (small_kib <= kMostSmallKib) return;
+  throw Error(ErrorCode::kInvalidArgument, "a small allreduce has at most " +
+                                               std::to_string(kMostSmallKib) + " KiB, not " +
+                                               std::to_string(small_kib));
+}
+
+EngineConfig completed(EngineConfig config, const std::vector<std::vector<int>>& hosts) {
+  check_cut(config.tuning.bucket.cut);
+  config.local_size = config.size;
+  for (const std::vector<int>& host : hosts) {
+    const bool is_own = std::ranges::find(host, config.rank) != host.end();
+    if (is_own) config.local_size = static_cast<int>(host.size());
+  }
+  // The stall check must also run at the shutdown time.
+  if (config.stall_shutdown_time_s > 0) {
+    config.stall_check_time_s = std::min(config.stall_check_time_s, config.stall_shutdown_time_s);
+  }
+  return config;
+}
 
 World::World(EngineConfig given, SharedSpace& space, std::vector<std::vector<int>> hosts_of_world,
              std::vector<int> doorbells)

@@ -8,7 +8,7 @@ namespace hvd {
 
 namespace {
 
-// Two clocks of which one may be slewed to follow an NTP server.
+// The drift between two clocks. One of them may be slewed to follow an NTP server.
 constexpr double kDrift = 1e-4;
 constexpr std::size_t kMostBuckets = 1024;
 constexpr std::size_t kMostSubmits = 1U << 16;

@@ -1,10 +1,10 @@
-// How far the clock of another host is ahead of this one's, from events of both: no message is sent
-// for it.
+// The time by which the clock of another host is ahead of this host's clock. It follows from events
+// of both hosts, so no message is needed for it.
 //
-// All ranks run the same buckets. No rank starts one before all have submitted what is in it, and
-// none has its allreduce before all have started. Each such pair of events, on two clocks, bounds
-// their difference from one side. The tightest bounds of both sides make an interval; bounds get
-// looser with time, since clocks drift.
+// All ranks run the same buckets. No rank starts a bucket before all ranks have submitted its
+// operations. No rank has the result of an allreduce before all ranks have started it. Each such
+// pair of events, on two clocks, is a bound on one side of the difference. The tightest bounds of
+// both sides make an interval. Bounds get looser with time, since clocks drift.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ class ClockAlignment {
 
   // An event of a rank of this host, or of the other one. `kind`: of the label of a kFused.
   void add(bool is_other, int rank, const Event& event, int kind = -1);
-  // None before both sides are bounded.
+  // None before both sides have a bound.
   std::optional<Estimate> estimate() const;
 
  private:
-  // What one host is known to have done in a bucket.
+  // The known events of one host in a bucket.
   struct Done {
     std::optional<std::int64_t> last_submit_ns;
     std::optional<std::int64_t> first_start_ns;

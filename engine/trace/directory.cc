@@ -32,21 +32,6 @@ bool is_own_file(const struct stat& found) {
   return S_ISREG(found.st_mode) && found.st_uid == geteuid();
 }
 
-// Closed at the end of the scope.
-class OpenFile {
- public:
-  explicit OpenFile(int fd) : fd_(fd) {}
-  ~OpenFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
 // An unused name beside `name`.
 std::string draft_name(const std::string& name) {
   std::array<unsigned char, 8> chance{};
@@ -75,21 +60,14 @@ void write_all(int fd, std::span<const char> bytes, const std::string& path) {
 
 Directory::Directory(const std::string& path, Links links) : path_(path) {
   const int no_link = links == Links::kRefuse ? O_NOFOLLOW : 0;
-  fd_ = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | no_link);
+  fd_ = Descriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | no_link));
   if (fd_ < 0) throw system_error("opening the folder " + path_, errno);
 }
 
 Directory::Directory(const Directory& parent, const std::string& name)
-    : path_(parent.path_ + "/" + name) {
-  fd_ = openat(parent.fd_, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    : path_(parent.path_ + "/" + name),
+      fd_(openat(parent.fd_, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)) {
   if (fd_ < 0) throw system_error("opening the folder " + path_, errno);
-}
-
-Directory::Directory(Directory&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-
-Directory::~Directory() {
-  if (fd_ >= 0) close(fd_);
 }
 
 void Directory::make(const std::string& path) {
@@ -145,19 +123,19 @@ std::optional<Directory::File> Directory::own_file(const std::string& name) cons
 }
 
 std::string Directory::read_own(const std::string& name, std::size_t most_bytes) const {
-  const OpenFile file(
+  const Descriptor file(
       openat(fd_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   struct stat found{};
-  if (file.fd() < 0 || fstat(file.fd(), &found) != 0 || !is_own_file(found)) return {};
+  if (file < 0 || fstat(file, &found) != 0 || !is_own_file(found)) return {};
   std::string text(most_bytes, '\0');
-  const ssize_t count = read(file.fd(), text.data(), text.size());
+  const ssize_t count = read(file, text.data(), text.size());
   text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
   return text;
 }
 
 void Directory::touch(const std::string& name) const {
-  const OpenFile file(openat(fd_, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (file.fd() < 0 && errno != EEXIST) throw system_error("making " + path_ + "/" + name, errno);
+  const Descriptor file(openat(fd_, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file < 0 && errno != EEXIST) throw system_error("making " + path_ + "/" + name, errno);
 }
 
 void Directory::replace(const std::string& name,
@@ -169,10 +147,10 @@ void Directory::replace(const std::string& name,
     throw Error(ErrorCode::kSystem, "writing " + path + ": expected a regular file there");
   }
   const std::string draft = draft_name(name);
-  const OpenFile file(openat(fd_, draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (file.fd() < 0) throw system_error("opening " + path, errno);
+  const Descriptor file(openat(fd_, draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file < 0) throw system_error("opening " + path, errno);
   try {
-    for (const std::span<const char> part : parts) write_all(file.fd(), part, path);
+    for (const std::span<const char> part : parts) write_all(file, part, path);
     if (renameat(fd_, draft.c_str(), fd_, name.c_str()) != 0) {
       throw system_error("writing " + path, errno);
     }

@@ -1,7 +1,7 @@
-// A folder that is held open: files are opened by name inside of it, so no link leads out.
+// An open folder. Files are opened by name inside of it, so no link leads out of it.
 //
-// A folder or a file is *own* if it belongs to this user and no other user can change it. Only
-// own regular files are read, replaced or removed; other files are never waited for.
+// A folder or a file is *own* if it belongs to this user and no other user can change it. Only own
+// regular files are read, replaced or removed. Opening another file never blocks.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "core/descriptor.h"
 
 namespace hvd {
 
@@ -24,18 +26,16 @@ class Directory {
 
   // Throws Error.
   Directory(const std::string& path, Links links);
-  Directory(const Directory& parent, const std::string& name);  // no link
-  Directory(Directory&& other) noexcept;
-  ~Directory();
-  Directory& operator=(const Directory&) = delete;
+  Directory(const Directory& parent, const std::string& name);  // refuses links
 
-  // Makes one for this user alone, unless there is something of this name. Throws Error.
+  // Makes a folder for this user only, unless the name exists. Throws Error.
   static void make(const std::string& path);
   void make_inside(const std::string& name) const;
 
   const std::string& path() const { return path_; }
   bool is_own() const;
-  // Whether there is a folder of this name that is own; it is not opened, and may be another soon.
+  // Whether there is an own folder with this name. It is not opened, so another may replace it
+  // later.
   bool has_own_folder(const std::string& name) const;
   std::int64_t written_ns() const;
   std::vector<std::string> names() const;
@@ -44,18 +44,18 @@ class Directory {
   // The beginning of such a file; empty if there is none.
   std::string read_own(const std::string& name, std::size_t most_bytes) const;
 
-  // Makes an empty file, unless there is something of this name. Throws Error.
+  // Makes an empty file, unless the name exists. Throws Error.
   void touch(const std::string& name) const;
-  // Puts a file in place of what is there, at once, if that is a regular file or nothing. Throws
-  // Error.
+  // Writes a file, which replaces a regular file of this name in one step. Throws Error, also if
+  // the name is not a regular file.
   void replace(const std::string& name, std::span<const std::span<const char>> parts) const;
-  // Keeps what is not own, not a regular file, or not an empty folder.
+  // Removes only own regular files, and only empty folders.
   void remove_own(const std::string& name) const;
   void remove_folder(const std::string& name) const;
 
  private:
   std::string path_;
-  int fd_ = -1;
+  Descriptor fd_;
 };
 
 }  // namespace hvd

@@ -1,4 +1,5 @@
-// What the flight recorder writes down: events of fixed size, and labels, the names they refer to.
+// The records of the flight recorder: events of fixed size, and labels, the names that events refer
+// to.
 //
 // The layouts and numbers are those of recorder files (docs/timeline.md): add, never change.
 #pragma once
@@ -13,11 +14,11 @@ namespace hvd {
 
 enum class EventKind : std::uint8_t {
   kNone = 0,         // a place that was taken and not used
-  kWorld = 1,        // a world begins; subject: how many of this process' worlds that makes
+  kWorld = 1,        // a world begins; subject: its number among the worlds of this process
   kSubmit = 2,       // subject: label, value: bytes; detail: 1 where all ranks of the host are here
   kBucketStart = 3,  // subject: bucket, value: tensors and groups in it
   kFused = 4,        // subject: label, value: the bucket that it runs in
-  kBucketDone = 5,   // subject: bucket, value: nanoseconds of it that were waits
+  kBucketDone = 5,   // subject: bucket, value: nanoseconds of waits in it
   kWait = 6,         // a wait begins; subject: rank waited for, detail: WaitPhase, value: target
   kWaited = 7,       // a long one ends; the same, but value: nanoseconds
   kError = 8,        // subject: label, value: error code
@@ -28,11 +29,11 @@ enum class EventKind : std::uint8_t {
   kBlocked = 13,     // the program has waited for results until now; value: nanoseconds
 };
 
-// What a rank waits for in the middle of a bucket.
+// The reason of a wait in the middle of a bucket.
 enum class WaitPhase : std::uint8_t {
-  kStaged = 0,     // a rank of this host has to bring its data
-  kReduced = 1,    // it has to reduce its share
-  kFinished = 2,   // it has to take what it needs
+  kStaged = 0,     // a rank of this host must stage its data
+  kReduced = 1,    // it must reduce its share
+  kFinished = 2,   // it must copy the data that it needs
   kLink = 3,       // another host
   kDataPlane = 4,  // an external engine
 };
@@ -46,8 +47,7 @@ struct Event {
   std::uint64_t value = 0;
 };
 
-// An event as it lies in memory and in files. `index` is its running number + 1, 0 while it is
-// written.
+// An event in memory and in files. `index`: its running number + 1; 0 while it is being written.
 struct EventCell {
   std::atomic<std::uint64_t> index;
   std::atomic<std::int64_t> time_ns;
@@ -56,7 +56,7 @@ struct EventCell {
 };
 static_assert(sizeof(EventCell) == 32);
 
-// A tensor's name and what else is known of it.
+// A tensor's name, dtype, shape and so on.
 struct Label {
   static constexpr std::size_t kMaxDims = 6;
   static constexpr std::size_t kNameBytes = 111;

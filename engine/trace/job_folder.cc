@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -30,7 +29,7 @@ constexpr std::string_view kGoodOutcome = R"({"status": 0,)";  // as outcome.py 
 
 std::string marker_of(const std::string& job) { return kMarker + job; }
 
-// `rank-<number>-pid-<number>-world-<number>`, and what follows; nothing for another name.
+// Reads `rank-<number>-pid-<number>-world-<number>` and the rest of a name; none for other names.
 struct RankFile {
   int pid;
   std::string_view rest;
@@ -60,7 +59,7 @@ bool is_presence(std::string_view name) {
   return file && file->rest == kPresenceSuffix;
 }
 
-// Left by a process that was killed while it wrote; see Directory::replace.
+// A process that is killed while it writes leaves such a file; see Directory::replace.
 bool is_draft(std::string_view name) {
   if (!name.starts_with('.') || !name.ends_with(kDraftSuffix)) return false;
   name.remove_prefix(1);
@@ -81,7 +80,7 @@ bool is_of_failure(std::string_view recording) {
   return recording.ends_with("-error.hvdrec") || recording.ends_with("-death.hvdrec");
 }
 
-// The launcher's statement decides; without one, the files of the ranks.
+// The launcher's file decides. Without it, the files of the ranks decide.
 bool has_failed(const Directory& folder, const std::vector<std::string>& names) {
   const std::string outcome = folder.read_own(kOutcomeName, kGoodOutcome.size());
   if (!outcome.empty()) return outcome != kGoodOutcome;
@@ -112,7 +111,7 @@ void remove_recordings(const Directory& base, const Directory& folder, const std
   if (has_others) return;
   folder.remove_own(marker_of(name));
   base.remove_folder(name);
-  // A job of this name may begin at this moment: then the folder is there, and stays ours.
+  // A job of this name may have begun meanwhile. Then the folder still exists, and is marked again.
   if (base.has_own_folder(name)) folder.touch(marker_of(name));
 }
 
@@ -142,7 +141,7 @@ void remove_jobs(const Directory& base, const std::string& own) {
   }
 }
 
-// Of a job that makes one world after another.
+// For a job that makes one world after another.
 void remove_oldest_of(const Directory& folder) {
   std::vector<Directory::File> files;
   std::uint64_t total = 0;
@@ -164,7 +163,7 @@ void remove_oldest_of(const Directory& folder) {
 Directory opened_base(const std::string& path, bool is_chosen) {
   Directory::make(path);
   Directory base(path, is_chosen ? Directory::Links::kFollow : Directory::Links::kRefuse);
-  // Where all users may make folders, another user may have made it first.
+  // If all users may make folders there, another user may have made it first.
   if (!is_chosen && !base.is_own()) {
     throw Error(ErrorCode::kSystem, path + " is not a folder that this user alone can write to");
   }
@@ -180,7 +179,8 @@ Directory opened_job(const Directory& base, const std::string& job) {
   }
   const std::string marker = marker_of(job);
   if (folder.own_file(marker)) return folder;
-  // Another rank makes the marker before anything else, so it is looked for once more.
+  // Another rank may have made the marker since the check, and other files after it. So check
+  // again.
   if (!folder.names().empty() && !folder.own_file(marker)) {
     throw Error(ErrorCode::kSystem, folder.path() +
                                         " holds something else than recordings; choose another "

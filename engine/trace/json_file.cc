@@ -27,11 +27,11 @@ constexpr std::array<char, 16 * 1024> kSpaces = [] {
 
 constexpr std::string_view kBegin = "[\n";
 
-// Before it is overwritten: it may be another file of the same name.
+// Checks before a file is overwritten: it may be another file with the same name.
 void check_is_ours(int fd, const std::string& path, std::string_view mark) {
   struct stat found{};
   if (fstat(fd, &found) != 0) throw system_error("looking at " + path, errno);
-  if (!S_ISREG(found.st_mode)) throw Error(ErrorCode::kSystem, path + " is no regular file");
+  if (!S_ISREG(found.st_mode)) throw Error(ErrorCode::kSystem, path + " is not a regular file");
   const std::string expected = std::string(kBegin).append(mark);
   std::string begin(expected.size(), '\0');
   const ssize_t count = pread(fd, begin.data(), begin.size(), 0);
@@ -49,17 +49,12 @@ JsonFile::JsonFile(const std::string& path, std::string_view mark, std::string_v
     : path_(path),
       tail_(std::string(last) + "\n]\n"),
       max_bytes_(max_bytes),
-      gathered_(kMostGathered + 3 * kPage) {  // padding, an element, and what is promised beside
-  fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
+      gathered_(kMostGathered + 3 * kPage) {  // padding, an element, and a page more, as promised
+  fd_ = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
   if (fd_ < 0) throw system_error("opening " + path, errno);
-  try {
-    check_is_ours(fd_, path, mark);
-    if (ftruncate(fd_, 0) != 0) throw system_error("emptying " + path, errno);
-    write(std::string(kBegin) + tail_, 0);
-  } catch (...) {
-    close(fd_);
-    throw;
-  }
+  check_is_ours(fd_, path, mark);
+  if (ftruncate(fd_, 0) != 0) throw system_error("emptying " + path, errno);
+  write(std::string(kBegin) + tail_, 0);
   begin_ = end_ = kBegin.size();
 }
 
@@ -68,9 +63,8 @@ JsonFile::~JsonFile() {
     flush();
     close_up();
   } catch (const Error&) {
-    // The file is a document.
+    // The file is a valid document in any case.
   }
-  close(fd_);
 }
 
 char* JsonFile::begin_element(std::size_t bytes) {
@@ -117,10 +111,10 @@ void JsonFile::move_end(std::size_t wanted) {
   const std::size_t old_end = end_;
   const std::size_t step = std::min(kStep, std::max<std::size_t>(64 * 1024, wanted / 2));
   std::size_t end = wanted + step;
-  // Within one page, so that it appears at once.
+  // Within one page, so that it is written in one step.
   if (kPage - end % kPage < tail_.size()) end = (end / kPage + 1) * kPage;
   const std::size_t behind = old_end + tail_.size();
-  write_spaces(behind, end);  // they may follow a document
+  write_spaces(behind, end);  // spaces may follow a document
   write(tail_, end);
   write_spaces(old_end, behind);
   end_ = end;
@@ -144,7 +138,7 @@ void JsonFile::write(std::string_view text, std::size_t at) const {
   }
 }
 
-// In one call, since each has a fixed cost.
+// As few calls as possible, since each call has a fixed cost.
 void JsonFile::write_spaces(std::size_t from, std::size_t end) const {
   while (from < end) {
     std::array<iovec, 64> parts;

@@ -1,23 +1,22 @@
 // The flight recorder of one rank: its last events, always on.
 //
-// It lies in memory that the ranks of a host share, so that a rank can read what another one did
-// that no longer answers, or is gone. Writing is a few stores (and a clock read, if the caller
-// has no time at hand); a reader takes a copy and drops what was overwritten meanwhile. Timeline,
-// stall report and files are views over such copies. In the steady state a tensor costs two events,
-// its submission and the bucket that takes it; places for many are taken at once.
+// It is in memory that the ranks of a host share. So a rank can read the events of another rank
+// that no longer answers, or has died. Writing is a few stores, and a clock read if the caller has
+// no time yet. A reader makes a copy, and drops events that were overwritten meanwhile. Timeline,
+// stall report and files are views of such copies. In the steady state a tensor has two events, its
+// submission and its bucket. Places for many events are taken at once.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "core/clock.h"
 #include "core/futex.h"
 #include "trace/events.h"
-#include "transport/region.h"
+#include "transport/shared_space.h"
 
 namespace hvd {
 
@@ -31,7 +30,8 @@ struct RecorderHeader {
   alignas(64) SharedWord capacity;  // events that are kept, a power of two; 0: not in use
   alignas(64) std::atomic<std::uint64_t> next;
   std::atomic<std::uint64_t> next_label;
-  // To ask this rank's tracer thread for something: say what, then change `calls`, and wake it.
+  // To ask this rank's tracer thread for something: change one of the words below, then change
+  // `calls`, and wake the thread.
   alignas(64) SharedWord calls;
   SharedWord dumps_wanted;
   SharedWord questions;  // "what are you doing?"
@@ -45,7 +45,7 @@ class RecorderView {
   struct Found {
     std::vector<Event> events;
     std::uint64_t first = 0;  // running number of the first one
-    std::uint64_t end = 0;    // where to go on
+    std::uint64_t end = 0;    // running number for the next read
     std::uint64_t lost = 0;   // overwritten before they were read
   };
 
@@ -56,7 +56,7 @@ class RecorderView {
   std::uint32_t capacity() const { return header_->capacity.load(std::memory_order_acquire); }
   std::uint64_t end() const { return header_->next.load(std::memory_order_acquire); }
   // All events from number `begin` on that are still there. With `patiently` it stops at an event
-  // that is being written; else it leaves that out. `memory` is used for what is found.
+  // that is being written; else it skips that event. `memory` is used for the result.
   Found read(std::uint64_t begin, bool patiently = false, std::vector<Event> memory = {}) const;
   std::vector<Event> last(std::uint64_t count) const;
   std::optional<Label> label(std::uint32_t id) const;
@@ -75,11 +75,10 @@ class Recorder : public RecorderView {
   static constexpr std::uint32_t kMaxEvents = 1U << 18;
   static constexpr std::uint32_t kNoLabel = ~0U;
 
-  // Of the shared memory; what is not used of it is never touched.
+  // Size of the shared memory. Unused parts are never touched.
   static std::size_t region_bytes();
 
-  // Keeps `events`, rounded up to a power of two; none for 0: then nothing is recorded. `region` is
-  // zeroed.
+  // Keeps `events` events, rounded up to a power of two. 0: records nothing. `region` is zeroed.
   Recorder(std::shared_ptr<Region> region, std::uint32_t events);
 
   bool is_on() const { return mask_ != 0; }
@@ -95,8 +94,8 @@ class Recorder : public RecorderView {
     record(event);
   }
 
-  // Takes the places of many events at once, the most expensive part of an event. Places that are
-  // left at the end get an event without meaning.
+  // Takes the places of many events at once: that is the most expensive part of an event. Places
+  // that are left over get an event of kind kNone.
   class Batch {
    public:
     Batch(Recorder& recorder, std::size_t count)
@@ -121,7 +120,7 @@ class Recorder : public RecorderView {
     std::uint64_t end_;
   };
 
-  // One thread at a time. The number under which events refer to it, until is_forgotten().
+  // One thread at a time. Returns the number of the label for events, valid until is_forgotten().
   std::uint32_t add_label(const Label& label);
   bool is_forgotten(std::uint32_t id) const {
     return id == kNoLabel || next_label_ - id > kLabels * 3 / 4;

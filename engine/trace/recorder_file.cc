@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <span>
 #include <vector>
 
 #include "core/clock.h"
-#include "trace/json_text.h"
+#include "core/text.h"
 
 namespace hvd {
 
@@ -53,7 +52,7 @@ std::string head_line(const RecordingHead& head, std::size_t labels,
 
 void write_recording(const RecorderView& recorder, const RecordingHead& head,
                      const Directory& folder, const std::string& name) {
-  // Labels last: an event that was read has its label by then.
+  // Labels last: every event that was read has its label now.
   const RecorderView::Found found = recorder.read(0);
   const std::vector<StoredLabel> labels = labels_of(recorder);
   const std::string line = head_line(head, labels.size(), found);

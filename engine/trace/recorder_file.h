@@ -1,10 +1,9 @@
-// Recorder files: what a recorder holds, written down so that it outlives the process.
+// Recorder files: the events of a recorder in a file, so that they outlive the process.
 //
-// A file is a line of JSON that says what follows, then labels, events and text, all as they lie in
-// memory (docs/timeline.md has the layout). job_folder.h says where files live.
+// A file begins with a line of JSON that describes the rest: labels, events and text, with the same
+// bytes as in memory (docs/timeline.md has the layout). For the place of files see job_folder.h.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "trace/directory.h"
@@ -18,12 +17,12 @@ struct RecordingHead {
   int written_by = 0;  // another rank where this one has died
   std::string reason;  // "error", "death", "end", "request", "signal", "call", "exception"
   std::string detail;  // the error's text, or the request's
-  std::string world;   // a JSON object: what all ranks know of the world
+  std::string world;   // a JSON object about the world, the same on all ranks
   std::string stacks;  // Python's, as text; may be empty
 };
 
-// Writes what `recorder` holds to the file `name` in `folder`, in place of one that is there.
-// Throws Error.
+// Writes the events of `recorder` to the file `name` in `folder`. Replaces an existing file. Throws
+// Error.
 void write_recording(const RecorderView& recorder, const RecordingHead& head,
                      const Directory& folder, const std::string& name);
 

@@ -14,12 +14,12 @@ namespace {
 
 constexpr std::size_t kMostBytes = 256 * 1024;
 constexpr int kTries = 3;
-constexpr unsigned kMostSeconds = 1;  // of a copy that goes round in circles
+constexpr unsigned kMostSeconds = 1;  // for a copy in an endless loop
 
 extern "C" void leave_copy(int /*signal*/) { _exit(1); }
 
-// Whatever handlers the program has for these signals: a crash of the copy leaves no core file and
-// no line in the kernel's log.
+// Replaces the program's handler for the signal. So a crash of the copy leaves no core file and no
+// line in the kernel's log.
 void end_at(int fatal, void (*handler)(int)) {
   signal(fatal, handler);
   sigset_t only;
@@ -37,8 +37,8 @@ void end_at(int fatal, void (*handler)(int)) {
   _exit(0);
 }
 
-// Not fork(): what libraries do around that, such as ending the threads of a BLAS, must not happen
-// while the program goes on. Only a wait for this very child reports its end.
+// Not fork(): libraries have handlers for fork(), which for example end the threads of a BLAS. That
+// must not happen while the program goes on. Only a wait for exactly this child reports its end.
 bool handled_in_copy(int signal_number) {
   const long pid = syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr);
   if (pid == 0) run_handler(signal_number);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
+#include <span>
 #include <utility>
 
 #include "core/clock.h"
 #include "core/dtype.h"
-#include "trace/json_text.h"
+#include "core/text.h"
 #include "trace/recorder.h"
 
 namespace hvd {
@@ -17,11 +17,6 @@ namespace {
 constexpr std::string_view kMark = R"({"name":"process_)";  // each timeline begins like that
 constexpr std::string_view kLast =
     R"({"name":"process_sort_index","ph":"M","pid":0,"args":{"sort_index":0}})";
-
-std::int64_t epoch_us() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
-}
 
 const char* operation_name(const Label& label) {
   if (static_cast<Kind>(label.kind) == Kind::kAllreduce &&
@@ -33,13 +28,11 @@ const char* operation_name(const Label& label) {
 
 constexpr ShortText<64> kEnd{R"({"ph":"E")"};
 
-std::string shape_text(const Label& label) {
-  std::string text = "[";
+std::string dims_text(const Label& label) {
   const std::size_t known = std::min<std::size_t>(label.dims_count, Label::kMaxDims);
-  for (std::size_t i = 0; i < known; ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(label.dims[i]);
-  }
-  return text + (known < label.dims_count ? ", ...]" : "]");
+  std::string text = shape_text(std::span(label.dims).first(known));
+  if (known < label.dims_count) text.replace(text.size() - 1, 1, ", ...]");
+  return text;
 }
 
 std::string in_capitals(std::string text) {
@@ -57,7 +50,7 @@ Timeline::Timeline(TimelineConfig config)
       start_ns_(now_ns()),
       plane_(in_capitals(config_.data_plane) + '_') {
   meta("process_name", 0).arguments().text("name", "buckets");
-  number("start_time_since_epoch_in_micros", epoch_us()).done("}}");
+  number("start_time_since_epoch_in_micros", epoch_ns() / 1000).done("}}");
   flush();
 }
 
@@ -85,7 +78,7 @@ void Timeline::spell(Row& row, int rank, const Label& label) {
   row.place = ShortText<40>(line_);
   line_.clear();
   arguments().text("dtype", name_of(static_cast<Dtype>(label.dtype)));
-  row.ending = text("shape", shape_text(label)).line_ + "}}";
+  row.ending = text("shape", dims_text(label)).line_ + "}}";
   line_.assign(1, '{');
   rank_at(rank).arrival = Begin(text("name", std::to_string(rank)).text("ph", "X").line_);
 }
@@ -307,7 +300,7 @@ Timeline& Timeline::text(std::string_view field, std::string_view value) {
   return *this;
 }
 
-// done() closes them, too.
+// done("}}") closes them, too.
 Timeline& Timeline::arguments() {
   begin_field("args");
   line_ += '{';

@@ -1,11 +1,14 @@
 // The timeline: recorded events of many ranks as one file of Chrome trace events.
 //
-// A tensor is a "process" of the trace, which viewers show as a group of rows; a rank is a row in
-// it. The group with number 0 has the buckets of each rank. Names of events are those of the
-// documented timeline. Needs one thread at a time.
+// A tensor is a "process" of the trace, which viewers show as a group of rows. A rank is a row in
+// the group. Group 0 has the buckets of each rank. Names of events are those of the documented
+// timeline. One thread at a time.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -16,9 +19,34 @@
 #include "control/request.h"
 #include "trace/events.h"
 #include "trace/json_file.h"
-#include "trace/short_text.h"
 
 namespace hvd {
+
+// A short text that is copied often. Always kBytes bytes are copied: a few moves of wide registers,
+// and no call.
+template <std::size_t kBytes>
+class ShortText {
+  static_assert(kBytes < 256);
+
+ public:
+  constexpr ShortText() = default;
+  // Cuts a text that is too long.
+  constexpr explicit ShortText(std::string_view text)
+      : size_(static_cast<std::uint8_t>(std::min(text.size(), kBytes))) {
+    std::copy_n(text.data(), size_, text_);
+  }
+
+  std::size_t size() const { return size_; }
+  // Writes kBytes from `to` on; returns where the text ends.
+  char* put(char* to) const {
+    std::memcpy(to, text_, kBytes);
+    return to + size_;
+  }
+
+ private:
+  char text_[kBytes] = {};
+  std::uint8_t size_ = 0;
+};
 
 struct TimelineConfig {
   std::string path;
@@ -33,18 +61,18 @@ class Timeline {
   // Begins the file; times count from now on. Throws Error.
   explicit Timeline(TimelineConfig config);
 
-  // What a rank's labels mean, before the events that refer to them.
+  // A label of a rank. It must come before the events that refer to it.
   void add_label(int rank, std::uint32_t id, const Label& label);
   bool knows_label(int rank, std::uint32_t id) const;
-  // The next event of a rank. `shift_ns`: what must be added to its host's clock.
+  // The next event of a rank. `shift_ns` is added to its time, which is of its host's clock.
   void add(int rank, const Event& event, std::int64_t shift_ns = 0);
-  // Events of a rank are missing here: nothing that was begun before will end.
+  // Events of a rank are missing here. Operations that began before will have no end.
   void note_loss(int rank, std::uint64_t count, std::int64_t time_ns);
-  // The clocks of another host's ranks are known this well from now on.
+  // From now on the clock of another host is known with this error.
   void note_clock(const std::string& host, std::int64_t shift_ns, std::int64_t error_ns,
                   std::int64_t time_ns);
 
-  // Is some rank in the middle of a bucket?
+  // Whether some rank is in the middle of a bucket.
   bool has_open_bucket() const;
 
   // Throws Error.
@@ -55,7 +83,7 @@ class Timeline {
   enum class Phase : std::uint8_t { kIdle, kNegotiating, kRunning };
 
   using Begin = ShortText<64>;
-  // Thousands of events a second come from few rows: the text that they share is made once.
+  // Few rows have thousands of events per second, so their common text is made once.
   struct Operation {
     const char* name = nullptr;
     Begin negotiation;  // {"name":"NEGOTIATE_ALLREDUCE","ph":"B"
@@ -78,7 +106,7 @@ class Timeline {
   };
   struct Rank {
     Begin arrival;                  // {"name":"1","ph":"X"
-    std::vector<Row> rows;          // by label, as many as are remembered
+    std::vector<Row> rows;          // by label; one for each label that is kept
     std::map<int, Bucket> buckets;  // by process set
   };
 
@@ -121,7 +149,7 @@ class Timeline {
   std::map<std::pair<int, std::string>, std::uint32_t> groups_;  // by process set and name
   std::set<std::pair<std::uint32_t, int>> named_rows_;
   std::map<std::string_view, Operation> operations_;  // by name
-  // The time of the last event of a row, which others often share.
+  // The time of the last event of a row, and its text. The next event often has the same time.
   std::int64_t stamp_ns_ = -1;
   ShortText<32> stamp_;
   std::string line_;

@@ -4,18 +4,14 @@
 #include <cstring>
 
 #include "control/request.h"
-#include "core/wire_reader.h"
+#include "core/wire.h"
 
 namespace hvd {
 
 namespace {
 
-// 73 years: sums and differences of a few of them are numbers, too.
+// 73 years. Sums and differences of a few such times do not overflow.
 constexpr std::int64_t kMostTimeNs = std::int64_t{1} << 61;
-
-void append(std::string& to, const void* data, std::size_t bytes) {
-  to.append(static_cast<const char*>(data), bytes);
-}
 
 Label get_label(WireReader& reader) {
   Label label;
@@ -56,20 +52,18 @@ void check(const WireReader& reader, const Event& event) {
 }  // namespace
 
 std::string write_chunk(const TraceChunk& chunk) {
-  const auto rank = static_cast<std::int32_t>(chunk.rank);
-  const auto labels = static_cast<std::uint32_t>(chunk.labels.size());
-  const auto events = static_cast<std::uint32_t>(chunk.events.size());
-  std::string bytes;
-  append(bytes, &chunk.lost, sizeof chunk.lost);
-  append(bytes, &rank, sizeof rank);
-  append(bytes, &labels, sizeof labels);
-  append(bytes, &events, sizeof events);
+  WireWriter writer;
+  writer.put(chunk.lost);
+  writer.put(static_cast<std::int32_t>(chunk.rank));
+  writer.put(static_cast<std::uint32_t>(chunk.labels.size()));
+  writer.put(static_cast<std::uint32_t>(chunk.events.size()));
   for (const auto& [id, label] : chunk.labels) {
-    append(bytes, &id, sizeof id);
-    append(bytes, &label, sizeof label);
+    writer.put(id);
+    writer.put(label);
   }
-  append(bytes, chunk.events.data(), chunk.events.size() * sizeof(Event));
-  return bytes;
+  writer.put_bytes(chunk.events.data(), chunk.events.size() * sizeof(Event));
+  const std::vector<std::byte> bytes = writer.take();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 TraceChunk read_chunk(std::string_view bytes, std::span<const int> ranks) {

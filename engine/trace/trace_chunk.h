@@ -1,5 +1,5 @@
-// What a rank's recorder holds, on its way to the host that writes the timeline: events, and the
-// labels that they refer to for the first time.
+// Events of a rank's recorder, on their way to the host that writes the timeline, and the labels
+// that they refer to for the first time.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct TraceChunk {
 };
 
 std::string write_chunk(const TraceChunk& chunk);
-// Of one of `ranks`. Throws BadMessage.
+// The chunk must be of one of `ranks`. Throws BadMessage.
 TraceChunk read_chunk(std::string_view bytes, std::span<const int> ranks);
 
-// Reads a recorder bit by bit.
+// Reads a recorder, chunk after chunk.
 class TraceSource {
  public:
   TraceSource(RecorderView view, int rank, std::uint64_t first)
@@ -32,8 +32,8 @@ class TraceSource {
     chunk_.rank = rank;
   }
 
-  // What has come since the last call, until the next one; labels that were not in an earlier
-  // chunk.
+  // The events since the last call, and the labels that were not in an earlier chunk. Valid until
+  // the next call.
   const TraceChunk& next();
   std::uint32_t capacity() const { return view_.capacity(); }
 

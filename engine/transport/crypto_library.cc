@@ -1,20 +1,9 @@
 #include "transport/crypto_library.h"
 
-#include <array>
-
 #include "core/error.h"
 #include "transport/seal.h"
 
 namespace hvd {
-
-CryptoLibrary::CryptoLibrary(const std::string& path, Loading loading) : library_(path, loading) {
-  const auto find = [this](auto&... functions) {
-    (library_.find(functions.name, functions.call), ...);
-  };
-  CryptoFunctions& f = functions_;
-  find(f.version, f.aes_256_gcm, f.new_context, f.free_context, f.control, f.encrypt_init,
-       f.encrypt_update, f.encrypt_final, f.decrypt_init, f.decrypt_update, f.decrypt_final);
-}
 
 std::shared_ptr<const CryptoLibrary> find_crypto_library(std::span<const std::string> candidates) {
   constexpr Key kNoKey{};

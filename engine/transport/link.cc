@@ -1,7 +1,5 @@
 #include "transport/link.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 namespace hvd {
@@ -11,12 +9,6 @@ Link::Link(int fd, int peer, std::shared_ptr<LinkSeals> seals)
       peer_(peer),
       records_(seals == nullptr ? nullptr
                                 : std::make_unique<RecordStream>(std::move(seals), peer)) {}
-
-Link::~Link() { close_copy(); }
-
-void Link::close_copy() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
-}
 
 bool Link::pump() {
   const bool has_sent = pump_sends();  // first, since others wait for it

@@ -1,16 +1,17 @@
 // One connection to a rank of another host: a stream of bytes each way.
 //
-// Nothing frames the bytes: both ends know how many each bucket carries in each direction. A
-// collective posts, in stream order, what it sends and where it wants what comes; pump() moves what
-// the socket takes and has, never blocks, and touches nothing that was not posted, so bytes of a
-// bucket that this rank has not begun stay in the socket. Positions count the bytes of a stream
-// since the link was made. With seals the bytes travel in records (transport/record_stream.h),
-// which only this link sees.
+// The stream has no frames: both ends know how many bytes each bucket carries in each direction. A
+// collective posts, in stream order, the bytes that it sends and the memory for the bytes that it
+// receives. pump() moves as many posted bytes as the socket can and never blocks. Bytes of a bucket
+// that this rank has not begun stay in the socket. Positions count the bytes of a stream since the
+// link was made. With seals the bytes travel in records (transport/record_stream.h), which only
+// this link sees.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 
+#include "core/descriptor.h"
 #include "transport/posts.h"
 #include "transport/record_stream.h"
 
@@ -29,16 +30,13 @@ class Link {
  public:
   // Owns `fd`. `peer`: set rank at the other end. `seals`: null for none.
   Link(int fd, int peer, std::shared_ptr<LinkSeals> seals = nullptr);
-  ~Link();
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
 
   int fd() const { return fd_; }
   int peer() const { return peer_; }
   // In a forked child, which must not keep the connection open.
-  void close_copy();
+  void close_copy() { fd_.close(); }
 
-  // The memory stays as it is until sends().moved() is behind it.
+  // The memory must not change until sends().moved() has passed it.
   void send(const std::byte* from, std::size_t size_bytes) {
     sends_.add(const_cast<std::byte*>(from), size_bytes);
   }
@@ -54,7 +52,7 @@ class Link {
   bool pump_sends();
   bool pump_receives();
 
-  int fd_;
+  Descriptor fd_;
   const int peer_;
   Posts sends_;
   Posts receives_;

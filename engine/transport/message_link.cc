@@ -13,11 +13,11 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kReadBytes = 16 * 1024;
-// What is read before a record is opened; the rest stays in the socket.
+// So much is read before a record is opened. The rest stays in the socket.
 constexpr std::size_t kReadAtOnce = 1U << 20;
 // A larger length means that the other end is faulty.
 constexpr std::uint32_t kMaxMessageBytes = 256U << 20;
-// What the first record carries of a message, behind the length.
+// Bytes of a message in its first record, after the length.
 constexpr std::size_t kFirstBytes = 28;
 
 struct First {
@@ -32,7 +32,7 @@ MessageLink::MessageLink(int fd, int rank, std::shared_ptr<LinkSeals> seals, std
 
 MessageLink::~MessageLink() { close(); }
 
-// With unread bytes it would reset the connection.
+// Reads what has come first: with unread bytes close(2) would reset the connection.
 void MessageLink::close() {
   if (fd_ < 0) return;
   flush();
@@ -40,30 +40,10 @@ void MessageLink::close() {
   std::byte unread[1024];
   while (recv(fd_, unread, sizeof unread, MSG_DONTWAIT) > 0) {
   }
-  ::close(std::exchange(fd_, -1));
+  fd_.close();
   can_send_ = false;
   loss_ = "it is closed";
 }
-
-void MessageLink::close_copy() { ::close(std::exchange(fd_, -1)); }
-
-MessageLink::MessageLink(MessageLink&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)),
-      rank_(other.rank_),
-      seals_(std::move(other.seals_)),
-      name_(other.name_),
-      unsent_(std::move(other.unsent_)),
-      sent_(other.sent_),
-      received_(std::move(other.received_)),
-      opened_(other.opened_),
-      message_(std::move(other.message_)),
-      message_bytes_(other.message_bytes_),
-      is_in_message_(other.is_in_message_),
-      can_send_(other.can_send_),
-      is_altered_(other.is_altered_),
-      loss_(std::move(other.loss_)),
-      messages_sent_(other.messages_sent_),
-      bytes_sent_(other.bytes_sent_) {}
 
 void MessageLink::post(std::span<const std::byte> message) {
   if (!can_send_) return;

@@ -68,7 +68,7 @@ void Peers::publish(Counter counter, BlockNumber value) {
   if (own().listeners.load(std::memory_order_seq_cst) != 0) ring_listeners();
 }
 
-// The listeners are not listed: all sleeping ranks are rung; ranks that are awake are not.
+// Which ranks listen is not recorded, so all sleeping ranks are rung.
 void Peers::ring_listeners() const {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_ && presence_ != nullptr) presence_->ring(members_[rank]);

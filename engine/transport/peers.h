@@ -2,15 +2,15 @@
 // staging cells. Ranks here are set ranks.
 //
 // Data moves in numbered blocks. A rank's counter is b + 1 when for block b
-//   staged:   what others need of it is in its staging cell b % kCells,
+//   staged:   the data that others need from it is in its staging cell b % kCells,
 //   reduced:  it has read the others' staging cells and written its result cell,
-//   finished: it has copied the others' result cells.
-// A cell is used again kCells blocks later, so before staging block b all ranks must have reduced
-// block b - kCells, and before writing the result cell of b all must have finished block b -
-// kCells. Counters hold the low 32 bits of block numbers and wrap; comparisons use the signed
-// difference, which is at most a few. Cells go by the whole number: 2^32 is no multiple of kCells.
+//   finished: it has copied the others' result cells. A cell is used again kCells blocks later, so
+// before staging block b all ranks must have reduced block b - kCells, and before writing the
+// result cell of b all must have finished block b - kCells. Counters hold the low 32 bits of block
+// numbers and wrap; comparisons use the signed difference, which is at most a few. The full block
+// number selects the cell: 2^32 is no multiple of kCells.
 //
-// One thread per rank writes its rank's line at a time (the holder of the progress role).
+// One thread per rank at a time writes the rank's line (the holder of the progress role).
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,6 @@ struct PeerWait {
   int remote = -1;  // set rank on another host whose bytes are awaited, instead or too; -1: none
   bool is_polled = false;  // no wake-up comes: look again after Backend::pause()
 
-  bool is_for_rank() const { return rank >= 0 || remote >= 0; }
   bool operator==(const PeerWait&) const = default;
 };
 
@@ -61,7 +60,7 @@ class Peers {
 
   // `base` is the start of the peers' part of a region that outlives this object.
   Peers(std::byte* base, int rank, int size);
-  // Listeners need to be reached: `members[r]` is the world rank of set rank r.
+  // Needed to ring listeners. `members[r]`: the world rank of set rank r.
   void connect(const Presence& presence, std::vector<int> members);
 
   int rank() const { return rank_; }
@@ -83,8 +82,8 @@ class Peers {
   void wake(const PeerWait& wait);
   // Wakes the threads of other ranks that sleep on this one.
   void wake_sleepers();
-  // For a thread that waits for several counters at once and sleeps on its own doorbell: between
-  // these calls its doorbell is rung when any counter of wait.rank moves.
+  // For a thread that waits for several counters and sleeps on its own doorbell. Between these two
+  // calls its doorbell is rung when any counter of wait.rank moves.
   void listen(const PeerWait& wait) { lines_[wait.rank].listeners.fetch_add(1); }
   void unlisten(const PeerWait& wait) { lines_[wait.rank].listeners.fetch_sub(1); }
   RankLine& own() const { return lines_[rank_]; }

@@ -1,5 +1,5 @@
-// What a stream sends from, or where it puts what comes, in the order of the stream; and the error
-// that ends it.
+// The buffers that a stream sends from or receives into, in stream order, and the error of a broken
+// connection.
 #pragma once
 
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ class LinkLost : public Error {
   bool is_altered_;
 };
 
-// Buffers in the order of a stream, of which the first may be moved in part.
+// Buffers in the order of a stream. A part of the first one may have moved already.
 class Posts {
  public:
   void add(std::byte* data, std::size_t size_bytes);
@@ -51,13 +51,13 @@ class Posts {
   std::uint64_t moved_ = 0;
 };
 
-// The bytes in `parts`, all together.
+// The number of bytes in `parts`.
 std::size_t bytes_of(std::span<const iovec> parts);
 // The first of `parts` that hold `size_bytes` together, the last of them cut.
 std::vector<iovec> first_of(std::span<const iovec> parts, std::size_t size_bytes);
 
-// One system call that moves posted bytes, as far as the non-blocking socket can; `has_moved` is
-// set when any moved. False when the socket can no more for now. Throws LinkLost, with `peer`.
+// One system call that moves as many posted bytes as the non-blocking socket can. Sets `has_moved`
+// when any moved. False when the next call would block. Throws LinkLost, with `peer`.
 bool send_some(int fd, int peer, Posts& posts, bool& has_moved);
 bool receive_some(int fd, int peer, Posts& posts, bool& has_moved);
 

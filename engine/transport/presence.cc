@@ -3,25 +3,17 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <utility>
-
 namespace hvd {
 
 std::size_t Presence::region_bytes(int size) {
   return sizeof(PresenceLine) * static_cast<std::size_t>(size);
 }
 
-Presence::Presence(std::byte* base, int rank, int size, std::vector<int> doorbells)
+Presence::Presence(std::byte* base, int rank, int size, const std::vector<int>& doorbells)
     : rank_(rank),
       size_(size),
       lines_(reinterpret_cast<PresenceLine*>(base)),
-      doorbells_(std::move(doorbells)) {}
-
-Presence::~Presence() {
-  for (const int doorbell : doorbells_) {
-    if (doorbell >= 0) close(doorbell);
-  }
-}
+      doorbells_(doorbells.begin(), doorbells.end()) {}
 
 WaitState Presence::wait_state(int rank) const {
   return static_cast<WaitState>(lines_[rank].wait_state.load(std::memory_order_seq_cst));
@@ -47,7 +39,7 @@ void Presence::expect() {
 }
 
 void Presence::tell(int rank) const {
-  if (wait_state(rank) != WaitState::kExpectant) return;  // and leave the line to its owner
+  if (wait_state(rank) != WaitState::kExpectant) return;  // the cache line stays with its owner
   auto expectant = static_cast<std::uint32_t>(WaitState::kExpectant);
   if (lines_[rank].wait_state.compare_exchange_strong(
           expectant, static_cast<std::uint32_t>(WaitState::kBackground))) {

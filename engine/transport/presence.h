@@ -1,4 +1,5 @@
-// How the ranks of a host reach each other's threads: doorbells, which ranks are awake or alive.
+// How the ranks of a host reach each other's threads: doorbells, and which ranks are awake or
+// alive.
 //
 // One line per rank of the world; process sets share it. Zeroed memory is the valid start state.
 #pragma once
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/descriptor.h"
 #include "core/futex.h"
 
 namespace hvd {
@@ -23,9 +25,9 @@ enum class WaitState : std::uint32_t {
 
 enum class Liveness : std::uint32_t {
   kRunning = 0,
-  kLeft = 1,    // of its own accord
+  kLeft = 1,    // it shut down
   kDead = 2,    // its process has ended
-  kFailed = 3,  // its world is over: it lost a rank that this one may not need
+  kFailed = 3,  // its world is over: it lost a rank, which other ranks may not need
 };
 
 struct alignas(kCacheLine) PresenceLine {
@@ -41,13 +43,10 @@ class Presence {
  public:
   static std::size_t region_bytes(int size);
 
-  // `base` is the start of the presence's part of a region that outlives this object. Where the
-  // world spans hosts, `doorbells` are eventfds of this host's ranks, by rank (-1: of another
-  // host), which belong to this object.
-  Presence(std::byte* base, int rank, int size, std::vector<int> doorbells = {});
-  ~Presence();
-  Presence(const Presence&) = delete;
-  Presence& operator=(const Presence&) = delete;
+  // `base` is the start of the presence's part of a region that outlives this object. `doorbells`:
+  // where the world spans hosts, an eventfd for each rank of this host, and -1 for other ranks.
+  // They belong to this object.
+  Presence(std::byte* base, int rank, int size, const std::vector<int>& doorbells = {});
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -61,7 +60,7 @@ class Presence {
   bool ring(int rank) const;
   // No thread is awake here, but ranks that make something ready must tell this one.
   void expect();
-  // Something became ready: wakes `rank` if it expects that, once.
+  // Something became ready: wakes `rank` once, if it expects that.
   void tell(int rank) const;
   // Wakes every sleeping thread of all ranks of this host.
   void ring_all_doorbells() const;
@@ -90,7 +89,7 @@ class Presence {
   const int rank_;
   const int size_;
   PresenceLine* const lines_;
-  const std::vector<int> doorbells_;
+  const std::vector<Descriptor> doorbells_;
 };
 
 }  // namespace hvd

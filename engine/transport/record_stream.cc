@@ -1,6 +1,5 @@
 #include "transport/record_stream.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -90,9 +89,9 @@ void RecordStream::open_header() {
   body_bytes_ = size_bytes;
 }
 
-// Bytes that travel in the clear are read straight to their place, as long as places rise in
-// memory. Dropped bytes share one place, but the whole record must still be in memory when its tag
-// has come.
+// Bytes that travel in the clear are received directly into posted memory, as long as its addresses
+// rise. Dropped bytes are posted to the same memory again and again, but the whole record must
+// still be in memory when its tag arrives.
 void RecordStream::expect_body(Posts& receives) {
   buffer_.resize(kRecordBytes);
   direct_bytes_ = 0;

@@ -1,10 +1,10 @@
-// The bytes of a data link as sealed records: what Link moves as they are otherwise.
+// The bytes of a data link as sealed records. Without seals, Link moves the bytes as they are.
 //
-// A record is a sealed header with its length, then so many bytes of the stream, then a tag; it is
-// cut from what is posted when the one before has left. The header is sealed by itself, so that no
-// length is used before it has been verified; that costs a little. What a record carries counts as
-// moved when all of it has left, or has come and been opened. Bytes that are not posted for yet
-// wait in a buffer of one record.
+// A record is a sealed header with its length, then so many bytes of the stream, then a tag. It is
+// cut from the posted bytes when the record before it has left. The header is sealed by itself, so
+// that no length is used before it has been verified. The bytes of a record count as moved when the
+// whole record has left, or has arrived and been opened. Bytes that arrive before memory is posted
+// for them wait in a buffer of one record.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace hvd {
 
-// Most of a stream that one record carries: it fits into a core's cache, with its copy.
+// The most bytes of a stream in one record. A record and its copy fit into a core's cache.
 inline constexpr std::size_t kRecordBytes = 128 * 1024;
 
 class RecordStream {
@@ -57,9 +57,9 @@ class RecordStream {
   Tag tag_in_{};
   std::size_t body_bytes_ = 0;     // of the stream; 0: its header has not come
   std::uint64_t body_end_ = 0;     // in `coming_`, behind its tag; 0: not expected yet
-  std::size_t direct_bytes_ = 0;   // of the body, that go straight to where they are wanted
-  std::vector<std::byte> buffer_;  // of kRecordBytes, for what does not
-  std::span<std::byte> spare_;     // in it: opened, and not asked for yet
+  std::size_t direct_bytes_ = 0;   // of the body, that are received directly into posted memory
+  std::vector<std::byte> buffer_;  // of kRecordBytes, for the other bytes
+  std::span<std::byte> spare_;     // in the buffer: bytes that are opened, and not posted for yet
 };
 
 }  // namespace hvd

@@ -17,7 +17,7 @@ using Nonce = std::array<std::byte, 12>;
 
 Nonce next_nonce(std::uint64_t& number) {
   if (number == std::numeric_limits<std::uint64_t>::max()) {
-    throw Error(ErrorCode::kSystem, "a link has carried as many records as one key may seal");
+    throw Error(ErrorCode::kSystem, "a link has used up the record numbers of its key");
   }
   Nonce nonce{};
   std::memcpy(nonce.data() + 4, &number, sizeof number);
@@ -29,10 +29,6 @@ void check(int result, const char* what) {
   if (result != 1) throw Error(ErrorCode::kSystem, std::string("libcrypto failed to ") + what);
 }
 
-const CryptoFunctions& functions_of(const detail::ContextPtr& context) {
-  return context.get_deleter().library->functions();
-}
-
 detail::ContextPtr make_context(std::shared_ptr<const CryptoLibrary> library) {
   crypto::Context* const context = library->functions().new_context();
   if (context == nullptr) throw Error(ErrorCode::kSystem, "libcrypto has no memory left");
@@ -41,34 +37,38 @@ detail::ContextPtr make_context(std::shared_ptr<const CryptoLibrary> library) {
 
 }  // namespace
 
-Sealer::Sealer(std::shared_ptr<const CryptoLibrary> library,
-               std::span<const std::byte, kKeyBytes> key, std::uint64_t first_number)
-    : context_(make_context(std::move(library))), number_(first_number) {
-  const CryptoFunctions& f = functions_of(context_);
-  check(f.encrypt_init(context_.get(), f.aes_256_gcm(), nullptr, key.data(), nullptr),
+detail::RecordCipher::RecordCipher(const Direction& direction,
+                                   std::shared_ptr<const CryptoLibrary> library,
+                                   std::span<const std::byte, kKeyBytes> key,
+                                   std::uint64_t first_number)
+    : direction_(direction), context_(make_context(std::move(library))), number_(first_number) {
+  const CryptoFunctions& f = functions();
+  check((f.*direction_.init)(context_.get(), f.aes_256_gcm(), nullptr, key.data(), nullptr),
         "set up AES-256-GCM");
 }
 
-void Sealer::begin() {
+void detail::RecordCipher::begin() {
   const Nonce nonce = next_nonce(number_);
-  check(
-      functions_of(context_).encrypt_init(context_.get(), nullptr, nullptr, nullptr, nonce.data()),
-      "begin a record");
+  check((functions().*direction_.init)(context_.get(), nullptr, nullptr, nullptr, nonce.data()),
+        "begin a record");
 }
 
-void Sealer::cover(const std::byte* from, std::size_t size_bytes) {
-  encrypt(from, nullptr, size_bytes);
-}
-
-void Sealer::encrypt(const std::byte* from, std::byte* to, std::size_t size_bytes) {
+void detail::RecordCipher::transform(const std::byte* from, std::byte* to, std::size_t size_bytes) {
   int length = 0;
-  check(functions_of(context_).encrypt_update(context_.get(), to, &length, from,
-                                              static_cast<int>(size_bytes)),
-        "seal a record");
+  check((functions().*direction_.update)(context_.get(), to, &length, from,
+                                         static_cast<int>(size_bytes)),
+        direction_.what);
 }
+
+Sealer::Sealer(std::shared_ptr<const CryptoLibrary> library,
+               std::span<const std::byte, kKeyBytes> key, std::uint64_t first_number)
+    : RecordCipher({.init = &CryptoFunctions::encrypt_init,
+                    .update = &CryptoFunctions::encrypt_update,
+                    .what = "seal a record"},
+                   std::move(library), key, first_number) {}
 
 void Sealer::end(std::byte* tag) {
-  const CryptoFunctions& f = functions_of(context_);
+  const CryptoFunctions& f = functions();
   int length = 0;
   check(f.encrypt_final(context_.get(), tag, &length), "end a record");
   check(f.control(context_.get(), crypto::kGetTag, static_cast<int>(kTagBytes), tag),
@@ -77,36 +77,17 @@ void Sealer::end(std::byte* tag) {
 
 Opener::Opener(std::shared_ptr<const CryptoLibrary> library,
                std::span<const std::byte, kKeyBytes> key, std::uint64_t first_number)
-    : context_(make_context(std::move(library))), number_(first_number) {
-  const CryptoFunctions& f = functions_of(context_);
-  check(f.decrypt_init(context_.get(), f.aes_256_gcm(), nullptr, key.data(), nullptr),
-        "set up AES-256-GCM");
-}
-
-void Opener::begin() {
-  const Nonce nonce = next_nonce(number_);
-  check(
-      functions_of(context_).decrypt_init(context_.get(), nullptr, nullptr, nullptr, nonce.data()),
-      "begin a record");
-}
-
-void Opener::cover(const std::byte* from, std::size_t size_bytes) {
-  decrypt(from, nullptr, size_bytes);
-}
-
-void Opener::decrypt(const std::byte* from, std::byte* to, std::size_t size_bytes) {
-  int length = 0;
-  check(functions_of(context_).decrypt_update(context_.get(), to, &length, from,
-                                              static_cast<int>(size_bytes)),
-        "open a record");
-}
+    : RecordCipher({.init = &CryptoFunctions::decrypt_init,
+                    .update = &CryptoFunctions::decrypt_update,
+                    .what = "open a record"},
+                   std::move(library), key, first_number) {}
 
 bool Opener::end(const std::byte* tag) {
-  const CryptoFunctions& f = functions_of(context_);
+  const CryptoFunctions& f = functions();
   Tag given{};
   std::memcpy(given.data(), tag, kTagBytes);
   check(f.control(context_.get(), crypto::kSetTag, static_cast<int>(kTagBytes), given.data()),
-        "open a record");
+        direction_.what);
   int length = 0;
   return f.decrypt_final(context_.get(), given.data(), &length) == 1;
 }

@@ -20,7 +20,7 @@ void SharedMutex::lock(int rank, const HolderCheck& check) {
   for (;;) {
     std::uint32_t seen = word_.load(std::memory_order_relaxed);
     if (seen == 0) {
-      // Others may still sleep: a thread that gets here wakes one more than necessary.
+      // Others may still sleep, so the bit stays set. At worst one wake-up is not needed.
       if (word_.compare_exchange_strong(seen, mine | kSleepers, std::memory_order_acquire)) return;
       continue;
     }
@@ -36,8 +36,8 @@ void SharedMutex::lock(int rank, const HolderCheck& check) {
 }
 
 void SharedMutex::unlock() {
-  // Sequentially consistent: what was written inside is visible before the caller looks for
-  // sleepers.
+  // Sequentially consistent: other threads see what was written under the lock before the caller
+  // looks for sleepers.
   if ((word_.exchange(0, std::memory_order_seq_cst) & kSleepers) != 0) futex_wake_one(word_);
 }
 

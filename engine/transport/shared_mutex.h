@@ -1,8 +1,9 @@
 // A mutex in shared memory for critical sections of well under a microsecond.
 //
 // The lock word is 0 when free, else the holder's rank + 1, with the top bit set when a thread
-// sleeps; after Drepper, "Futexes Are Tricky". A process that dies or is stopped inside leaves it
-// held, so a thread that waits long calls `HolderCheck`, which throws when the holder is lost.
+// sleeps; after Drepper, "Futexes Are Tricky". A process that dies or is stopped while it holds the
+// lock does not release it. So a thread that waits long calls `HolderCheck`, which throws when the
+// holder is lost.
 #pragma once
 
 #include <functional>

@@ -1,13 +1,34 @@
 #include "transport/shared_space.h"
 
 #include <fcntl.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
 #include <cerrno>
+#include <string>
 
 #include "core/error.h"
 
 namespace hvd {
+
+std::shared_ptr<Region> Region::make(int fd, std::size_t offset, int flags,
+                                     std::size_t size_bytes) {
+  void* data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd,
+                    static_cast<off_t>(offset));
+  if (data == MAP_FAILED) {
+    throw system_error("mapping " + std::to_string(size_bytes) + " bytes of shared memory", errno);
+  }
+  return std::shared_ptr<Region>(new Region(static_cast<std::byte*>(data), size_bytes));
+}
+
+std::shared_ptr<Region> Region::map(int fd, std::size_t offset, std::size_t size_bytes) {
+  return make(fd, offset, MAP_SHARED, size_bytes);
+}
+
+std::shared_ptr<Region> Region::allocate(std::size_t size_bytes) {
+  return make(-1, 0, MAP_PRIVATE | MAP_ANONYMOUS, size_bytes);
+}
+
+Region::~Region() { munmap(data_, size_bytes_); }
 
 std::shared_ptr<SharedSpace> SharedSpace::of_file(int fd) {
   const int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -17,10 +38,6 @@ std::shared_ptr<SharedSpace> SharedSpace::of_file(int fd) {
 
 std::shared_ptr<SharedSpace> SharedSpace::in_process() {
   return std::shared_ptr<SharedSpace>(new SharedSpace(-1));
-}
-
-SharedSpace::~SharedSpace() {
-  if (fd_ >= 0) close(fd_);
 }
 
 std::shared_ptr<Region> SharedSpace::map(std::size_t offset, std::size_t size_bytes) {
@@ -33,16 +50,11 @@ std::shared_ptr<Region> SharedSpace::map(std::size_t offset, std::size_t size_by
 }
 
 void SharedSpace::discard(std::size_t offset, std::size_t size_bytes) {
-#if defined(__linux__)
   if (fd_ < 0) return;  // the mapping went with its last holder
   const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
   if (fallocate(fd_, mode, static_cast<off_t>(offset), static_cast<off_t>(size_bytes)) != 0) {
     throw system_error("giving shared memory back", errno);
   }
-#else
-  static_cast<void>(offset);
-  static_cast<void>(size_bytes);
-#endif
 }
 
 }  // namespace hvd

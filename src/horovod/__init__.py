@@ -14,7 +14,7 @@ __version__ = "1.0.0rc1"
 
 
 def __getattr__(name: str) -> Any:
-    # This costs more than everything else at start-up, and few ask for it.
+    # Importing it takes longer than all other imports together, and few programs use it.
     if name == "run":
         from horovod.launch.run.function import run
 

@@ -224,20 +224,6 @@ class Config:
     @log_hide_time.setter
     def log_hide_time(self, arg: bool, /) -> None: ...
 
-class Operation:
-    def __init__(
-        self,
-        kind: int,
-        op: int = ...,
-        root: int = ...,
-        prescale: float = ...,
-        postscale: float = ...,
-        process_set: int = ...,
-    ) -> None: ...
-
-class TensorReader(Streams):
-    def __init__(self, capsule: object) -> None: ...
-
 class Output:
     @property
     def shape(self) -> list[int]: ...
@@ -252,6 +238,23 @@ class Output:
 
     def as_numpy(self, dtype: int) -> Any: ...
     def as_dlpack(self, dtype: int) -> Any: ...
+
+class Operation:
+    def __init__(
+        self,
+        kind: int,
+        op: int = ...,
+        root: int = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+        process_set: int = ...,
+        is_flat: bool = ...,
+        title: str = ...,
+        group: str = ...,
+    ) -> None: ...
+
+class TensorReader(Streams):
+    def __init__(self, capsule: object) -> None: ...
 
 def space_bytes(size: int) -> int: ...
 def kernel_isa() -> str: ...
@@ -283,6 +286,7 @@ class Engine:
         splits: Sequence[int] = ...,
         device: int = ...,
         streams: Streams | None = ...,
+        output_bytes: int = ...,
     ) -> int: ...
     def submit_many(
         self,
@@ -301,6 +305,7 @@ class Engine:
         intent: int,
         devices: Sequence[int] = ...,
         streams: Streams | None = ...,
+        output_bytes: Sequence[int] = ...,
     ) -> int: ...
     def submit_tensor(
         self,
@@ -349,6 +354,19 @@ class Engine:
         control: Sequence[tuple[int, int, LinkSeals]] = ...,
         data: Sequence[tuple[int, int, int, LinkSeals | None]] = ...,
     ) -> None: ...
+    def add_pair(
+        self,
+        peer: int,
+        control: Sequence[tuple[int, int, LinkSeals]] = ...,
+        data: Sequence[tuple[int, int, int, LinkSeals | None]] = ...,
+    ) -> int:
+        """The process set of this rank and ``peer``, which needs no agreement."""
+
+    def is_awaited(self, process_set: int, name: str) -> bool:
+        """
+        Whether another rank of this host has submitted ``name``, and this one has not.
+        """
+
     def remove_process_set(self, process_set: int) -> None: ...
     def discard_process_set(self, process_set: int) -> None: ...
     @property
@@ -357,6 +375,17 @@ class Engine:
     def poll(self, handle: int) -> bool: ...
     def contains(self, handle: int) -> bool: ...
     def wait(self, handle: int) -> list[Output]: ...
+    def wait_for(self, handle: int, limit_s: float) -> list[Output] | None:
+        """Like ``wait``; None if the operation is not done within the limit."""
+
+    def missing_ranks(self, handle: int) -> list[int]:
+        """
+        Ranks that have not submitted the handle's operations, as far as is known here.
+        """
+
+    def title_of(self, handle: int) -> str:
+        """What an operation of the handle is, for messages; empty if it is done."""
+
     def confirm(self, limit_s: float) -> bool:
         """
         Whether GPUs have finished, within the limit, what is done for the engine.
@@ -382,6 +411,22 @@ class Engine:
     def write_recording(self, reason: str, detail: str, path: str) -> str: ...
     def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
     def stop_timeline(self) -> None: ...
+
+class Completions:
+    """The results of operations that no thread waits for, in their order."""
+
+    def __init__(self) -> None: ...
+    def add(self, engine: Engine, handle: int) -> None:
+        """
+        From now on the handle is not to be waited for: ``take`` gives its result.
+        """
+
+    def take(self) -> tuple[int, list[Output], object] | None:
+        """
+        Waits for the next result: its handle, outputs, and error or None. None when closed.
+        """
+
+    def close(self) -> None: ...
 
 class Port:
     def __init__(self) -> None: ...

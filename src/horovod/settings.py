@@ -43,7 +43,7 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 @dataclass(frozen=True)
 class Settings(EngineSettings):
-    """What a user can set. Construct it directly in tests; ``from_env`` reads the environment."""
+    """A user's settings. Construct it directly in tests; ``from_env`` reads the environment."""
 
     tensorflow_native_ops: bool = define(
         "HOROVOD_TENSORFLOW_NATIVE_OPS",
@@ -213,6 +213,11 @@ class Settings(EngineSettings):
             except SettingError as error:
                 raise SettingError(f"{setting.env}={text!r}: {error}") from None
         return cls(**given)
+
+    def changed(self) -> dict[str, Any]:
+        """The values that differ from the defaults, by name."""
+        own = vars(self)
+        return {s.name: own[s.name] for s in SETTINGS if own[s.name] != s.default}
 
 
 SETTINGS = tuple(Setting(f.name, f.default, **f.metadata) for f in dataclasses.fields(Settings))

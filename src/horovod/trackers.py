@@ -18,11 +18,10 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from numbers import Real
-from types import TracebackType
 from typing import Any
 
 from horovod.core import world
-from horovod.core.counters import metrics
+from horovod.core.world import metrics
 
 __all__ = ["MlflowLogger", "TensorBoardWriter", "Tracker", "WandbLogger", "flat"]
 
@@ -103,12 +102,7 @@ class Tracker:
     def __enter__(self) -> Tracker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _sends(self) -> bool:

@@ -11,7 +11,7 @@
 
 #include "backend/device_capabilities.h"
 #include "backend/status_agreement.h"
-#include "core/bad_message.h"
+#include "core/error.h"
 #include "runtime/news.h"
 #include "runtime/timeline_collector.h"
 #include "seals.h"

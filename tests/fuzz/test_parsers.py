@@ -28,18 +28,14 @@ from horovod.core.base.rank_info import RankInfo
 from horovod.elastic.checkpoint import read_checkpoint, write_checkpoint
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.elastic import memory
-from horovod.launch.kubernetes import pod_rendezvous
+from horovod.launch.kubernetes import pod
 from horovod.launch.model.host_plan import (
     HostPlan,
     WorkerSpec,
-    fields_of,
-    plan_of,
-    spec_fields,
-    spec_of,
 )
-from horovod.launch.wire.frames import Frame, FrameError, FrameReader, Kind, encode, encode_json
+from horovod.launch.wire.frames import Frame, FrameError, FrameReader, Kind, encode
 from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake
-from horovod.metrics import exchange
+from horovod.metrics import setup
 from horovod.rendezvous import allgather as store_allgather
 from horovod.rendezvous.allgather import StoreAllgather
 from horovod.rendezvous.base.authentication import PROOF_BYTES, prove
@@ -105,9 +101,9 @@ def frames(data: bytes, _: Path) -> None:
         if frame.kind in (Kind.STARTED, Kind.TAKEN, Kind.EXITED):
             _ = frame.number
         elif frame.kind == Kind.PLAN:
-            plan_of(frame.fields)
+            HostPlan.read(frame.fields)
         elif frame.kind == Kind.START:
-            frame.fields.each("workers", spec_of)
+            WorkerSpec.read(frame.fields)
 
 
 def sides(protocol: Protocol, statement: bytes) -> tuple[Listener, Dialer]:
@@ -264,8 +260,8 @@ PARSERS: Mapping[str, Parser] = {
     "raw mesh": Parser(of(CHALLENGE), raw_mesh_messages, (ProtocolError,)),
     "frames": Parser(
         of(
-            encode_json(Kind.PLAN, fields_of(PLAN)),
-            encode_json(Kind.START, {"workers": [spec_fields(WorkerSpec(3, SLOT, {"A": "b"}))]}),
+            encode(Kind.PLAN, PLAN.to_bytes()),
+            encode(Kind.START, WorkerSpec(3, SLOT, {"A": "b"}).to_bytes()),
             encode(Kind.STARTED, 77, worker=3) + encode(Kind.EXITED, -9, worker=3),
         ),
         frames,
@@ -332,7 +328,7 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "checkpoint": Parser(checkpoint_seeds, checkpoint, (ValueError, OSError)),
     "store of a pod": Parser(
-        of(b"10.0.0.5 4000"), lambda data, _: pod_rendezvous._address_in(data), (InitError,)
+        of(b"10.0.0.5 4000"), lambda data, _: pod._address_in(data), (InitError,)
     ),
     "process sets": Parser(
         of(b'[{"add": [0, 1]}, null]', b"[[0, 1], null]"),
@@ -341,7 +337,7 @@ PARSERS: Mapping[str, Parser] = {
     ),
     "metrics": Parser(
         of(b'{"steps": 4, "report_time_seconds": 1.5}'),
-        lambda data, _: exchange._numbers_in(data),
+        lambda data, _: setup._numbers_in(data),
     ),
     "numbers of a process": Parser(
         lambda: [made_reports.process_record(0, 2, 3).to_bytes()], reported, ()
@@ -472,11 +468,11 @@ def test_all_ranks_get_the_error_of_the_rank_that_sent_it() -> None:
 
 
 def test_a_frame_says_what_is_wrong_with_it() -> None:
-    with pytest.raises(FrameError, match="'STARTED' has 2 bytes in field payload"):
+    with pytest.raises(BadMessageError, match="'STARTED' has 2 bytes in field payload"):
         _ = Frame(Kind.STARTED, payload=b"ab").number
     with pytest.raises(FrameError, match="stream 7"):
         list(FrameReader().feed(encode(Kind.OUTPUT, b"x", stream=7)))
-    fields = spec_fields(WorkerSpec(3, SLOT, {}))
+    fields = json.loads(WorkerSpec(3, SLOT, {}).to_bytes())
     fields["rank_info"]["rank"] = 4
     with pytest.raises(BadMessageError, match=r"field rank_info\.rank; expected 0 to 3"):
-        spec_of(Fields("START", fields))
+        WorkerSpec.read(Fields("START", fields))

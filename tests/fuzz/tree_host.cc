@@ -68,7 +68,7 @@ std::vector<Request> requests_of(int name, int rank) {
       Request request = request_of(Kind::kAllreduce, rank, {6});
       request.dtype = Dtype::kFloat16;
       request.op = ReduceOp::kMax;
-      request.is_unnamed = true;
+      request.numbering = Numbering::kOfKind;
       return {request};
     }
     case 9:

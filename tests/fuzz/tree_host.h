@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "control/relay.h"
-#include "transport/region.h"
 #include "transport/seal.h"
+#include "transport/shared_space.h"
 
 namespace hvd::fuzz {
 

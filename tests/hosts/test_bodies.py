@@ -11,7 +11,9 @@ from lab import Lab
 BODIES = Path(__file__).with_name("bodies")
 # It is for one host.
 ONE_HOST = "not test_world_numbers"
-SOME_OF_TORCH = ["exchanges", "join", "optimizer", "optimizer_sparse", "sync_batch_norm"]
+SOME_OF_TORCH = [
+    *("exchanges", "join", "optimizer", "optimizer_sharded", "optimizer_sparse", "sync_batch_norm")
+]
 SHAPES = [(1, 1), (1, 2), (2, 2), (1, 1, 1, 1)]
 
 pytestmark = pytest.mark.timeout(240)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +16,13 @@ from body_runs import PARALLEL, pytest_words, run_bodies
 from lab import ROOT, Lab
 from ssh_servers import SshServers
 
-DIGITS = str(ROOT / "examples" / "pytorch" / "digits.py")
+DIGITS = [
+    str(ROOT / "examples" / "pytorch" / "digits.py"),
+    "--epochs",
+    "3",
+    "--min-accuracy",
+    "0",
+]
 COLLECTIVES = PARALLEL / "numpy" / "test_collectives.py"
 OPEN_MPI = Path(sys.executable).with_name("mpiexec")
 HAS_OPEN_MPI = OPEN_MPI.exists() and find_spec("mpi4py") is not None
@@ -30,6 +38,9 @@ def mpiexec(lab: Lab, ssh: SshServers, words: Sequence[str], variables: Mapping[
     command = [str(OPEN_MPI), "--allow-run-as-root", "--prefix", str(OPEN_MPI.parents[1])]
     command += ["--prtemca", "plm_ssh_agent", " ".join(["ssh", *ssh.options])]
     command += ["--host", "host0:2,host1:1", "--map-by", "slot"]
+    # In /tmp a daemon of a job that was killed may have had the same number in its namespace.
+    folder = tempfile.mkdtemp(prefix="prte-")
+    command += ["--prtemca", "prte_tmpdir_base", folder]
     environment = {"OMP_NUM_THREADS": "1", **lab.environment(), **variables}
     for name in environment:
         command += ["-x", name]
@@ -40,6 +51,7 @@ def mpiexec(lab: Lab, ssh: SshServers, words: Sequence[str], variables: Mapping[
         env={**os.environ, **environment},
     ) as job:
         output, _ = job.communicate(timeout=140)
+    shutil.rmtree(folder, ignore_errors=True)
     assert job.returncode == 0, output[-20000:]
     return output
 
@@ -50,7 +62,7 @@ def test_collectives_over_gloo(lab: Lab) -> None:
 
 
 def test_digits_over_gloo(lab: Lab) -> None:
-    job = lab.start((2, 1), [DIGITS], environment={"HOROVOD_CPU_OPERATIONS": "gloo"})
+    job = lab.start((2, 1), DIGITS, environment={"HOROVOD_CPU_OPERATIONS": "gloo"})
     assert "bitwise equal on all 3 rank(s)" in job.check(timeout_s=140)[0]
 
 
@@ -65,5 +77,5 @@ def test_collectives_over_open_mpi(lab: Lab, ssh: SshServers) -> None:
 @needs_open_mpi
 @pytest.mark.parametrize("plane", ["", "mpi"])
 def test_digits_started_by_open_mpi(lab: Lab, ssh: SshServers, plane: str) -> None:
-    output = mpiexec(lab, ssh, [DIGITS], {"HOROVOD_CPU_OPERATIONS": plane} if plane else {})
+    output = mpiexec(lab, ssh, DIGITS, {"HOROVOD_CPU_OPERATIONS": plane} if plane else {})
     assert "bitwise equal on all 3 rank(s)" in output

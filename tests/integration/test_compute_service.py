@@ -66,25 +66,3 @@ def test_ranks_take_turns(tmp_path: Path) -> None:
     assert sorted(numbers[0] + numbers[1]) == [2 * number for number in range(20)]
     assert {number % 4 for number in numbers[0]} == {0}
     assert {number % 4 for number in numbers[1]} == {2}
-
-
-@pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ("--dispatchers 2", "must be a multiple"),
-        ("--dispatcher-side training --timeout 0.1", "no dispatcher 0 within 0.1 s"),
-    ],
-)
-def test_a_compute_job_that_cannot_serve_fails(tmp_path: Path, options: str, reason: str) -> None:
-    config = tmp_path / "config.json"
-    job = subprocess.run(
-        [*LAUNCHER, "1", *SERVE, str(config), *options.split()],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert job.returncode == 1
-    assert reason in job.stderr
-    assert not config.exists()

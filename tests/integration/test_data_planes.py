@@ -85,11 +85,20 @@ def test_worlds_and_process_sets_of_communicators(mpi: MpiLauncher) -> None:
 
 
 @each_mpi
-@pytest.mark.parametrize("plane", ["native", "gloo"])
-def test_mpirun_starts_jobs_of_other_data_planes(mpi: MpiLauncher, plane: str) -> None:
-    if plane == "gloo" and find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    check_conformance(mpi.run(2, *CONFORMANCE, plane), plane, 2)
+def test_mpirun_starts_jobs_of_the_native_data_plane(mpi: MpiLauncher) -> None:
+    check_conformance(mpi.run(2, *CONFORMANCE, "native"), "native", 2)
+
+
+@needs_torch
+@each_mpi
+def test_mpirun_starts_jobs_over_gloo(mpi: MpiLauncher) -> None:
+    script = (
+        "import numpy as np, horovod.numpy as hvd; from horovod.core import world; hvd.init();"
+        "print(f'{world.data_plane_name()} {hvd.allreduce(np.ones(1), op=hvd.Sum)}')"
+    )
+    job = mpi.run(2, "-c", script, HOROVOD_CPU_OPERATIONS="gloo")
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("gloo [2.]") == 2
 
 
 @each_mpi

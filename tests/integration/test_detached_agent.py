@@ -14,9 +14,9 @@ import pytest
 from launching import TIMEOUT_S, assert_gone
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, spec_fields
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.remote.job_folder import host_folder_path
-from horovod.launch.wire.frames import MAGIC, Frame, FrameReader, Kind, encode, encode_json
+from horovod.launch.wire.frames import MAGIC, Frame, FrameReader, Kind, encode
 from horovod.launch.workers.python_command import python_command
 from horovod.rendezvous.store.server import StoreServer
 
@@ -93,8 +93,8 @@ def start_of(line: str, store: tuple[str, int]) -> list[bytes]:
         secret=SECRET,
         reconnect_timeout_s=60.0,
     )
-    place = spec_fields(WorkerSpec(7, SLOT, {}))
-    return [encode_json(Kind.PLAN, fields_of(plan)), encode_json(Kind.START, {"workers": [place]})]
+    spec = WorkerSpec(7, SLOT, {})
+    return [encode(Kind.PLAN, plan.to_bytes()), encode(Kind.START, spec.to_bytes())]
 
 
 def test_one_launcher_follows_another(environ: dict[str, str], bridges: list[Bridge]) -> None:

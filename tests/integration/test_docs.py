@@ -26,15 +26,23 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
     *sorted(DOCS.rglob("*.ipynb")),
 ]
-NEEDS_MXNET = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
-EXAMPLES = [
-    pytest.param(
-        code, id=f"{page.stem}-{number}", marks=NEEDS_MXNET if "import mxnet" in code else ()
-    )
-    for page in sorted(DOCS.glob("*.md"))
-    for number, code in enumerate(BLOCK.findall(page.read_text()))
-    if not STARTS_PROCESSES.search(code)  # see test_run.py and tests/engines
-]
+RUN_SCRIPTS = ROOT / "tests" / "support" / "run_scripts.py"
+IMPORTED = re.compile(r"^(?:import|from) (jax|keras|mxnet|tensorflow|torch)\b", re.MULTILINE)
+
+
+def framework_of(code: str) -> str:
+    """The framework of an example: those of a framework run in one job."""
+    if "jax_num_cpu_devices" in code:
+        return "jax_on_two_devices"  # a process has one number of them
+    found = IMPORTED.search(code)
+    return {"keras": "tensorflow"}.get(found[1], found[1]) if found else "numpy"
+
+
+EXAMPLES: dict[str, dict[str, str]] = {}
+for _page in sorted(DOCS.glob("*.md")):
+    for _number, _code in enumerate(BLOCK.findall(_page.read_text())):
+        if not STARTS_PROCESSES.search(_code):  # see test_run.py and tests/engines
+            EXAMPLES.setdefault(framework_of(_code), {})[f"{_page.stem}_{_number}.py"] = _code
 
 
 def test_readme_and_the_site_lead_to_every_page():
@@ -81,16 +89,20 @@ def anchors(page):
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) >= 4
+    assert {"jax", "numpy", "tensorflow", "torch"} <= EXAMPLES.keys()
+    assert sum(map(len, EXAMPLES.values())) >= 20
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
-def test_example_runs_on_two_ranks(tmp_path, code):
-    script = tmp_path / "example.py"
-    script.write_text(code)
+@pytest.mark.parametrize("framework", EXAMPLES)
+def test_examples_run_on_two_ranks(tmp_path, framework):
+    needed = framework.partition("_")[0]
+    if find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    for name, code in EXAMPLES[framework].items():
+        (tmp_path / name).write_text(code)
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
     job = subprocess.run(
-        [*launcher, sys.executable, str(script)],
+        [*launcher, sys.executable, str(RUN_SCRIPTS), *EXAMPLES[framework]],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -99,6 +111,8 @@ def test_example_runs_on_two_ranks(tmp_path, code):
     )
     assert job.returncode == 0, job.stdout + job.stderr
     assert "Traceback" not in job.stderr
+    for name in EXAMPLES[framework]:
+        assert job.stdout.count(f"status 0 of {name}\n") == 2, job.stdout
 
 
 def test_the_launcher_of_the_guide(tmp_path):

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 from launching import run
+from ports import free_port
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 WORKER = str(Path(__file__).with_name("workers") / "measured.py")
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def test_rank_0_shows_all_ranks() -> None:
-    status, out, err = run("-np", "2", "--metrics-port", free_port(), sys.executable, WORKER)
+    status, out, err = run("-np", "2", "--metrics-port", str(free_port()), sys.executable, WORKER)
     assert status == 0, err
     lines = {line.partition(":")[2] for line in out.splitlines()}
     assert 'horovod_bytes_total{kind="allreduce",rank="0"} 400.0' in lines
@@ -29,7 +23,7 @@ def test_rank_0_shows_all_ranks() -> None:
 
 
 def test_an_address_that_others_reach_needs_a_token() -> None:
-    arguments = ("--metrics-port", free_port(), "--metrics-address", "0.0.0.0")
+    arguments = ("--metrics-port", str(free_port()), "--metrics-address", "0.0.0.0")
     status, _, err = run("-np", "1", *arguments, sys.executable, WORKER)
     assert status == 1
     assert "so a token is needed: HOROVOD_METRICS_TOKEN" in err

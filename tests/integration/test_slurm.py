@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
+from ports import free_port
 from slurm_cluster import SlurmCluster
 from tutorials import DOCS, write_files
 
@@ -20,11 +21,13 @@ pytestmark = [
 ]
 
 NUMBERS = """
+import sys
 import horovod.numpy as hvd
 from horovod.core import world
 hvd.init()
 places = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()
-print("numbers", *places, world.data_plane_name())
+# At once: ranks share the file.
+sys.stdout.write(f"numbers {' '.join(map(str, places))} {world.data_plane_name()}\\n")
 """
 
 
@@ -75,3 +78,17 @@ def test_the_tutorial(cluster: SlurmCluster, tmp_path: Path) -> None:
     )
     assert job.returncode == 0, output.read_text() + job.stderr
     assert "2 ranks, sum 2.0\n" in output.read_text()
+
+
+@pytest.mark.parametrize("names", [("SLURM_PROCID", "SLURM_NTASKS"), ()], ids=["env", "hvd"])
+def test_torch_distributed(cluster: SlurmCluster, tmp_path: Path, names: tuple[str, ...]) -> None:
+    script = Path(__file__).with_name("workers") / "process_group.py"
+    arguments = names or (f"file://{tmp_path}/store",)
+    job = cluster.run(
+        *("srun", "-n2", "--overcommit", sys.executable, script, *arguments),
+        HOROVOD_RENDEZVOUS_DIR=str(tmp_path),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert sorted(job.stdout.splitlines()) == ["rank 0 of 2: 4", "rank 1 of 2: 4"]

@@ -88,7 +88,8 @@ def test_sigusr1_writes_a_file_and_belongs_to_the_program_that_wants_it(tmp_path
     with start("-np", "2", *WORKER, "handler", env=noted_environment(tmp_path)) as process:
         try:
             both = until(lambda: len(found := recordings(tmp_path, "signal")) == 2 and found)
-            (tmp_path / "written").write_text("0")
+            (tmp_path / "unfinished").write_text("0")
+            (tmp_path / "unfinished").rename(tmp_path / "written")  # at once: workers wait for it
             _, err = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()

@@ -5,6 +5,7 @@ that fails on one rank only would leave the others waiting; the stall shutdown t
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -21,6 +22,31 @@ os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
 collect_ignore = [
     name for name in ("torch", "tensorflow", "jax", "keras", "mxnet") if find_spec(name) is None
 ]
+collect_ignore += ["torch_distributed"] if "torch" in collect_ignore else []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A dtype has one of the modes, float32 has all: no code depends on a mode and on a dtype."""
+    if os.environ.get("HOROVOD_TEST_ALL_MODES") == "1":
+        return
+    by_function: dict[str, list[tuple[pytest.Item, str, str]]] = defaultdict(list)
+    for item in items:
+        parameters = getattr(item, "callspec", None) and item.callspec.params
+        if parameters and {"dtype", "mode"} <= parameters.keys():
+            dtype, mode = str(parameters["dtype"]), parameters["mode"]
+            by_function[item.nodeid.partition("[")[0]].append((item, dtype, mode))
+    left = set()
+    for cases in by_function.values():
+        modes = list(dict.fromkeys(mode for _, _, mode in cases))
+        dtypes = list(dict.fromkeys(dtype for _, dtype, _ in cases))
+        left |= {
+            item
+            for item, dtype, mode in cases
+            if dtype not in ("float32", "f4")
+            and dtypes.index(dtype) % len(modes) != modes.index(mode)
+        }
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from horovod.core.base.affinity import core_of, on_core
+from horovod.core.assembly import core_of, on_core
 from horovod.errors import SettingError
 
 

@@ -56,6 +56,11 @@ def test_the_installation_guide_names_wheels_of_this_version() -> None:
     assert set(named) == {horovod.__version__}
 
 
+def test_libraries_do_not_say_where_they_were_built() -> None:
+    (library,) = Path(horovod.__file__).parent.glob("_native.*.so")
+    assert re.findall(rb"(?<![\w.])/[\w./-]*/engine/\w+/", library.read_bytes()) == []
+
+
 def test_wheels_export_what_bindings_declare() -> None:
     """The linker of the wheels hides all but these names."""
     names = re.search(r"global: (.*)\n", (ROOT / "tools/exported.map").read_text())

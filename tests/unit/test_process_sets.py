@@ -8,7 +8,7 @@ import pytest
 
 import horovod.numpy as hvd
 from horovod.core.object_codes import ObjectCodes
-from horovod.core.process_sets import close_registry, ids_and_ranks, open_registry
+from horovod.core.process_sets import Registry, close_registry, ids_and_ranks, open_registry
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import CODE_BYTES
 from horovod.rendezvous.bootstrap import SetLinks
@@ -185,7 +185,7 @@ def test_a_set_is_connected_for_all_ranks_or_none(own, other, text):
             raise InitError(f"init: {own}")
         return SetLinks(control=((1, writer, SEALS),))
 
-    open_registry(engine, KEY, 0, 2, [], True, connect_set)
+    open_registry(Registry(engine, KEY, 0, 2, True, connect_set), [])
     try:
         if text:
             with pytest.raises(InitError, match=text):

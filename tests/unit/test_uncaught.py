@@ -79,3 +79,8 @@ def test_other_errors_have_their_tracebacks(tmp_path: Path, error: str, level: s
     if recorded.exists():
         failure = described(1, recorded.read_text())
         assert failure == replace(failure_of(1, 1, text.encode()), lines=())
+
+
+def test_a_debugger_without_a_terminal_is_told_how_to_get_one(tmp_path: Path) -> None:
+    assert printed(tmp_path, "__import__('bdb').BdbQuit()").endswith("bdb.BdbQuit\n")
+    assert "horovodrun --debug-rank" in (tmp_path / "recorded").read_text()

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod._keras.library import backend_for, is_keras3
-from horovod._keras.loading import load_model
-from horovod._keras.optimizer import distribute
-from horovod._keras.options import Options
-from horovod._keras.variables import broadcast_variables
+from horovod._keras.library import backend_for, broadcast_variables, is_keras3
+from horovod._keras.optimizer import distribute, load_model
+from horovod._keras.reducer import Options
 from horovod.core.compression import NoneCompressor
 from horovod.core.gradient_groups import Groups
 from horovod.core.operations import Average, resolve_op
@@ -54,6 +52,7 @@ class KerasApi:
         groups: Groups = None,
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
+        sharded: Any = False,
     ) -> Any:
         """Make an optimizer that steps on the gradients of all ranks.
 
@@ -85,6 +84,13 @@ class KerasApi:
             process_set: the ranks that reduce; others step on their own gradients.
             scale_local_gradients: divide gradients of variables given to ``register_local_var``,
                 which are not reduced, by the set's size.
+            sharded: each rank of the set updates its share of the elements of every variable only,
+                keeps the optimizer's state of this share, and gets the other values from the other
+                ranks: the same values in less memory. For optimizers of Keras 3 that treat every
+                element alike, on TensorFlow and torch: Keras's but ``Adafactor``, ``Lamb``,
+                ``LossScaleOptimizer``, ``Muon`` and ``ScheduleFreeAdamW``; ``"elementwise"`` says
+                so of another one. All gradients of a step are one operation. All ranks call
+                ``optimizer.gather_state()`` before one of them saves the optimizer.
 
         Returns:
             An optimizer of a subclass of ``optimizer``'s class, of the same name. Saved models
@@ -95,7 +101,7 @@ class KerasApi:
         """
         transfer = (name, device_dense, device_sparse, compression, sparse_as_dense)
         passes = (backward_passes_per_step, average_aggregated_gradients)
-        ranks: Any = (groups, process_set, scale_local_gradients, num_groups)
+        ranks: Any = (groups, process_set, scale_local_gradients, sharded, num_groups)
         options = Options(*transfer, gradient_predivide_factor, op, *passes, *ranks)
         return distribute(self._keras, optimizer, options)
 

@@ -8,6 +8,7 @@ computes nothing with JAX, because all threads of JAX may be busy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from horovod._keras.options import Options
-from horovod._keras.reducer import GradientReducer, Plan, compute_gradients, global_variables
-from horovod._keras.variables import wait_for_all
+from horovod._keras.reducer import (
+    GradientReducer,
+    Options,
+    Plan,
+    compute_gradients,
+    global_variables,
+)
 from horovod.core.compression import compress_all, decompress_all
+from horovod.core.handles import wait_for_all
 from horovod.core.operations import Intent
 from horovod.core.port import keep_failure
 from horovod.errors import HorovodInternalError
@@ -74,25 +80,20 @@ class _JaxExchange:
         # Copies: XLA's buffers are read-only.
         arrays = [np.array(wire, copy=True, order="C") for wire in wires]
         try:
-            self._run(plan, arrays)
+            wait_for_all(self._start(plan, arrays), adapter.synchronize)
         except HorovodInternalError as error:
             keep_failure(error)  # JAX passes on the text only
             raise
         return arrays
 
-    def _run(self, plan: Plan, arrays: list[Any]) -> None:
-        """Reduce in place; start all operations, then wait for all."""
-        handles = []
-        try:
-            for name, positions in plan.groups:
-                members = [arrays[p] for p in positions]
-                args = (members, None, name, *self._operation, self._process_set)
-                handles.append(adapter.grouped_allreduce_async_(*args))
-            if plan.singles:
-                names, positions = map(list, zip(*plan.singles, strict=True))
-                members = [arrays[p] for p in positions]
-                options: Any = {"intent": Intent.WAIT, "process_set": self._process_set}
-                batch = adapter.allreduce_batch_async_(members, names, *self._operation, **options)
-                handles.append(batch)
-        finally:
-            wait_for_all(handles)
+    def _start(self, plan: Plan, arrays: list[Any]) -> Iterator[int]:
+        """Start to reduce in place."""
+        for name, positions in plan.groups:
+            members = [arrays[p] for p in positions]
+            args = (members, None, name, *self._operation, self._process_set)
+            yield adapter.grouped_allreduce_async_(*args)
+        if plan.singles:
+            names, positions = map(list, zip(*plan.singles, strict=True))
+            members = [arrays[p] for p in positions]
+            options: Any = {"intent": Intent.WAIT, "process_set": self._process_set}
+            yield adapter.allreduce_batch_async_(members, names, *self._operation, **options)

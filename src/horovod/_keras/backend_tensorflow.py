@@ -8,12 +8,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod._keras.options import Options
-from horovod._keras.reducer import Reducer
+from horovod._keras.reducer import Options, Reducer
+from horovod.core.compression import compress_all, decompress_all
+from horovod.tensorflow.collectives import grouped_allgather, grouped_reducescatter
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import Reducer as GraphReducer
 
-__all__ = ["Compression", "compute_gradients", "global_variables", "make_reducer", "to_tensor"]
+__all__ = [
+    "Compression",
+    "Sharing",
+    "compute_gradients",
+    "global_variables",
+    "make_reducer",
+    "to_tensor",
+]
 
 
 def make_reducer(name: str, options: Options) -> Reducer:
@@ -28,6 +36,32 @@ def make_reducer(name: str, options: Options) -> Reducer:
         return reduce_in_graph(gradients, variables, local)
 
     return reduce
+
+
+class Sharing:
+    """Moves the parts of gradients and variables of an optimizer whose step ranks share.
+
+    Args:
+        name: the beginning of operation names; the same on every rank.
+        options: how to reduce.
+    """
+
+    def __init__(self, name: str, options: Options) -> None:
+        self._name = name
+        self._compression = options.compression
+        self._process_set = options.process_set
+        factor = options.gradient_predivide_factor
+        self._operation = (options.op, 1.0 / factor, factor, True, options.process_set)
+
+    def reduce(self, gradients: list[Any]) -> list[Any]:
+        """This rank's parts of flat gradients, reduced."""
+        wires, contexts = compress_all(self._compression, gradients)
+        parts = grouped_reducescatter(wires, f"{self._name}.shares", *self._operation)
+        return decompress_all(self._compression, parts, contexts)
+
+    def gather(self, parts: list[Any]) -> list[Any]:
+        """What all ranks have, joined."""
+        return grouped_allgather(parts, f"{self._name}.variables", True, self._process_set)
 
 
 def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> list[Any]:

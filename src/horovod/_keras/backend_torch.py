@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from horovod._keras.options import Options
-from horovod._keras.reducer import GradientReducer, Plan, compute_gradients, global_variables
+from horovod._keras.reducer import (
+    GradientReducer,
+    Options,
+    Plan,
+    compute_gradients,
+    global_variables,
+)
+from horovod.core.compression import compress_all, decompress_all
+from horovod.core.handles import wait_for_all
+from horovod.torch import adapter
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_exchange import Exchange, ExchangeCompressor, Pending, PlainExchange
 
-__all__ = ["Compression", "compute_gradients", "global_variables", "make_reducer", "to_tensor"]
+__all__ = [
+    "Compression",
+    "Sharing",
+    "compute_gradients",
+    "global_variables",
+    "make_reducer",
+    "to_tensor",
+]
 
 
 def make_reducer(name: str, options: Options) -> GradientReducer:
@@ -44,44 +59,50 @@ class _TorchExchange:
     @torch.no_grad()
     def __call__(self, gradients: list[Any], plan: Plan) -> list[Any]:
         tensors = _own_memory(gradients)
-        starts: list[Callable[[], Pending]] = []
+        wait_for_all(self._start(tensors, plan), lambda pending: pending.finish())
+        return list(tensors)
+
+    def _start(self, tensors: list[Tensor], plan: Plan) -> Iterator[Pending]:
         singles = list(plan.singles)
         for name, positions in plan.groups:
             if isinstance(self._exchange, PlainExchange):
-                members = [tensors[p] for p in positions]
-                starts.append(_bind(self._exchange.start_group, name, members))
-            else:  # an exchange with rounds of its own takes batches only
+                yield self._exchange.start_group(name, [tensors[p] for p in positions])
+            else:  # a compressor with its own exchange takes only batches
                 singles += [(f"{name}.{p}", p) for p in positions]
         if singles:
             names = [name for name, _ in singles]
-            starts.append(_bind(self._exchange.start, names, [tensors[p] for _, p in singles]))
-        _run_all(starts)
-        return list(tensors)
+            yield self._exchange.start(names, [tensors[p] for _, p in singles])
 
 
-def _bind(
-    start: Callable[..., Pending], names: Any, tensors: list[Tensor]
-) -> Callable[[], Pending]:
-    return lambda: start(names, tensors)
+class Sharing:
+    """Moves the parts of gradients and variables of an optimizer whose step ranks share.
 
+    Args:
+        name: the beginning of operation names; the same on every rank.
+        options: how to reduce.
+    """
 
-def _run_all(starts: list[Callable[[], Pending]]) -> None:
-    """Start all, then wait for all started ones, also after a failure."""
-    pending: list[Pending] = []
-    failure: Exception | None = None
-    for start in starts:
-        try:
-            pending.append(start())
-        except (ValueError, RuntimeError) as error:
-            failure = error
-            break
-    for batch in pending:
-        try:
-            batch.finish()
-        except RuntimeError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+    def __init__(self, name: str, options: Options) -> None:
+        self._name = name
+        self._compression = options.compression
+        factor = options.gradient_predivide_factor
+        self._operation = (options.op, options.process_set, 1.0 / factor, factor)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def reduce(self, gradients: list[Any]) -> list[Any]:
+        """This rank's parts of flat gradients, reduced."""
+        wires, contexts = compress_all(self._compression, [g.contiguous() for g in gradients])
+        parts = adapter.grouped_reducescatter(wires, f"{self._name}.shares", *self._operation)
+        return decompress_all(self._compression, parts, contexts)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def gather(self, parts: list[Any]) -> list[Any]:
+        """What all ranks have, joined."""
+        process_set = self._operation[1]
+        found = [part.detach() for part in parts]
+        return list(adapter.grouped_allgather(found, f"{self._name}.variables", process_set))
 
 
 def _own_memory(gradients: list[Any]) -> list[Tensor]:

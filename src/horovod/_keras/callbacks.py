@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from horovod._keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
-from horovod._keras.library import is_keras3, with_backend
-from horovod._keras.variables import (
+from horovod._keras.library import (
     attach_state,
     broadcast_variables,
+    is_keras3,
     model_variables,
     optimizer_variables,
+    with_backend,
 )
-from horovod.core.counters import log_metrics
+from horovod.metrics.sampling import MOST_NAME, log_metrics
 from horovod.numpy.objects import allgather_object
 
 
@@ -121,7 +122,7 @@ class LogMetricsCallback:
         self._log({k: v for k, v in (logs or {}).items() if k.startswith("val_")}, 0)
 
     def _log(self, logs: Any, samples: int) -> None:
-        found = {name: _number(value) for name, value in (logs or {}).items()}
+        found = {name[:MOST_NAME]: _number(value) for name, value in (logs or {}).items()}
         numbers = {k: float(v) for k, v in found.items() if v is not None and not v.shape}
         log_metrics(numbers, self._step, samples=samples)
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
 
-from horovod._keras.library import backend_name, with_backend
-from horovod._keras.variables import (
+from horovod._keras.library import (
     assign_values,
     attach_state,
+    backend_name,
     broadcast_variables,
     model_variables,
     optimizer_variables,
     read_values,
+    with_backend,
 )
-from horovod.core.world import init, rank, shutdown
-from horovod.core.world import restart as restart_world
+from horovod.core.world import rank, restart
 from horovod.elastic import run_fn
-from horovod.elastic.framework_errors import engine_errors
-from horovod.elastic.state import VariablesState
+from horovod.elastic.retry import engine_errors
+from horovod.elastic.state import VariablesState, check_no_shares
 from horovod.numpy.objects import broadcast_object
 
 R = TypeVar("R")
@@ -35,7 +34,7 @@ class KerasState(VariablesState):
         kwargs: further attributes, plain objects; see ``ObjectState``.
 
     Raises:
-        ValueError: the model is not built.
+        ValueError: the model is not built, or the optimizer has ``sharded=True``.
     """
 
     _keras: Any
@@ -47,6 +46,7 @@ class KerasState(VariablesState):
             )
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
+        check_no_shares(self.optimizer)
         _build_optimizer(self.optimizer, model)
         super().__init__(broadcast_object, rank, **kwargs)
 
@@ -100,28 +100,12 @@ def make_run(keras: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
         if backend_name(keras) == "tensorflow":
             elastic: Callable[..., R] = import_module("horovod.tensorflow.elastic").run(func)
             return elastic
-        restart = _restart_with_jax if backend_name(keras) == "jax" else restart_world
-        return run_fn(_with_engine_errors(func), restart)
+        reset = restart
+        if backend_name(keras) == "jax":
+            reset = import_module("horovod.jax.elastic").restart_engine
+        return run_fn(engine_errors(Exception)(func), reset)
 
     return run
-
-
-def _with_engine_errors(func: Callable[..., R]) -> Callable[..., R]:
-    """``func``, raising the engine's error in place of the backend's form of it."""
-
-    @functools.wraps(func)
-    def translated(*args: Any, **kwargs: Any) -> R:
-        with engine_errors(Exception):
-            return func(*args, **kwargs)
-
-    return translated
-
-
-def _restart_with_jax() -> None:
-    # A compiled step has the number of ranks as a constant.
-    shutdown()
-    import_module("jax").clear_caches()
-    init()
 
 
 class CommitStateCallback:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod._keras import loading
+from horovod._keras import optimizer as optimizers
 from horovod._keras.api import KerasApi
 from horovod._keras.library import is_keras3, keras_of
 from horovod._keras.optimizer import copy_state, distribute
-from horovod._keras.options import Options
+from horovod._keras.reducer import Options
 
 
 def create_distributed_optimizer(
@@ -61,6 +61,6 @@ def load_model(
             copy_state(optimizer, made, getattr(optimizer, "_trainable_variables", ()))
         return made
 
-    return loading.load_model(
+    return optimizers.load_model(
         keras, filepath, custom_optimizers, custom_objects, distribute, legacy_opts=False
     )

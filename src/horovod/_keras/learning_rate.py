@@ -13,8 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod._keras.library import is_keras3, is_legacy_optimizer
-from horovod._keras.variables import attach_state
+from horovod._keras.library import attach_state, is_keras3, is_legacy_optimizer
 from horovod.core import world
 
 Multiplier = float | Callable[[float], float]

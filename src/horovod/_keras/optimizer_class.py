@@ -13,8 +13,7 @@ from operator import is_
 from typing import Any
 
 from horovod._keras.library import backend_for, is_keras3, variable_key
-from horovod._keras.options import Options
-from horovod._keras.reducer import Reducer
+from horovod._keras.reducer import Options, Reducer
 from horovod.core.process_sets import ProcessSet
 
 
@@ -119,6 +118,10 @@ class DistributedOptimizerMixin:
         gradients.
         """
         self._hvd.register_local_var(var)
+
+    def _hvd_cut(self, variable: Any, value: Any) -> Any:
+        """What a variable of this optimizer has of the original's value."""
+        return value
 
     @property
     def process_set(self) -> ProcessSet:

@@ -38,7 +38,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What decides which settings are knobs."""
+    """The facts that decide which settings are knobs."""
 
     is_native: bool  # the data plane
     spans_hosts: bool

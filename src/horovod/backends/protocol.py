@@ -99,7 +99,7 @@ class Backend(ABC):
 
     @classmethod
     def why_unavailable(cls) -> str | None:
-        """What is missing here for this backend, as text for an error; None if it can be used."""
+        """The reason why this backend cannot be used here, as text for an error; None if it can."""
         return None
 
     @abstractmethod

@@ -49,8 +49,8 @@ class Agreement:
     def gather(self, name: str, message: Any) -> list[bytes]:
         """The messages of all ranks as JSON, each as its rank has sent it.
 
-        The codes know the agreement's name alone, so that ranks which want different operations
-        can tell each other.
+        A code covers only the agreement's name. So ranks that want different operations can read
+        each other's messages.
 
         Raises:
             AlteredObjectError: one was altered on its way; the world is over.

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.backends import Backend
-from horovod.backends.data_plane import NATIVE, DataPlane, Neighbourhood, find_backend
-from horovod.backends.engine_adapter import EngineAdapter
-from horovod.core.base.affinity import core_of, on_core
+from horovod.backends.data_plane import (
+    NATIVE,
+    DataPlane,
+    EngineAdapter,
+    Neighbourhood,
+    find_backend,
+)
 from horovod.core.gpus import device_plane
 from horovod.core.process_sets import ConnectSet
-from horovod.errors import HorovodInternalError, InitError
+from horovod.errors import HorovodInternalError, InitError, SettingError
 from horovod.rendezvous.base.authentication import SECRET_BYTES
-from horovod.rendezvous.bootstrap import Mesh, ProcessInfo, job_store, meet
+from horovod.rendezvous.bootstrap import Mesh, ProcessInfo, SetLinks, job_store, meet
 from horovod.rendezvous.identity.mpi import is_started_by_mpi
+from horovod.rendezvous.store.client import Store
 from horovod.settings import LOG_LEVELS, Settings
 from horovod.trace.folders import JOB_ID, job_name
 from horovod.trace.setup import TracedWorld, configure_trace
@@ -31,6 +37,8 @@ from horovod.trace.stacks import release_stacks
 if TYPE_CHECKING:
     from horovod import _native
 
+# See ``SetConnector.connect_members``.
+ConnectMembers = Callable[[str, Sequence[int], Store, float], SetLinks]
 # The name of MPI as a data plane.
 MPI = "mpi"
 
@@ -45,17 +53,19 @@ class World:
     settings: Settings
     object_key: bytes = field(repr=False)
     connect_set: ConnectSet | None = None  # where the world spans hosts
+    connect_members: ConnectMembers | None = None  # the same
+    hosts: tuple[tuple[int, ...], ...] = ((0,),)  # ranks that share memory
     data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
 
     def end(self) -> None:
-        """Leave it; what is under way fails."""
+        """Leave the world. Operations that have not ended fail."""
         self.engine.shutdown()
         release_stacks()
         if self.data_plane is not None:
             self.data_plane.close()
 
     def notices(self) -> list[str]:
-        """A sentence for what the user has asked for and does not get in this world."""
+        """Sentences about settings of the user that have no effect in this world."""
         chosen, level = self.settings.cpu_operations, self.settings.link_protection
         if chosen.lower() == MPI and self.data_plane_name == NATIVE:
             return [
@@ -86,7 +96,8 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
     """
     from horovod import _native
 
-    # Ranks count the worlds of one scope alike; handles must differ between all of a process.
+    # All ranks count the worlds of a scope. The engine gets the count of all scopes, so that
+    # handles of two worlds of this process differ.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
     plane_name = _chosen_data_plane(identity, settings)
     backend = None if plane_name == NATIVE else find_backend(plane_name)
@@ -157,14 +168,16 @@ def _started(
         if data_plane is not None:
             data_plane.close()
         raise
-    connect_set = mesh.connect_set if len(mesh.hosts) > 1 else None
+    spans_hosts = len(mesh.hosts) > 1
     return World(
         identity,
         engine,
         plane_name,
         settings,
         mesh.object_key,
-        connect_set,
+        mesh.connector.connect_set if spans_hosts else None,
+        mesh.connector.connect_members if spans_hosts else None,
+        mesh.hosts,
         data_plane,
     )
 
@@ -176,7 +189,7 @@ def _engine_of(
     plane: EngineAdapter | None,
     devices: _native.DevicePlane | None,
 ) -> _native.Engine:
-    """The engine takes over all descriptors of the mesh."""
+    """An engine over the mesh; it owns the descriptors of the mesh from now on."""
     hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
     try:
         return _engine_class(config)(
@@ -197,7 +210,7 @@ def _engine_of(
         ranks = error.ranks if isinstance(error, HorovodInternalError) else ()
         raise InitError(text, ranks=ranks) from error
     finally:
-        os.close(mesh.region_fd)  # it has one of its own
+        os.close(mesh.region_fd)  # the engine has duplicated it
 
 
 def _engine_class(config: _native.Config) -> type[_native.Engine]:
@@ -220,10 +233,10 @@ def _chosen_data_plane(identity: ProcessInfo, settings: Settings) -> str:
 
 
 def _is_left_over(identity: ProcessInfo, chosen: str) -> bool:
-    """Whether a launcher of others, or its image, says ``chosen`` of something that is not here.
+    """Whether another program's launcher, or its image, has set ``chosen``, which is not usable.
 
-    Such launchers always write ``gloo``, where the native engine stands now; MPI carries nothing
-    between processes that it has not started.
+    Such launchers always set ``gloo``, which the native engine replaces. MPI connects only
+    processes that MPI has started.
     """
     if identity.launcher != "other":
         return False
@@ -250,7 +263,7 @@ def _connect(
 
 
 def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
-    """Of the ranks of this host; 0 for others, and for threads of this process."""
+    """The pids of the ranks of this host; 0 for other ranks, and for threads of this process."""
     near = next(host for host in mesh.hosts if rank in host)
     return [
         pid if peer in near and peer != rank and pid != os.getpid() else 0
@@ -283,7 +296,7 @@ def _engine_config(
 
 
 def tuning_of(settings: Settings) -> _native.Tuning:
-    """What these settings ask of an engine, as far as it can change under way."""
+    """The part of these settings that can change while an engine runs."""
     cycle_time_us = round(settings.cycle_time_ms * 1000)
     if settings.cycle_time_ms > 0:
         cycle_time_us = min(max(cycle_time_us, 1), 2**32 - 1)
@@ -309,3 +322,61 @@ def usable_cores() -> int:
         return max(1, min(cores, int(quota) // int(period)))
     except (OSError, ValueError):  # no quota, or another cgroup layout
         return cores
+
+
+_ENV = "HOROVOD_THREAD_AFFINITY"
+
+
+def core_of(cores: Sequence[int], local_rank: int) -> int | None:
+    """The core of ``HOROVOD_THREAD_AFFINITY``'s ``cores`` that this rank's threads belong to.
+
+    Raises:
+        SettingError: there are several, but none for this local rank.
+    """
+    if len(cores) <= 1:
+        return cores[0] if cores else None
+    if local_rank >= len(cores):
+        raise SettingError(
+            f"{_ENV}={','.join(map(str, cores))!r}: local rank {local_rank} has no core in this "
+            f"list of {len(cores)}; expected one core for each local rank, or one for all"
+        )
+    return cores[local_rank]
+
+
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Within ``with`` this thread, and threads that it starts, run on ``core``; None: no change.
+
+    The thread that calls ``init`` starts the engine inside. So the engine's threads stay on the
+    core, and this thread returns to its former cores. An unusable core is an error before the
+    engine starts.
+
+    Raises:
+        SettingError: this process cannot use the core.
+    """
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError as error:
+        raise SettingError(
+            f"{_ENV}: core {core} cannot be used here ({error.strerror}); this process runs on "
+            f"{_ranges(before)}"
+        ) from None
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _ranges(cores: set[int]) -> str:
+    """Cores in the form that taskset and /proc use: ``0-3,8``."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and parts[-1][-1] == core - 1:
+            parts[-1][1:] = [core]
+        else:
+            parts.append([core])
+    return ",".join("-".join(map(str, part)) for part in parts)

@@ -12,7 +12,7 @@ def mpi_built() -> bool:
 
 
 def gloo_built() -> bool:
-    """Whether runs without MPI are possible: true, the native engine stands where Gloo stood."""
+    """Whether runs without MPI are possible: always, since the native engine replaces Gloo."""
     return True
 
 

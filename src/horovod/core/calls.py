@@ -29,16 +29,6 @@ from horovod.errors import HorovodInternalError
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = [
-    "Call",
-    "as_group",
-    "check_gradient",
-    "check_splits",
-    "exchange",
-    "full_name",
-    "reduction",
-]
-
 T = TypeVar("T")
 
 
@@ -71,7 +61,7 @@ class Call:
 
     @property
     def row(self) -> Collective:
-        """What the table says about its kind."""
+        """The row of its kind in the table."""
         return COLLECTIVES[self.kind]
 
     @property

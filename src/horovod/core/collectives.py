@@ -237,7 +237,7 @@ class Collectives(GroupedCollectives[T]):
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
     ) -> Any:
-        """Send each rank its part; the rows received, and with ``splits`` also how many from whom.
+        """Send each rank its part; the rows received, and with ``splits`` their number by rank.
 
         See ``alltoall_async``.
         """

@@ -45,7 +45,7 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """
     framework = ext_base_name.removeprefix("horovod.")
     for module in (f"horovod.{framework}", framework):
-        if not _is_installed(module):
+        if not is_installed(module):
             if verbose:
                 print(f"Horovod: no {framework}: there is no module {module}", file=sys.stderr)
             return False
@@ -252,7 +252,8 @@ def rank_and_size(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     return 0, 1
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported; imports at most the packages around it."""
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -28,24 +29,6 @@ class WatchedEngine(_native.Engine):
         super().__init__(*args, **kwargs)
         self._stacks: dict[int, str] = {}
 
-    def submit(self, *args: Any, **kwargs: Any) -> int:
-        return self._remember(super().submit(*args, **kwargs))
-
-    def submit_many(self, *args: Any, **kwargs: Any) -> int:
-        return self._remember(super().submit_many(*args, **kwargs))
-
-    def submit_group(self, *args: Any, **kwargs: Any) -> int:
-        return self._remember(super().submit_group(*args, **kwargs))
-
-    def submit_tensor(self, *args: Any, **kwargs: Any) -> int:
-        return self._remember(super().submit_tensor(*args, **kwargs))
-
-    def submit_tensors(self, *args: Any, **kwargs: Any) -> int:
-        return self._remember(super().submit_tensors(*args, **kwargs))
-
-    def submit_tensor_group(self, *args: Any, **kwargs: Any) -> int:
-        return self._remember(super().submit_tensor_group(*args, **kwargs))
-
     def run_tensor(self, *args: Any, **kwargs: Any) -> list[_native.Output]:
         try:
             return super().run_tensor(*args, **kwargs)
@@ -61,9 +44,20 @@ class WatchedEngine(_native.Engine):
             if not self.contains(handle):
                 self._stacks.pop(handle, None)
 
-    def _remember(self, handle: int) -> int:
+
+def _remembering(name: str) -> Callable[..., int]:
+    submit = getattr(_native.Engine, name)
+
+    def call(self: WatchedEngine, *args: Any, **kwargs: Any) -> int:
+        handle: int = submit(self, *args, **kwargs)
         self._stacks[handle] = _stack_text()
         return handle
+
+    return call
+
+
+for _kind in ("", "_many", "_group", "_tensor", "_tensors", "_tensor_group"):
+    setattr(WatchedEngine, f"submit{_kind}", _remembering(f"submit{_kind}"))
 
 
 def _with_stack(error: MismatchError, stack: str) -> MismatchError:

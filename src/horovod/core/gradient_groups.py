@@ -42,6 +42,25 @@ def check_groups(groups: Any, num_groups: int, key_of: Callable[[Any], Any]) -> 
     raise ValueError(f"groups must be a number > 0 or a list of lists of variables, found {groups}")
 
 
+def check_local_layers(local_layers: Any, layer_class: Callable[[], type]) -> list[Any]:
+    """The layers that a user has given whose gradients stay on their rank: one, several or none.
+
+    ``layer_class`` is called if there are some, for it may import Keras.
+
+    Raises:
+        ValueError: something else is among them.
+    """
+    if local_layers is None:
+        return []
+    layers = list(local_layers) if isinstance(local_layers, list | tuple) else [local_layers]
+    for layer in layers:
+        if not isinstance(layer, layer_class()):
+            raise ValueError(
+                f"local_layers must be a Keras layer or a list of Keras layers, found {layer!r}"
+            )
+    return layers
+
+
 def split_into_groups(
     groups: Groups, keys: dict[Any, int], key_of: Callable[[Any], Any]
 ) -> tuple[list[list[int]], list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -9,6 +10,7 @@ from horovod.core.calls import Call, as_group, exchange, full_name, reduction
 from horovod.core.handles import Adapter, PendingOperations
 from horovod.core.operations import Average, Intent, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.errors import HorovodInternalError
 
 if TYPE_CHECKING:
     from horovod import _native
@@ -141,6 +143,23 @@ class GroupedCollectives(Generic[T]):
         call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
         return list(self._run_group(call, name, as_group(tensors), None))
 
+    def group_into_async(
+        self, call: Call, name: str, tensors: list[T], outputs: list[T], intent: Intent
+    ) -> int:
+        """Start a collective on a group whose results have places; returns a handle.
+
+        Args:
+            call: what to do.
+            outputs: of the size of each result; another size is a ``HorovodInternalError``. An
+                allgather may have its input inside of its output, where its result is, and a
+                reducescatter its output inside of its input.
+            intent: what the caller does next.
+        """
+        args = (call.operation, f"grouped_{call.title}.{name}", tensors, outputs, intent)
+        return self._pending.start_many(
+            self._adapter.submit_group, args, tensors, outputs, _given_exactly
+        )
+
     def _start_group(
         self,
         call: Call,
@@ -167,6 +186,17 @@ class GroupedCollectives(Generic[T]):
     def _allocated_all(self, outputs: list[_native.Output], tensors: list[T], _: Any) -> Any:
         pairs = zip(outputs, tensors, strict=True)
         return tuple(self._allocated([output], tensor, None) for output, tensor in pairs)
+
+
+def _given_exactly(allocated: list[_native.Output], _tensors: Any, outputs: Any) -> Any:
+    """``outputs``, unless the engine had to allocate others."""
+    wrong = [output.shape for output in allocated if math.prod(output.shape)]
+    if wrong:
+        raise HorovodInternalError(
+            f"a result has shape {list(wrong[0])}, which is not that of its place: the ranks give "
+            "other sizes, or one has called join()"
+        )
+    return tuple(outputs)
 
 
 def _given_all(_outputs: list[_native.Output], _tensors: Any, outputs: Any) -> Any:

@@ -7,7 +7,7 @@ an interrupted wait all buffers are still valid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -18,13 +18,13 @@ from horovod.errors import HorovodInternalError
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["Adapter", "Finish", "PendingOperations", "integers", "submit_and_wait"]
-
 T = TypeVar("T")
+H = TypeVar("H")
+R = TypeVar("R")
 
 
 class Adapter(Protocol[T]):
-    """What a framework knows of its tensors."""
+    """The functions that handle a framework's tensors."""
 
     def submit(
         self,
@@ -233,6 +233,30 @@ def submit_and_wait(
         if handle is None or engine.contains(handle):
             _without_handle.append((engine, tensor, output))
         raise
+
+
+def wait_for_all(started: Iterable[H], wait: Callable[[H], R]) -> list[R]:
+    """The results of all operations; iterating over ``started`` may start them.
+
+    After a failure no further one starts. Those that run are waited for, then the first failure is
+    raised.
+    """
+    handles: list[H] = []
+    results: list[R] = []
+    failure: Exception | None = None
+    try:
+        for handle in started:
+            handles.append(handle)
+    except (ValueError, RuntimeError) as error:
+        failure = error
+    for handle in handles:
+        try:
+            results.append(wait(handle))
+        except RuntimeError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return results
 
 
 def integers(splits: Any) -> list[int]:

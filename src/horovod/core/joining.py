@@ -1,4 +1,7 @@
-"""How a process joins a world: it finds its rank, connects, and registers the process sets."""
+"""How a process joins a world: it finds its rank, connects, and registers the process sets.
+
+The arguments of ``init`` are checked before.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from horovod.core.assembly import MPI, World, assemble
 from horovod.core.base.mpi_library import is_communicator
-from horovod.core.process_sets import ProcessSet, open_registry
+from horovod.core.process_sets import ProcessSet, Registry, open_registry
 from horovod.errors import HorovodInternalError, InitError
 from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_client
 from horovod.settings import Settings
@@ -23,6 +26,11 @@ class ProvisionalRank:
     settings: Settings
     comm: Any
     static_sets: Sequence[ProcessSet]
+
+
+def join_as(identity: ProcessInfo, settings: Settings) -> World:
+    """A complete world of processes whose ranks the program has said."""
+    return _with_sets(assemble(identity, settings), None, ())
 
 
 def join_world(
@@ -44,33 +52,77 @@ def join_world(
         if identity.is_provisional:
             return ProvisionalRank(identity, settings, comm, static_sets)
         try:
-            return _complete(assemble(identity, settings), settings, comm, static_sets)
+            return _with_sets(assemble(identity, settings), comm, static_sets)
         except (InitError, HorovodInternalError) as error:
             if client is None:
                 raise
             client.note_failure(error)
 
 
-def _complete(
-    world: World,
-    settings: Settings,
-    comm: Sequence[int] | Any | None,
-    static_sets: Sequence[ProcessSet],
+def _with_sets(
+    world: World, comm: Sequence[int] | Any | None, static_sets: Sequence[ProcessSet]
 ) -> World:
     """``world`` with its process sets, which all ranks register together."""
     try:
-        open_registry(
+        registry = Registry(
             world.engine,
             world.object_key,
             world.identity.rank,
             world.identity.size,
-            static_sets,
-            settings.dynamic_process_sets,
+            world.settings.dynamic_process_sets,
             world.connect_set,
             world.data_plane,
             comm if is_communicator(comm) else None,
         )
+        open_registry(registry, static_sets)
     except BaseException:
         world.end()
         raise
     return world
+
+
+def static_sets_of(process_sets: Sequence[ProcessSet] | str | None) -> Sequence[ProcessSet]:
+    """The sets to register; for "dynamic" none, and it sets the variable that allows later ones.
+
+    Raises:
+        ValueError: ``process_sets`` is something else.
+    """
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(
+                f"init: process_sets={process_sets!r}: expected 'dynamic' or a list of ProcessSet"
+            )
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        return []
+    if isinstance(process_sets, ProcessSet):
+        raise ValueError(f"init: process_sets: expected a list, found {process_sets}")
+    static_sets = list(process_sets or [])
+    for entry in static_sets:
+        if not isinstance(entry, ProcessSet):
+            raise ValueError(f"init: process_sets: expected ProcessSet objects, found {entry!r}")
+    return static_sets
+
+
+def check_comm(comm: Any, static_sets: Sequence[ProcessSet]) -> None:
+    """Refuse a ``comm`` that is no list of ranks and no communicator.
+
+    Raises:
+        ValueError: it is something else.
+        NotImplementedError: sets are communicators, and ``comm`` is none.
+    """
+    if is_communicator(comm):
+        return
+    if any(process_set.mpi_comm is not None for process_set in static_sets):
+        raise NotImplementedError(
+            "init: process sets of mpi4py communicators need a communicator as comm, too"
+        )
+    if comm is None:
+        return
+    if not isinstance(comm, (list, tuple, range)):
+        raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")
+    if any(map(is_communicator, comm)):
+        raise ValueError(
+            "init: comm takes one communicator; give the others as process_sets=[ProcessSet(comm)]"
+        )
+    if not all(isinstance(rank, int) for rank in comm):
+        raise ValueError(f"Invalid type of argument comm: expected a list of ranks, found {comm!r}")

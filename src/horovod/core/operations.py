@@ -11,26 +11,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Any, Literal
 
 from horovod.core.built import rocm_built
-
-__all__ = [
-    "COLLECTIVES",
-    "OP_NAMES",
-    "Adasum",
-    "Average",
-    "Collective",
-    "Dtype",
-    "Intent",
-    "Kind",
-    "Max",
-    "Min",
-    "Product",
-    "Result",
-    "Sum",
-    "check_predivide",
-    "resolve_op",
-]
 
 # Reduce operations; the numbers are part of the public interface.
 Average = 0
@@ -63,7 +46,7 @@ class Kind(IntEnum):
 
 
 class Result(Enum):
-    """What a collective gives a rank for an input of shape ``[n, ...]``."""
+    """The result of a collective on a rank, for an input of shape ``[n, ...]``."""
 
     SAME_SHAPE = "the input's shape"
     ALL_ROWS = "the rows of all ranks"
@@ -71,6 +54,13 @@ class Result(Enum):
     EXCHANGED_ROWS = "the rows that ranks sent to this one, and their numbers as int32"
     LAST_RANK = "an int32 scalar"
     NOTHING = "no tensor"
+
+
+def own_part(count: int, rank: int, size: int) -> slice:
+    """Which of ``count`` rows are a rank's ``OWN_ROWS``."""
+    least, longer = divmod(count, size)
+    begin = rank * least + min(rank, longer)
+    return slice(begin, begin + least + (rank < longer))
 
 
 @dataclass(frozen=True)
@@ -108,7 +98,7 @@ COLLECTIVES = {
 
 
 class Intent(IntEnum):
-    """What the caller does next, numbered as in ``engine/runtime/submission.h``."""
+    """The next action of the caller, numbered as in ``engine/runtime/submission.h``."""
 
     COMPUTE = 0
     WAIT = 1
@@ -152,6 +142,48 @@ def resolve_op(average: bool | None, op: int | None, stacklevel: int = 3) -> int
         raise ValueError("give op or average, not both; op replaces average")
     warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning, stacklevel)
     return Average if average else Sum
+
+
+def check_passes(backward_passes_per_step: int) -> None:
+    """Refuse a number of backward passes that no step can wait for.
+
+    Raises:
+        ValueError: it is less than 1.
+    """
+    if backward_passes_per_step <= 0:
+        raise ValueError(
+            f"backward_passes_per_step must be at least 1, found {backward_passes_per_step}"
+        )
+
+
+Sharded = bool | Literal["elementwise"]
+
+
+def check_sharded(sharded: Any, op: int) -> None:
+    """Refuse what ``DistributedOptimizer(sharded=)`` and its reduce op cannot be.
+
+    Raises:
+        ValueError: ``sharded`` is none of its values, or the op is no average and no sum.
+    """
+    if sharded not in (False, True, "elementwise"):
+        raise ValueError(
+            f"DistributedOptimizer: sharded must be False, True or 'elementwise', found {sharded!r}"
+        )
+    if sharded and op not in (Average, Sum):
+        raise ValueError(
+            "DistributedOptimizer: sharded=True needs op=Average or op=Sum, found "
+            f"{OP_NAMES.get(op, op)}"
+        )
+
+
+def check_elementwise(kind: type, is_known: bool, known: Sequence[str]) -> None:
+    """``ValueError`` if optimizers of class ``kind`` are not known to treat all elements alike."""
+    if not is_known:
+        raise ValueError(
+            "DistributedOptimizer: sharded=True needs an optimizer that treats every element "
+            f"alike, which {kind.__name__} may not do. Known: {', '.join(known)}. If it does, use "
+            "sharded='elementwise'"
+        )
 
 
 def check_predivide(op: int, gradient_predivide_factor: float) -> None:

@@ -30,7 +30,7 @@ def rethrow_interrupt() -> None:
 
 
 def keep_failure(error: Exception) -> None:
-    """For a binding: a framework passes on no more than the text of ``error``."""
+    """Keep ``error``, because the framework that gets it passes on only its text."""
     global _kept_failure
     _kept_failure = error
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.core.base.mpi_library import is_communicator
 
 if TYPE_CHECKING:
-    from horovod.core.process_set_registry import Registry
+    from horovod.core.process_sets import Registry
 
 
 class ProcessSet:
@@ -73,16 +73,6 @@ class ProcessSet:
         )
 
 
-class _GlobalProcessSet(ProcessSet):
-    """All ranks. Always registered; its ranks are known between ``init`` and ``shutdown``."""
-
-    def __init__(self) -> None:
-        self.process_set_id = 0
-        self.ranks = None
-        self.mpi_comm = None
-
-
-global_process_set: ProcessSet = _GlobalProcessSet()
 _registry: Registry | None = None
 
 
@@ -111,3 +101,8 @@ def _rank_list(ranks: Any) -> list[int]:
 
 def _is_integer(value: Any) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+# All ranks. Always registered; its ranks are known between ``init`` and ``shutdown``.
+global_process_set = ProcessSet(())
+global_process_set.process_set_id, global_process_set.ranks = 0, None

@@ -12,7 +12,6 @@ from horovod.core.built import (
     nccl_built,
     rocm_built,
 )
-from horovod.core.counters import log_metrics, metrics
 from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum
 from horovod.core.process_sets import (
     ProcessSet,
@@ -29,12 +28,14 @@ from horovod.core.world import (
     is_initialized,
     local_rank,
     local_size,
+    metrics,
     mpi_enabled,
     mpi_threads_supported,
     rank,
     shutdown,
     size,
 )
+from horovod.metrics.sampling import log_metrics
 
 __all__ = [
     "Adasum",

@@ -19,6 +19,10 @@ from horovod.trace.failures import description_of, place_text
 from horovod.trace.stacks import Call, own_call
 
 _FRAMEWORKS = ("jax", "jaxlib", "mxnet", "tensorflow")
+# For errors that have no text.
+_ADVICE = {
+    "bdb.BdbQuit": "a debugger without a terminal; horovodrun --debug-rank N gives it this one"
+}
 _WITH_TRACEBACKS = ("trace", "debug")  # log levels
 
 
@@ -63,7 +67,8 @@ def _is_own(error: Exception) -> bool:
 def _description(error: Exception, trace: TracebackType | None) -> str:
     kind = type(error)
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-    return description_of(f"{module}{kind.__qualname__}", str(error), _call(trace))
+    name = f"{module}{kind.__qualname__}"
+    return description_of(name, str(error) or _ADVICE.get(name, ""), _call(trace))
 
 
 def lost_peer_line(error: PeerLostError, trace: TracebackType | None) -> str:

@@ -22,14 +22,13 @@ from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
 from horovod.core.assembly import MPI, World, tuning_of, usable_cores, worlds_begun
 from horovod.core.base import mpi_library
-from horovod.core.init_arguments import check_comm, static_sets_of
-from horovod.core.joining import ProvisionalRank, join_world
+from horovod.core.joining import ProvisionalRank, check_comm, join_as, join_world, static_sets_of
 from horovod.core.port import forget_failure, port
 from horovod.core.process_sets import ProcessSet, close_registry
 from horovod.core.uncaught import install_hook
 from horovod.metrics.counters import CounterTotals
-from horovod.metrics.sampling import Sampler, open_sampler
-from horovod.metrics.setup import Export, check_export, open_export
+from horovod.metrics.sampling import open_sampler
+from horovod.metrics.setup import Export, check_export, open_exports
 from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.settings import Settings, notices
 from horovod.trace.failures import EXCEPTION
@@ -43,12 +42,14 @@ __all__ = [
     "confirm",
     "cross_rank",
     "cross_size",
+    "current",
     "data_plane_name",
     "engine",
     "generation",
     "gloo_enabled",
     "has_spare_cores",
     "init",
+    "init_as",
     "is_homogeneous",
     "is_initialized",
     "local_rank",
@@ -75,8 +76,7 @@ _hooks_installed = False
 _CONFIRM_S = 60.0
 _at_end: list[Callable[[_native.Engine], None]] = []
 _counters = CounterTotals()
-_export: Export | None = None
-_sampler: Sampler | None = None
+_exports: list[Export] = []  # with the sampler of a report
 _autotuning = Autotuning(tuning_of)
 
 
@@ -120,6 +120,19 @@ def init(
         _install_hooks()
 
 
+def init_as(identity: ProcessInfo, settings: Settings) -> None:
+    """Join the world as this rank of it, whatever the environment says; for ``torch.distributed``.
+
+    The processes meet in the store that ``bootstrap.use_store`` was given.
+
+    Raises as ``init``.
+    """
+    with _lock:
+        check_export(settings)
+        _enter(join_as(identity, settings))
+        _install_hooks()
+
+
 def settle() -> bool:
     """Connect to the others now if ``init`` had a provisional rank; whether that was wrong.
 
@@ -147,9 +160,10 @@ def _settled() -> World:
 def _enter(world: World) -> None:
     from horovod import _native
 
-    global _world, _export, _sampler
+    global _world, _exports
     try:
-        _export = open_export(world.identity, world.settings, metrics)
+        counts = partial(_counters.read, world.engine)
+        _exports = open_exports(world.identity, world.settings, counts)
     except BaseException:
         close_registry()
         world.end()
@@ -159,13 +173,14 @@ def _enter(world: World) -> None:
     forget_failure()
     port().attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
-    _sampler = open_sampler(
+    sampler = open_sampler(
         world.identity,
         world.settings,
         world.data_plane_name,
         world.engine,
-        partial(_counters.read, world.engine),
+        counts,
     )
+    _exports += [] if sampler is None else [sampler]
     if world.identity.rank == 0 and worlds_begun() == 1:
         for notice in (*notices(os.environ), *world.notices()):
             _log.warning(notice)
@@ -179,21 +194,18 @@ def shutdown() -> None:
 
     Safe before ``init`` and when called twice. ``init`` works again afterwards.
     """
-    global _world, _provisional, _export, _sampler
+    global _world, _provisional, _exports
     with _lock:
         world, _world, _provisional = _world, None, None
-        export, _export = _export, None
-        sampler, _sampler = _sampler, None
+        exports, _exports = _exports, []
         close_registry()
-    if export is not None:
-        export.close()
     if world is not None:
         from horovod import _native
 
         _native.leave_dump_signal()
         _autotuning.end()
-        if sampler is not None:
-            sampler.close()
+        for export in exports:
+            export.close()
         world.end()
         _counters.end(world.engine)
         port().detach(world.engine)
@@ -223,9 +235,35 @@ def settings() -> Settings:
 
 
 def metrics() -> dict[str, float]:
-    """What this process has counted in all its worlds; see ``counters.metrics``."""
+    """What Horovod has counted in this process since it started; nothing is communicated.
+
+    Counts go on over worlds, so they never go back. Before ``init`` they are 0. Horovod's own
+    operations, such as those that agree on process sets, count like others. By name:
+
+    - ``<kind>_operations``: submitted by this rank, for allreduce, allgather, broadcast, alltoall,
+      reducescatter, barrier and join; ``<kind>_tensors`` and ``<kind>_bytes`` for the first five.
+      A grouped operation is one operation with several tensors.
+    - ``in_flight_operations``: under way now.
+    - ``buckets``: collectives that were run, each for one operation or several;
+      ``fused_tensors``: tensors that ran together with others in one.
+    - ``queued_seconds``: from submission to start, summed over operations: waiting until all ranks
+      had submitted, and for earlier collectives.
+    - ``waited_seconds``: in the middle of collectives, for other ranks.
+    - ``blocked_seconds``: threads of this program, for results.
+    - ``errors``: operations that failed. ``stalls``: operations, and collectives under way, that
+      waited for other ranks until the stall check's warning time. ``resets``: worlds after the
+      first one.
+    - ``steps``, ``step_seconds``, ``last_step_seconds``: training steps and their time. A step is
+      from one submission of a named tensor to the next; it is the first name that came twice, until
+      it stays away for ten steps. 0 where no name comes again.
+    """
     current = _world
     return _counters.read(None if current is None else current.engine)
+
+
+def current() -> World:
+    """The world of this process; for the bindings. ``ValueError`` before ``init``."""
+    return _world or _settled()
 
 
 def engine() -> _native.Engine:
@@ -359,7 +397,7 @@ def _record_exception(description: str) -> None:
 
 def _abandon() -> None:
     """In a forked child: forget the parent's world without touching what its threads may hold."""
-    global _world, _provisional, _export, _sampler, _lock
+    global _world, _provisional, _exports, _lock
     _lock = threading.RLock()
     _provisional = None
     close_registry()
@@ -367,12 +405,9 @@ def _abandon() -> None:
 
     _native.leave_dump_signal()
     _autotuning.abandon()
-    if _export is not None:
-        _export.abandon()
-        _export = None
-    if _sampler is not None:
-        _sampler.abandon()
-        _sampler = None
+    for export in _exports:
+        export.abandon()
+    _exports = []
     if _world is not None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)

@@ -34,7 +34,7 @@ class BaseDataLoader(ABC):
         """The batches of one epoch."""
 
     def _process_batch(self, batch: Any) -> Any:
-        """What the consumer gets for ``batch``. Runs on the consumer's thread."""
+        """The batch that the consumer gets for ``batch``. Runs on the consumer's thread."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:

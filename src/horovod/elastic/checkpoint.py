@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from horovod.core.base.own_files import follow, keep_mode, open_own, open_regular
+from horovod.core.base.own_files import follow, open_own, open_regular, replacing
 
 _ABOUT, _VALUES = "horovod-state.json", "values.pickle"
 _FORMAT = 1
@@ -115,22 +115,13 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
         raise OSError(errno.EINVAL, "no regular file")
     start = f".{target.name}.{socket.gethostname()}-"
     _remove_abandoned(target.parent, start)
-    partial = target.parent / f"{start}{os.urandom(8).hex()}{_ENDING}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(partial, flags, 0o666)
-    try:
-        with open(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # some file systems cannot
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-            keep_mode(descriptor, target)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    draft_name = f"{start}{os.urandom(8).hex()}{_ENDING}"
+    with replacing(target, 0o666, keeps_mode=True, draft_name=draft_name) as file:
+        with contextlib.suppress(OSError):  # some file systems cannot
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
     _sync_folder(target.parent)
 
 

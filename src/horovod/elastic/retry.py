@@ -6,18 +6,103 @@ in a new world.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from horovod.core import port, world
 from horovod.core.world import confirm
-from horovod.elastic.driver_client import DriverClient
-from horovod.elastic.notification import notification_manager
+from horovod.elastic.notification import NotificationManager, notification_manager
 from horovod.elastic.state import State
-from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, MismatchError
-from horovod.rendezvous.bootstrap import this_client
+from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, InitError, MismatchError
+from horovod.rendezvous.bootstrap import (
+    ElasticClient,
+    launcher_store,
+    new_launcher_store,
+    this_client,
+)
+from horovod.rendezvous.identity.elastic_messages import StateVersion
+from horovod.rendezvous.store.client import Store
+
+_CONNECT_S = 5.0  # to find a driver again
+
+
+class DriverClient:
+    """How the loop around a training function talks to the driver of an elastic job.
+
+    ``client`` is that of this process; None in a job of fixed size, where there is no driver. Then
+    nothing is sent, and the loop decides by itself.
+    """
+
+    def __init__(self, client: ElasticClient | None) -> None:
+        self._client = client
+
+    def watch_updates(self, manager: NotificationManager) -> None:
+        """Let ``manager`` get the updates that the driver publishes."""
+        client = self._client
+        if client is None or manager.has_source:
+            return
+
+        def source(tell: Callable[[int, int], None]) -> None:
+            client.watch_updates(lambda: new_launcher_store(os.environ, _CONNECT_S), tell)
+
+        manager.set_source(source)
+
+    def repeat_news(self, state: State) -> None:
+        """Tell ``state`` the updates about the current world again, because it has dropped them."""
+        if self._client is not None:
+            for update in self._client.news():
+                state.on_hosts_updated(update.timestamp, update.kind)
+
+    def note_sync(self, state: State) -> None:
+        """Note that ``state`` is equal to that of rank 0 now."""
+        state.synced()
+        if self._client is not None:
+            self._client.state_version = StateVersion(self._client.assignment.world, 0)
+
+    def note_failure(self, state: State, error: HorovodInternalError) -> None:
+        """Note that ``error`` has ended the world."""
+        if self._client is not None:
+            self._take_state_version(self._client, state)
+            self._client.note_failure(error)
+
+    def note_update(self, state: State, *, keeps_state: bool) -> None:
+        """Note that this process leaves the world because of an update."""
+        if self._client is not None:
+            self._take_state_version(self._client, state)
+            self._client.note_update(keeps_state)
+
+    def must_sync(self, otherwise: bool) -> bool:
+        """Whether a member of the new world needs the state of rank 0; the same on all members.
+
+        ``otherwise`` is the answer without a driver.
+        """
+        return otherwise if self._client is None else self._client.assignment.must_sync
+
+    def end(self) -> None:
+        """The training function has returned."""
+        if self._client is not None:
+            self._client.note_done(_store)
+
+    def end_job(self, text: str) -> None:
+        """An error that every restart would repeat."""
+        if self._client is not None:
+            with contextlib.suppress(InitError):
+                self._client.note_fatal(_store, text)
+
+    @staticmethod
+    def _take_state_version(client: ElasticClient, state: State) -> None:
+        client.state_version = StateVersion(client.state_version.world, state._commits)
+        client.checkpoint = state._checkpoint
+
+
+def _store() -> Store:
+    return launcher_store(os.environ, _CONNECT_S)
+
 
 _log = logging.getLogger("horovod.elastic")
 
@@ -72,7 +157,7 @@ def _run_as_client(func: Callable[[], R], reset: Callable[[], None], state: Stat
 def _call_until_done(
     func: Callable[[], R], reset: Callable[[], None], client: DriverClient, state: State
 ) -> R:
-    is_reset = client.begin()
+    is_reset = world.settle()
     should_sync = True
     while True:
         try:
@@ -111,3 +196,24 @@ def _leave(
     state.restore()
     client.note_failure(state, reason)
     return True
+
+
+@contextmanager
+def engine_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Raise the engine's own error in place of one of ``kinds`` that a framework made of it.
+
+    Such an error keeps only the text, which no code reads: bindings keep the engine's error beside
+    it (``port.keep_failure``).
+
+    A decorator, too. Where no operation of this world has failed with a ``HorovodInternalError``,
+    errors stay as they are.
+    """
+    try:
+        yield
+    except HorovodInternalError:
+        raise
+    except kinds as error:
+        failure = port.take_failure()
+        if not isinstance(failure, HorovodInternalError):
+            raise
+        raise failure from error

@@ -83,7 +83,7 @@ class State:
                 f"{os.path.abspath(path)}: does not fit this state: {error}"
             ) from error
 
-    # What the values in a file are made of, beside plain objects and arrays.
+    # The kinds of values in a file, besides plain objects and arrays.
     _leaves: Sequence[Leaf] = ()
 
     @property
@@ -93,7 +93,7 @@ class State:
         return next(c.__name__ for c in classes if c.__module__.partition(".")[0] == "horovod")
 
     def saved_values(self) -> dict[str, Any]:
-        """What was saved last, by name, as it goes to a file; a subclass adds what it has saved."""
+        """The values saved last, by name, in the form for a file; a subclass adds its own."""
         raise NotImplementedError(f"{type(self).__name__} must define saved_values()")
 
     def take_values(self, values: dict[str, Any]) -> None:
@@ -229,7 +229,7 @@ class ObjectState(State):
             self._assign_saved()
 
     def saved_values(self) -> dict[str, Any]:
-        """What was saved last, as it goes to a file."""
+        """The values saved last, in the form for a file."""
         return {"objects": self._saved_state}
 
     def take_values(self, values: dict[str, Any]) -> None:
@@ -299,6 +299,15 @@ class VariablesState(ObjectState):
     def _broadcast(self) -> None:
         """Overwrite the variables with those of rank 0; collective."""
         raise NotImplementedError
+
+
+def check_no_shares(optimizer: object) -> None:
+    """``ValueError`` for an optimizer of Keras of whose state each rank has a part only."""
+    if hasattr(optimizer, "gather_state"):
+        raise ValueError(
+            "elastic states cannot keep an optimizer with sharded=True: the state of a rank that "
+            "goes would be lost"
+        )
 
 
 def check_names(found: Iterable[str], expected: Iterable[str]) -> None:

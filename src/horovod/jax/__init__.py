@@ -1,7 +1,5 @@
 """Distributed data-parallel training with JAX: ``import horovod.jax as hvd``."""
 
-from __future__ import annotations
-
 try:
     import jax  # noqa: F401
 except ModuleNotFoundError as error:
@@ -21,6 +19,7 @@ from horovod.jax.collectives import *  # noqa: F403
 from horovod.jax.compression import Compression
 from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.jax.optimizer import DistributedOptimizer
+from horovod.jax.sharded_state import shard_optimizer_state, whole_optimizer_state
 
 __all__ = [
     "Compression",
@@ -33,6 +32,8 @@ __all__ = [
     "elastic",
     "is_homogeneous",
     "join",
+    "shard_optimizer_state",
+    "whole_optimizer_state",
 ]
 __all__ += public.__all__
 __all__ += collectives.__all__

@@ -26,7 +26,7 @@ from horovod.core.compression import NoneCompressor, compress_all, decompress_al
 from horovod.core.operations import Average, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax import eager
-from horovod.jax.call import ProgramCall, call_on
+from horovod.jax.eager import ProgramCall, call_on
 from horovod.jax.primitive import bind
 from horovod.numpy.adapter import NumpyAdapter
 
@@ -101,11 +101,38 @@ def allreduce_batch(
     is_group: bool = False,
 ) -> list[Any]:
     """Reduce arrays in one call: one operation each, or with ``is_group`` one for all."""
-    factors = (prescale_factor, postscale_factor)
-    checked = reduction(Kind.ALLREDUCE, None, op, *factors, process_set)
+    checked = reduction(Kind.ALLREDUCE, None, op, prescale_factor, postscale_factor, process_set)
     call = call_on(process_set, checked, names, is_group)
     wires, contexts = compress_all(compression, arrays)
     return decompress_all(compression, bind(call, wires) if wires else [], contexts)
+
+
+def reduce_parts(
+    arrays: Sequence[Any],
+    name: str,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    compression: Any,
+    process_set: ProcessSet,
+) -> list[Any]:
+    """This rank's part of the rows of each reduced array, in one operation."""
+    factors = (prescale_factor, postscale_factor)
+    checked = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+    call = call_on(process_set, checked, [name], is_group=True)
+    wires, contexts = compress_all(compression, arrays)
+    return decompress_all(compression, bind(call, wires), contexts)
+
+
+def gather_parts(
+    parts: Sequence[Any], rows: Sequence[int], name: str, process_set: ProcessSet
+) -> list[Any]:
+    """Join the parts of all ranks, split as a reducescatter splits, in one operation.
+
+    ``rows``: how many each result has.
+    """
+    call = call_on(process_set, exchange(Kind.ALLGATHER, process_set), [name], is_group=True)
+    return bind(replace(call, rows=tuple(rows)), parts)
 
 
 def allgather(
@@ -156,7 +183,7 @@ def alltoall(
         splits: outside of ``jit`` only. int32 vector or list: rows for each rank of the set.
 
     Returns:
-        The rows received, in rank order; with ``splits`` also how many came from whom, int32.
+        The rows received, in rank order; with ``splits`` also their number by rank, int32.
     """
     call = call_on(process_set, exchange(Kind.ALLTOALL, process_set), [name])
     array = _to_array(tensor)
@@ -185,8 +212,7 @@ def reducescatter(
         prescale_factor: multiplies every input before the reduction.
         postscale_factor: multiplies the result.
     """
-    factors = (prescale_factor, postscale_factor)
-    call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+    call = reduction(Kind.REDUCESCATTER, None, op, prescale_factor, postscale_factor, process_set)
     return _each(tensor, name, call_on(process_set, call, []))
 
 
@@ -199,8 +225,7 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Like ``reducescatter`` of a list or another pytree, as one operation."""
-    factors = (prescale_factor, postscale_factor)
-    call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+    call = reduction(Kind.REDUCESCATTER, None, op, prescale_factor, postscale_factor, process_set)
     return _whole(tensors, name, call_on(process_set, call, []))
 
 

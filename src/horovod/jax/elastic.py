@@ -18,9 +18,10 @@ import numpy as np
 
 from horovod.core.world import init, rank, shutdown
 from horovod.elastic import ObjectState, run_fn
-from horovod.elastic.framework_errors import engine_errors
+from horovod.elastic.retry import engine_errors
 from horovod.elastic.state import check_names
 from horovod.jax.functions import broadcast_object, is_key
+from horovod.jax.sharded_state import check_no_shares
 
 __all__ = ["JaxState", "run"]
 
@@ -48,17 +49,18 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
         Exception: anything else that ``func`` raises, other errors of JAX among them.
     """
 
+    # A ValueError where JAX ran a small program on this thread.
+    @engine_errors(jax.errors.JaxRuntimeError, ValueError)
     @functools.wraps(func)
     def translated(*args: Any, **kwargs: Any) -> R:
-        # A ValueError where JAX ran a small program on this thread.
-        with engine_errors(jax.errors.JaxRuntimeError, ValueError):
-            result: R = jax.block_until_ready(func(*args, **kwargs))
-            return result
+        result: R = jax.block_until_ready(func(*args, **kwargs))
+        return result
 
-    return run_fn(translated, _restart_engine)
+    return run_fn(translated, restart_engine)
 
 
-def _restart_engine() -> None:
+def restart_engine() -> None:
+    """``world.restart``; what JAX has compiled is forgotten, for ranks are constants in it."""
     shutdown()
     jax.clear_caches()
     init()
@@ -94,11 +96,15 @@ class JaxState(ObjectState):
 
     Arrays are copied to host memory when they are saved, so a step may donate them. ``save(path)``
     writes pytrees of Python's containers as they are; of others, such as the state of an optimizer,
-    the leaves, which ``load`` puts into the pytree that is there.
+    the leaves, which ``load`` puts into the pytree that is there. Of an optimizer with
+    ``sharded=True`` keep the whole state (``whole_optimizer_state``), for any rank may go.
 
     Args:
         kwargs: names and first values: parameters, the state of an optimizer, counters; anything
             that can be pickled.
+
+    Raises:
+        ValueError: one is the state of an optimizer with ``sharded=True``.
     """
 
     _leaves = (_SavedLeaf(),)
@@ -108,7 +114,7 @@ class JaxState(ObjectState):
         self.save()
 
     def saved_values(self) -> dict[str, Any]:
-        """What was saved last, as it goes to a file."""
+        """The values saved last, in the form for a file."""
         return {"objects": {name: _as_written(v) for name, v in self._saved_state.items()}}
 
     def take_values(self, values: dict[str, Any]) -> None:
@@ -122,6 +128,7 @@ class JaxState(ObjectState):
     def _keep(self) -> None:
         # Read all of them first: reading may show that a collective has failed.
         current = {name: getattr(self, name) for name in self._saved_state}
+        check_no_shares(current, "JaxState")
         self._saved_state = jax.tree_util.tree_map(_saved, current)
 
     def _assign_saved(self) -> None:

@@ -16,7 +16,8 @@ from horovod.core.calls import exchange
 from horovod.core.operations import Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax import eager
-from horovod.jax.call import call_on
+from horovod.jax.eager import call_on
+from horovod.jax.sharded_state import check_no_shares
 from horovod.numpy.adapter import DTYPES
 from horovod.numpy.objects import allgather_object, broadcast_object
 
@@ -44,10 +45,12 @@ def broadcast_parameters(
         The same structure; arrays of JAX in the place (device, sharding) of those given.
 
     Raises:
-        ValueError: there is no such root, or ``params`` is being traced.
+        ValueError: there is no such root, ``params`` is being traced, or has the state of an
+            optimizer with ``sharded=True``.
         HorovodInternalError: ranks disagree about an array, or a rank was lost.
     """
     checked = exchange(Kind.BROADCAST, process_set, root_rank)
+    check_no_shares(params, "broadcast_parameters")
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     if any(isinstance(leaf, jax.core.Tracer) for _, leaf in leaves):
         raise ValueError("broadcast_parameters: call it outside of jit; inside use broadcast")

@@ -1,4 +1,4 @@
-"""Reduces a pytree of gradients: which of them together, and under which names."""
+"""How the gradients of a pytree are reduced: as one operation, or as groups of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, che
 from horovod.core.process_sets import ProcessSet, check_process_set, has_others
 from horovod.core.world import has_spare_cores
 from horovod.jax.collectives import allreduce_batch
+
+__all__ = ["GradientReduction", "Groups", "check_groups"]
 
 Groups = int | Sequence[Sequence[str]] | None
 
@@ -51,11 +53,19 @@ class GradientReduction:
     def _reduce(self, leaves: list[Any], positions: list[int], name: str) -> None:
         # A call of a program succeeds or fails whole anyway, and one operation for all of its
         # gradients costs less than one for each.
-        factors = (1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor)
         chosen = [leaves[position] for position in positions]
-        args = (chosen, [name], self.op, *factors, self.compression, self.process_set, True)
-        for position, reduced in zip(positions, allreduce_batch(*args), strict=True):
+        for position, reduced in zip(positions, self.exchange(chosen, name), strict=True):
             leaves[position] = reduced
+
+    def exchange(self, arrays: list[Any], name: str) -> list[Any]:
+        """These arrays, reduced in one operation."""
+        args = (self.op, *self.factors, self.compression, self.process_set, True)
+        return allreduce_batch(arrays, [name], *args)
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """What multiplies gradients before and after the sum."""
+        return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
 
 
 def check_groups(groups: Any) -> Groups:

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from horovod.core.compression import NoneCompressor, check_compressor
-from horovod.core.operations import Adasum, Average
+from horovod.core.operations import Adasum, Average, Sharded, check_sharded
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax.gradient_reduction import GradientReduction, Groups, check_groups
+from horovod.jax.sharded_optimizer import ShareReduction, share_step
 
 __all__ = ["DistributedOptimizer", "PassesState"]
 
@@ -38,6 +39,7 @@ def DistributedOptimizer(  # noqa: N802
     gradient_predivide_factor: float = 1.0,
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
+    sharded: Sharded = False,
 ) -> Any:
     """Wrap an optax transformation so that it sees the gradients of all ranks.
 
@@ -61,10 +63,20 @@ def DistributedOptimizer(  # noqa: N802
             those groups. All others form groups as suits the machine: one, or one for each MiB
             where a core is spare.
         process_set: the ranks that reduce; others step on their own gradients.
+        sharded: each rank of the set updates its share of the elements of every parameter only,
+            keeps the state of this share (a ``ShardedState``), and gets the other updates from the
+            other ranks: the same bits in less memory. A program that joins the update with
+            ``apply_updates`` may round differently. With ``Average`` and ``Sum``, for
+            transformations that treat every element alike: ``init`` looks into the program of
+            ``optimizer`` and refuses others, such as ``clip_by_global_norm``, ``adafactor``,
+            ``lamb``, ``lars``, ``muon``, noise, and masks that look at shapes. ``"elementwise"``
+            leaves that out: it says so of a transformation that cannot be looked into, for example
+            because its ``update`` needs further arguments. ``whole_optimizer_state`` makes the
+            state that there is without ``sharded``.
 
     Returns:
         An ``optax.GradientTransformationExtraArgs``. Without several passes its state is that of
-        ``optimizer``, else a ``PassesState``.
+        ``optimizer`` or a ``ShardedState``, else a ``PassesState``.
 
     Raises:
         ImportError: optax is not installed.
@@ -79,10 +91,10 @@ def DistributedOptimizer(  # noqa: N802
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1, found {passes!r}")
     check_compressor(compression)
+    check_sharded(sharded, op)
     chosen = check_groups(groups)
-    reduce = GradientReduction(
-        name, compression, op, gradient_predivide_factor, chosen, process_set
-    )
+    reduction = (name, compression, op, gradient_predivide_factor, chosen, process_set)
+    reduce = GradientReduction(*reduction)
     inner = optax.with_extra_args_support(optimizer)
 
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
@@ -92,9 +104,11 @@ def DistributedOptimizer(  # noqa: N802
         updates, state = inner.update(reduce(gradients), state, params, **extra)
         return updates, state
 
-    if passes == 1:
-        return optax.GradientTransformationExtraArgs(inner.init, update)
-    return _every(passes, optax.GradientTransformationExtraArgs(inner.init, update))
+    functions = (inner.init, update)
+    if sharded:
+        functions = share_step(inner, ShareReduction(*reduction), sharded is True)
+    result = optax.GradientTransformationExtraArgs(*functions)
+    return result if passes == 1 else _every(passes, result)
 
 
 def _every(passes: int, inner: Any) -> Any:

@@ -16,18 +16,97 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from horovod.core.operations import Adasum, Kind
+from horovod.core.calls import check_gradient
+from horovod.core.operations import Adasum, Average, Kind, Sum
 from horovod.core.port import keep_failure
+from horovod.core.world import rank
 from horovod.errors import HorovodInternalError
 from horovod.jax import eager
-from horovod.jax.call import ProgramCall, result_rows
-from horovod.jax.gradients import derivative_of, transpose_of
-from horovod.jax.lowering import lower_to_plugin
-from horovod.jax.plugin import is_native
+from horovod.jax.eager import ProgramCall, result_rows
+from horovod.jax.plugin import TARGET, is_native
+
+# XLA runs programs whose buffers all have up to 512 bytes, and those of up to 8 steps, one step
+# after the other. There a collective would wait for the one before it, and ranks whose programs
+# have another order would wait for each other. So each call gets a larger constant.
+_BALLAST = np.zeros(1024, np.uint8)
+
+
+class _Positions:
+    """Numbers the collectives of one program; kept among JAX's data of the program."""
+
+    def __init__(self) -> None:
+        self.next = count().__next__
+
+
+def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any:
+    """The operations of a program that do a call.
+
+    A collective without a name gets one from its position in the program: ranks that compile the
+    same functions give the same names, whatever else they compile and however often.
+
+    Raises:
+        NotImplementedError: the program runs on several devices of this process.
+    """
+    _check_devices(ctx.module_context, call)
+    aliases = {position: position for position in range(len(operands))} if call.keeps_shape else {}
+    # Otherwise XLA removes a call whose result has no elements, perhaps on one rank only.
+    options = {"operand_output_aliases": aliases, "has_side_effect": True}
+    lower = jax.ffi.ffi_lowering(TARGET, **options)
+    aval = jax.core.ShapedArray(_BALLAST.shape, _BALLAST.dtype)
+    return lower(
+        ctx.replace(avals_in=[*ctx.avals_in, aval]),
+        *operands,
+        mlir.ir_constant(_BALLAST),
+        names="\n".join(_names(ctx.module_context, call)),
+        kind=np.int64(call.kind),
+        op=np.int64(call.op),
+        is_group=np.int64(call.is_group),
+        is_zeroed=np.int64(call.is_zeroed),
+        root_rank=np.int64(call.root_rank),
+        prescale_factor=np.float64(call.prescale),
+        postscale_factor=np.float64(call.postscale),
+        process_set_id=np.int64(call.process_set),
+    )
+
+
+def _names(program: mlir.ModuleContext, call: ProgramCall) -> list[str]:
+    return [
+        f"{call.prefix}.{_program_name(program)}.{_positions(program).next()}"
+        if name is None
+        else name
+        for name in call.full_names()
+    ]
+
+
+def _program_name(program: Any) -> str:
+    return str(program.module.operation.attributes["sym_name"].value)
+
+
+def _positions(program: Any) -> _Positions:
+    for kept in program.keepalives:
+        if isinstance(kept, _Positions):
+            return kept
+    program.keepalives.append(_Positions())
+    positions: _Positions = program.keepalives[-1]
+    return positions
+
+
+def _check_devices(program: Any, call: ProgramCall) -> None:
+    context = program.axis_context  # of jit or of shard_map
+    mesh_size: int = getattr(getattr(context, "mesh", None), "size", 1)
+    devices = max(mesh_size, getattr(context, "num_devices", None) or 1)
+    if devices > 1:
+        raise NotImplementedError(
+            f"{call.title}: the program runs on {devices} devices of this process; "
+            "inside of jit a collective needs a program on one device. Reduce sharded arrays "
+            "outside of jit"
+        )
+
 
 _serials = count()
 
@@ -76,7 +155,7 @@ def _check_traceable(call: ProgramCall, arrays: Sequence[Any]) -> None:
 
 @cache
 def _callback_effects() -> Any:
-    """What JAX has to know of a program with an ordered callback."""
+    """The effects of a program with an ordered callback, which JAX has to know."""
 
     def call_nothing() -> None:
         io_callback(lambda: None, None, ordered=True)
@@ -107,7 +186,8 @@ def _run_in_callback(call: ProgramCall, shapes: Sequence[Any], *arrays: Any) -> 
         if result.shape != expected.shape:
             raise ValueError(
                 f"{call.prefix}: the result has shape {list(result.shape)}, the compiled program "
-                f"expects {list(expected.shape)}; inside jit every rank has to give as many rows"
+                f"expects {list(expected.shape)}; inside jit every rank must give the same number "
+                "of rows"
             )
     return results
 
@@ -137,26 +217,15 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, call: ProgramCall) -> li
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in arrays]
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
-    rows = tuple(
-        array.aval.shape[0] if array.aval.shape else 0 for array in map(_undefined, arrays)
-    )
+    # A tangent that is zero all over is an array, where a linear one would be unknown.
+    shapes = [a.aval.shape if ad.is_undefined_primal(a) else a.shape for a in arrays]
+    rows = tuple(shape[0] if shape else 0 for shape in shapes)
     transposed, factor = transpose_of(call, rows)
     results = bind(transposed, given)
     if factor != 1.0:
         results = [result * jnp.asarray(factor, result.dtype) for result in results]
     pairs = zip(arrays, results, strict=True)
     return [result if ad.is_undefined_primal(array) else None for array, result in pairs]
-
-
-class _Known:
-    """A tangent that is zero all over, where a linear one would be unknown."""
-
-    def __init__(self, array: Any) -> None:
-        self.aval = array
-
-
-def _undefined(array: Any) -> Any:
-    return array if ad.is_undefined_primal(array) else _Known(array)
 
 
 def _batch(
@@ -177,3 +246,39 @@ _collective.def_effectful_abstract_eval(_abstract_eval)
 ad.primitive_jvps[_collective] = _jvp
 ad.primitive_transposes[_collective] = _transpose
 batching.primitive_batchers[_collective] = _batch
+
+
+def derivative_of(call: ProgramCall, positions: Sequence[int]) -> ProgramCall:
+    """The collective that tangents of the arrays at these positions go through.
+
+    As in ``horovod.torch``, the backward pass of an allreduce is the same allreduce, of an
+    allgather and a broadcast the average of all ranks' gradients, on the rank that gave the rows.
+    All are on the same process set, on all its ranks.
+
+    Raises:
+        NotImplementedError: the op is not linear.
+    """
+    check_gradient(call.kind, call.op, "use jax.lax.stop_gradient on the array")
+    chosen = call.following()
+    if not call.is_group:
+        chosen = replace(chosen, names=tuple(chosen.names[position] for position in positions))
+    if call.rows:
+        chosen = replace(chosen, rows=tuple(call.rows[position] for position in positions))
+    return chosen
+
+
+def transpose_of(call: ProgramCall, rows: tuple[int, ...]) -> tuple[ProgramCall, float]:
+    """The collective that cotangents go through, and a factor for its results.
+
+    ``rows``: of the arrays that the call was given.
+    """
+    if call.kind == Kind.ALLGATHER:
+        return replace(call, kind=Kind.REDUCESCATTER, op=Average, rows=()), 1.0
+    if call.kind == Kind.BROADCAST:
+        is_root = rank() == call.root_rank
+        return replace(call, kind=Kind.ALLREDUCE, op=Average, is_zeroed=not is_root), 1.0
+    if call.kind == Kind.REDUCESCATTER:
+        factor = call.prescale * call.postscale * (call.set_size if call.op == Sum else 1)
+        plain = replace(call, kind=Kind.ALLGATHER, op=Average, prescale=1.0, postscale=1.0)
+        return replace(plain, rows=rows), factor
+    return call, 1.0

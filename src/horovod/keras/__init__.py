@@ -68,16 +68,20 @@ def DistributedOptimizer(  # noqa: N802
     op: int = Average,
     num_groups: int = 0,
     groups: Groups = None,
+    sharded: Any = False,
 ) -> Any:
     """Make an optimizer that steps on the gradients of all ranks.
 
     ``PartialDistributedOptimizer`` explains the arguments; this has no local layers.
-    ``num_groups`` is deprecated, use ``groups``.
+    ``num_groups`` is deprecated, use ``groups``. With ``sharded=True`` each rank updates its share
+    of the elements of every variable only, and keeps the optimizer's state of this share: on
+    TensorFlow and torch, for optimizers that treat every element alike. ``"elementwise"`` says so
+    of one that is not Keras's. All ranks call ``optimizer.gather_state()`` before one saves it.
     """
     transfer = (name, device_dense, device_sparse, compression, sparse_as_dense)
     factors = (gradient_predivide_factor, op)
     return _api.DistributedOptimizer(
-        optimizer, *transfer, *factors, num_groups=num_groups, groups=groups
+        optimizer, *transfer, *factors, num_groups=num_groups, groups=groups, sharded=sharded
     )
 
 

@@ -3,13 +3,11 @@
 Put callbacks that update the state before ``CommitStateCallback``.
 """
 
-from importlib import import_module
-from typing import Any
-
 import keras
 
 from horovod._keras import elastic
 from horovod._keras.library import with_base
+from horovod.core.base.later import imported_later as _imported_later
 
 __all__ = [
     "CommitStateCallback",
@@ -26,9 +24,5 @@ KerasState = with_base(elastic.KerasState, object, keras, __name__)
 CommitStateCallback = with_base(elastic.CommitStateCallback, *_args)
 UpdateBatchStateCallback = with_base(elastic.UpdateBatchStateCallback, *_args)
 UpdateEpochStateCallback = with_base(elastic.UpdateEpochStateCallback, *_args)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "TensorFlowKerasState":  # the other backends need no TensorFlow
-        return import_module("horovod.tensorflow.elastic").TensorFlowKerasState
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The other backends need no TensorFlow.
+__getattr__ = _imported_later(__name__, {"TensorFlowKerasState": "horovod.tensorflow.elastic"})

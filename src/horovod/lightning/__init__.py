@@ -8,7 +8,7 @@ Works with ``lightning`` and with ``pytorch_lightning`` (``library`` selects one
 """
 
 from horovod.lightning import library  # noqa: F401  # first: it names a missing package
-from horovod.lightning.metrics import MetricsLogger
+from horovod.lightning.metrics import LogMetricsCallback, MetricsLogger
 from horovod.lightning.strategy import HorovodStrategy
 
-__all__ = ["HorovodStrategy", "MetricsLogger"]
+__all__ = ["HorovodStrategy", "LogMetricsCallback", "MetricsLogger"]

@@ -1,14 +1,52 @@
-"""A callback that gives ``hvd.metrics()`` to the Trainer's loggers."""
+"""Callbacks that give ``hvd.metrics()`` to the Trainer's loggers, and its numbers to the report."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import horovod.torch as hvd
 from horovod.lightning.library import Callback
+from horovod.metrics.sampling import MOST_NAME
 from horovod.trackers import flat
 
-__all__ = ["MetricsLogger"]
+__all__ = ["LogMetricsCallback", "MetricsLogger"]
+
+
+class LogMetricsCallback(Callback):
+    """Shows the loss and what the module logs in the page of ``horovodrun --report``.
+
+        Trainer(strategy=HorovodStrategy(), callbacks=[LogMetricsCallback(batch_size=32)])
+
+    The numbers of this rank after each batch, those whose names begin with ``val`` after each
+    validation; see ``hvd.log_metrics``.
+
+    Args:
+        batch_size: the samples of a batch of this rank; with it samples per second are shown, too.
+    """
+
+    def __init__(self, batch_size: int = 0) -> None:
+        self._batch_size = batch_size
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
+        """Log the numbers of training."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        numbers = {} if loss is None else {"loss": loss}
+        numbers |= _logged(trainer, of_validation=False)
+        hvd.log_metrics(numbers, trainer.global_step, samples=self._batch_size)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Log the numbers of a validation."""
+        if not trainer.sanity_checking:
+            hvd.log_metrics(_logged(trainer, of_validation=True), trainer.global_step)
+
+
+def _logged(trainer: Any, *, of_validation: bool) -> dict[str, Any]:
+    return {
+        name[:MOST_NAME]: value
+        for name, value in trainer.callback_metrics.items()
+        if name.startswith("val") == of_validation
+    }
 
 
 class MetricsLogger(Callback):

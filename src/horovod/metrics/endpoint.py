@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from horovod.errors import InitError
 from horovod.metrics.counters import KINDS, MOVING
-from horovod.metrics.exchange import REPORT_TIME, Numbers
+from horovod.metrics.setup import REPORT_TIME, Numbers
 from horovod.rendezvous.base.admission import (
     UnauthenticatedPeers,
     accept_some,
@@ -168,7 +168,7 @@ class _Server(ThreadingHTTPServer):
             self._pending.remove(request)
 
     def note_whole_request(self, request: socket.socket) -> None:
-        """The request is whole and is being answered, so it is not closed for others."""
+        """Keep the connection open: its request has arrived and gets an answer now."""
         with self._lock:
             self._pending.remove(request)
 

@@ -25,7 +25,10 @@ Numbers = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Row:
-    """What a rank has done since ``init``: steps, and nanoseconds in all and in waits."""
+    """The progress of a process since its first ``init``.
+
+    Steps, and nanoseconds in all and in waits.
+    """
 
     steps: int
     elapsed_ns: int
@@ -43,13 +46,14 @@ class ProgressMemory:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What ranks need."""
+        """The variable that ranks need."""
         return {VARIABLE: f"/proc/{os.getpid()}/fd/{self._fd}:{self._token.hex()}"}
 
     def rows(self) -> dict[int, Row]:
         """The rows of the ranks that have written one."""
         found = os.pread(self._fd, _ROW.size * self._size, _TOKEN_BYTES)
-        rows = (Row(*numbers) for numbers in _ROW.iter_unpack(found))
+        whole = found[: len(found) // _ROW.size * _ROW.size]  # a rank may have cut the memory
+        rows = (Row(*numbers) for numbers in _ROW.iter_unpack(whole))
         return {rank: row for rank, row in enumerate(rows) if row.elapsed_ns}
 
     def close(self) -> None:
@@ -57,14 +61,18 @@ class ProgressMemory:
         os.close(self._fd)
 
 
+_begin_ns = 0  # of this process' first world: ``read`` counts over all its worlds
+
+
 class ProgressWriter:
-    """Writes the row of ``rank`` into ``fd``, which it owns, until ``close``."""
+    """Writes the row of ``rank`` into ``fd``, which it owns, until ``close`` and then once more."""
 
     def __init__(self, fd: int, rank: int, read: Callable[[], Numbers]) -> None:
+        global _begin_ns
         self._fd = fd
         self._offset = _TOKEN_BYTES + _ROW.size * rank
         self._read = read
-        self._begin_ns = time.monotonic_ns()
+        _begin_ns = _begin_ns or time.monotonic_ns()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="horovod-progress", daemon=True)
         self._thread.start()
@@ -79,9 +87,11 @@ class ProgressWriter:
         os.close(self._fd)
 
     def _run(self) -> None:
-        while not self._is_over.wait(PERIOD_S):
+        is_over = False
+        while not is_over:
+            is_over = self._is_over.wait(PERIOD_S)
             numbers = self._read()
-            elapsed_ns = time.monotonic_ns() - self._begin_ns
+            elapsed_ns = time.monotonic_ns() - _begin_ns
             blocked_ns = int(numbers["blocked_seconds"] * 1e9)
             row = _ROW.pack(int(numbers["steps"]), elapsed_ns, blocked_ns)
             os.pwrite(self._fd, row, self._offset)

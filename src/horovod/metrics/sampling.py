@@ -8,6 +8,7 @@ of this runs.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 import sys
@@ -16,19 +17,19 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from horovod import __version__
 from horovod.errors import InitError
 from horovod.metrics.counters import MOVING
-from horovod.metrics.exchange import Numbers
+from horovod.metrics.setup import Numbers
 from horovod.rendezvous.bootstrap import ProcessInfo, new_launcher_store
 from horovod.rendezvous.store.client import REPORT_KEYS, Store
-from horovod.settings import SETTINGS, Settings
+from horovod.settings import Settings, environment_of
 from horovod.trace.recording import EVENT_DTYPE, Label, label_from
-from horovod.trace.report.process_record import ProcessRecord, World
+from horovod.trace.report.process_record import LARGEST, ProcessRecord, World
 from horovod.trace.report.summary import Summarizer
 from horovod.trace.world_facts import system_name
 
@@ -36,6 +37,8 @@ REPORT = "_HOROVOD_REPORT"  # set by a launcher that writes one
 PERIOD_S = 1.0
 _MOST_EVENTS = 16384  # in a second: more would slow down the training
 _MOST_LOGGED = 4096
+MOST_NAME = 64
+_LARGEST_STEP = 2**63 - 1
 _STORE_S = 10.0
 _LAST_S = 2.0
 _FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "mpi4py")
@@ -53,7 +56,7 @@ class Recorder(Protocol):
 
 
 class _Process:
-    """What outlives a world: the process record, and the connection to the store."""
+    """The state that outlives a world: the process record, and the connection to the store."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.lock = threading.Lock()
@@ -64,7 +67,7 @@ class _Process:
                 "worker": environ.get("_HOROVOD_WORKER"),
             }
         )
-        # What the program has logged: the time, its numbers, the step, samples since the last call.
+        # The program's logs: time, numbers, step, and samples since the last call.
         self.logged: deque[tuple[float, Mapping[str, float], int | None, float]] = deque(
             maxlen=_MOST_LOGGED
         )
@@ -122,11 +125,55 @@ def note_sample(
             process.record.note_trial(time.time(), parameters, score, is_chosen=is_chosen)
 
 
-def log(numbers: Mapping[str, float], step: int | None, samples: float) -> None:
-    """Add numbers of the program to the report, if there is one; never waits."""
+def log_metrics(
+    metrics: Mapping[str, float] | None = None, step: int | None = None, *, samples: float = 0
+) -> None:
+    """Show numbers of this rank, such as its loss, in the page of ``horovodrun --report``.
+
+    Nothing is communicated, and the call never waits. Without a report, or before ``init``, it does
+    nothing. The page has a chart of each name, with the mean of about a second, for the first 8
+    names. A first value that is not finite is an event there.
+
+    Args:
+        metrics: numbers by name, such as ``{"loss": 0.3}``; anything that ``float`` takes. The
+            value of a tensor on a GPU waits for that GPU.
+        step: the step that they are of, from 0 on.
+        samples: how many samples this rank has processed since its last call; the page shows them
+            per second.
+
+    Raises:
+        TypeError, ValueError: a name is no text of 1 to 64 characters, a value is no number,
+            ``step`` is no whole number from 0 on, or ``samples`` is negative or not finite.
+    """
+    numbers = {}
+    for name, value in (metrics or {}).items():
+        if not isinstance(name, str) or not 0 < len(name) <= MOST_NAME:
+            raise ValueError(
+                f"log_metrics: name {name!r:.99}; expected a text of 1 to {MOST_NAME} characters"
+            )
+        try:
+            numbers[name] = float(value)
+        except OverflowError:  # a larger integer than a float can be
+            numbers[name] = math.inf if value > 0 else -math.inf
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"log_metrics: {name}: expected a number: {error}") from None
+    count = float(samples)
+    if not 0 <= count <= LARGEST:
+        raise ValueError(f"log_metrics: samples is {samples}; expected a number from 0 on")
+    number = None if step is None else _step_number(step)
     process = _process
     if process is not None:
-        process.logged.append((time.time(), numbers, step, samples))
+        process.logged.append((time.time(), numbers, number, count))
+
+
+def _step_number(step: int) -> int:
+    try:
+        number = int(step)
+    except (OverflowError, ValueError):
+        number = -1
+    if not 0 <= number <= _LARGEST_STEP:
+        raise ValueError(f"log_metrics: step: expected a whole number from 0 to {_LARGEST_STEP}")
+    return number
 
 
 class Sampler:
@@ -143,14 +190,15 @@ class Sampler:
         self._process = process
         self._recorder = recorder
         self._read = read
-        self._settings = settings
         self._summarizer = Summarizer()
         self._next = 0
         self._counted = _counted(read())
         self._looked_ns = time.monotonic_ns()
         with process.lock:
             process.record.begin_world(time.time(), world)
-            process.record.describe(_settings(settings))
+            changed = list(environment_of(settings.changed()))
+            texts = environment_of(vars(settings))
+            process.record.describe({"settings": texts, "changed": changed})
             process.publish()  # at once: the process may die soon
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="horovod-report", daemon=True)
@@ -213,13 +261,6 @@ def _counted(numbers: Numbers) -> dict[str, float]:
         "blocked_s": numbers["blocked_seconds"],
         "buckets": numbers["buckets"],
     }
-
-
-def _settings(settings: Settings) -> dict[str, Any]:
-    defaults = Settings()
-    texts = {s.env: s.text(getattr(settings, s.name)) for s in SETTINGS}
-    changed = [s.env for s in SETTINGS if getattr(settings, s.name) != getattr(defaults, s.name)]
-    return {"settings": texts, "changed": changed}
 
 
 def _versions() -> dict[str, str]:

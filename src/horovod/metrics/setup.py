@@ -1,21 +1,95 @@
-"""Starts the export of a world's metrics, if a port is set."""
+"""Starts the export of a world's metrics, if a port is set.
+
+The other ranks' metrics come to rank 0 through the job's store. A thread of each other rank writes
+them, so no request interrupts a rank, and no collective runs. They are a few seconds old.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import json
+import logging
 import os
 import stat
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from horovod.errors import SettingError
-from horovod.metrics.exchange import REPORT_TIME, Numbers, Reporter, reported
+from horovod.core.base.checked import BadMessageError, Fields
+from horovod.errors import InitError, SettingError
 from horovod.metrics.progress import open_progress
 from horovod.rendezvous.bootstrap import ProcessInfo, job_store
+from horovod.rendezvous.store.client import Store
 from horovod.settings import Settings
+
+PERIOD_S = 5.0
+# When a rank has written its metrics, in seconds since 1970.
+REPORT_TIME = "report_time_seconds"
+
+Numbers = Mapping[str, float]
+_log = logging.getLogger("horovod")
+
+
+def _key(scope: str, rank: int) -> str:
+    return f"metrics/{scope}{rank}"
+
+
+class Reporter:
+    """Writes this rank's numbers into ``store`` at once and every ``PERIOD_S`` until ``close``."""
+
+    def __init__(self, store: Store, scope: str, rank: int, read: Callable[[], Numbers]) -> None:
+        self._store = store
+        self._key = _key(scope, rank)
+        self._read = read
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="horovod-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write a last time; waits for at most a second."""
+        self._is_over.set()
+        self._thread.join(1.0)
+
+    def abandon(self) -> None:
+        """Nothing to do in a forked child: the thread is the parent's."""
+
+    def _run(self) -> None:
+        try:
+            while True:
+                is_last = self._is_over.is_set()
+                report = {**self._read(), REPORT_TIME: time.time()}
+                self._store.set(self._key, json.dumps(report).encode())
+                if is_last:
+                    return
+                self._is_over.wait(PERIOD_S)
+        except InitError as error:  # the job has ended
+            _log.debug("metrics are not written any more: %s", error)
+
+
+def reported(store: Store, scope: str, ranks: range) -> dict[int, Numbers]:
+    """The last metrics of these ranks, without ranks that have written none."""
+    found: dict[int, Numbers] = {}
+    for rank in ranks:
+        try:
+            found[rank] = _numbers_in(store.get(_key(scope, rank), 0.0))
+        except TimeoutError:
+            continue
+        except BadMessageError as error:
+            _log.warning("metrics of rank %d are left out: %s", rank, error.of(f"rank {rank}"))
+        except InitError as error:
+            _log.debug("other ranks' metrics cannot be read: %s", error)
+            break
+    return found
+
+
+def _numbers_in(text: bytes) -> Numbers:
+    """The metrics that a ``Reporter`` has written; raises BadMessageError."""
+    fields = Fields.read("metrics", text)
+    return {name: fields.number(name, -1e300, 1e300) for name in fields.names}
+
 
 _TOKEN = "HOROVOD_METRICS_TOKEN"
 _STORE_S = 30.0
@@ -31,23 +105,6 @@ class Export(Protocol):
         """Leave it to the parent, in a forked child."""
 
 
-class _Exports:
-    """Several as one."""
-
-    def __init__(self, exports: Sequence[Export]) -> None:
-        self._exports = exports
-
-    def close(self) -> None:
-        """See ``Export``."""
-        for export in self._exports:
-            export.close()
-
-    def abandon(self) -> None:
-        """See ``Export``."""
-        for export in self._exports:
-            export.abandon()
-
-
 def check_export(settings: Settings) -> None:
     """Refuse metrics that are not possible; the same on all ranks, before the rendezvous.
 
@@ -61,7 +118,9 @@ def check_export(settings: Settings) -> None:
         )
 
 
-def open_export(identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]) -> Export:
+def open_exports(
+    identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]
+) -> list[Export]:
     """Export the metrics that ``read`` returns, if a launcher or a port wants them.
 
     Rank 0 exports all ranks' at the port.
@@ -71,7 +130,7 @@ def open_export(identity: ProcessInfo, settings: Settings, read: Callable[[], Nu
         SettingError: the address needs a token and there is none, or other users can read its file.
     """
     exports = [open_progress(os.environ, identity.rank, read), _served(identity, settings, read)]
-    return _Exports([export for export in exports if export is not None])
+    return [export for export in exports if export is not None]
 
 
 def _served(
@@ -99,7 +158,7 @@ def token_of(settings: Settings, environ: Mapping[str, str]) -> str:
     """The token that requests need; empty for none, which only loopback addresses allow.
 
     Raises:
-        SettingError: see ``open_export``.
+        SettingError: see ``open_exports``.
     """
     path = settings.metrics_token_file
     token = _token_in(Path(path)) if path else environ.get(_TOKEN, "")

@@ -1,7 +1,5 @@
 """Distributed data-parallel training with Apache MXNet: ``import horovod.mxnet as hvd``."""
 
-from __future__ import annotations
-
 try:
     import mxnet  # noqa: F401
 except ModuleNotFoundError as error:

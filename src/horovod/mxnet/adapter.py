@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +19,86 @@ import numpy as np
 from horovod.core.calls import Call
 from horovod.core.operations import Dtype
 from horovod.core.world import at_end, engine, shutdown
-from horovod.mxnet.arriving import Arrival
-from horovod.mxnet.plugin import PluginCall, push
+from horovod.mxnet.plugin import PluginCall, Results, push
 
-# NDArrays say their dtype as a class, those of mx.np as a dtype.
+_handle = mx.nd.NDArray.handle  # where an NDArray keeps its handle; ours keep an Arrival before
+
+
+class Arrival:
+    """The end of an operation, for all arrays that it makes; their shapes are known only then.
+
+    Such an array is an ``NDArray`` from the start. The first use of it (shape, values, an
+    operation) waits. From then on it is like any other.
+    """
+
+    def __init__(self, done: Any, results: Results) -> None:
+        """``done``: an array that MXNet takes for written by the operation."""
+        self._done = done
+        self._results = results
+        self._failure: Exception | None = None
+        self._lock = threading.Lock()
+
+    def array(self, index: int, like: Any) -> Any:
+        """The result number ``index``, an array of the same class as ``like``."""
+        kind = _ArrivingNumpy if isinstance(like, mx.np.ndarray) else _ArrivingArray
+        array: Any = kind.__new__(kind)
+        array.writable = True
+        _handle.__set__(array, (self, index))
+        return array
+
+    def bring(self, array: Any) -> None:
+        """Make ``array`` an ordinary one; waits for it.
+
+        Raises:
+            MXNetError: the operation failed.
+        """
+        with self._lock:
+            place = _handle.__get__(array)
+            if not isinstance(place, tuple):  # another thread was first
+                return
+            self._wait()
+            _handle.__set__(array, self._results.take(place[1]))
+            array.__class__ = array.arrived_class
+
+    def _wait(self) -> None:
+        if self._failure is None:
+            try:
+                self._done.wait_to_read()
+            except mx.MXNetError as error:  # MXNet says so only once
+                self._failure = error
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+
+class _ArrivingHandle:
+    """The attribute ``handle`` of an array that is not there yet."""
+
+    def __get__(self, array: Any, owner: type) -> Any:
+        place = _handle.__get__(array)
+        if isinstance(place, tuple):
+            place[0].bring(array)
+        return _handle.__get__(array)
+
+
+class _Arriving:
+    __slots__ = ()
+    handle = _ArrivingHandle()
+
+    def __del__(self) -> None:
+        """Nothing to free: it was never used."""
+
+
+class _ArrivingArray(_Arriving, mx.nd.NDArray):  # type: ignore[misc]
+    __slots__ = ()
+    arrived_class = mx.nd.NDArray
+
+
+class _ArrivingNumpy(_Arriving, mx.np.ndarray):  # type: ignore[misc]
+    __slots__ = ()
+    arrived_class = mx.np.ndarray
+
+
+# The dtype of an NDArray is a class, that of an array of mx.np a dtype.
 _DTYPES = {
     form: number
     for kind, number in {
@@ -36,11 +113,11 @@ _DTYPES = {
     for form in (kind, np.dtype(kind))
 }
 
-# How many unnamed operations there were, by prefix and process set. MXNet may start operations in
-# another order on each rank, so they are numbered where they are called.
+# The number of unnamed operations, by prefix and process set. MXNet may start operations in another
+# order on each rank, so they are numbered when they are called.
 _unnamed: Counter[tuple[str, int | None]] = Counter()
-# By name and process set, an array that every such operation writes, as far as MXNet knows: so they
-# run in the order of their calls, one after the other.
+# An array for each name and process set. MXNet believes that every such operation writes it, so it
+# runs these operations one after the other, in the order of their calls.
 _orders: dict[tuple[str, int | None], Any] = {}
 
 

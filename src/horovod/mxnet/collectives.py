@@ -19,12 +19,11 @@ from typing import Any
 
 import mxnet as mx
 
-from horovod.core.calls import check_splits, exchange, reduction
+from horovod.core.calls import Call, check_splits, exchange, reduction
 from horovod.core.operations import Adasum, Average, Kind, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
 from horovod.mxnet.adapter import make_call, start, start_in_place, start_sized
-from horovod.mxnet.plugin import PluginCall
 from horovod.numpy.adapter import NumpyAdapter
 
 __all__ = [
@@ -68,10 +67,8 @@ def allreduce(
         AssertionError: ``op`` is Adasum.
         ValueError: an argument is unusable, or ``init`` was not called.
     """
-    call = _allreduce_call(
-        [tensor], average, name, priority, prescale_factor, postscale_factor, process_set, op
-    )
-    return start(call, [tensor])[0]
+    call = _allreduce(average, op, (prescale_factor, postscale_factor), process_set)
+    return start(make_call(call, [tensor], name, priority), [tensor])[0]
 
 
 def allreduce_(
@@ -85,10 +82,8 @@ def allreduce_(
     op: int | None = None,
 ) -> Any:
     """Like ``allreduce``, with the result in ``tensor`` itself, which is returned."""
-    call = _allreduce_call(
-        [tensor], average, name, priority, prescale_factor, postscale_factor, process_set, op
-    )
-    start_in_place(call, [tensor])
+    call = _allreduce(average, op, (prescale_factor, postscale_factor), process_set)
+    start_in_place(make_call(call, [tensor], name, priority), [tensor])
     return tensor
 
 
@@ -109,9 +104,8 @@ def grouped_allreduce(
     """
     if not tensors:
         return tensors
-    factors = (prescale_factor, postscale_factor)
-    args = (average, name, priority, *factors, process_set, op, True)
-    return start(_allreduce_call(tensors, *args), tensors)
+    call = _allreduce(average, op, (prescale_factor, postscale_factor), process_set).grouped()
+    return start(make_call(call, tensors, name, priority), tensors)
 
 
 def grouped_allreduce_(
@@ -127,9 +121,8 @@ def grouped_allreduce_(
     """Like ``grouped_allreduce``, with the results in the arrays themselves, which are returned."""
     if not tensors:
         return tensors
-    factors = (prescale_factor, postscale_factor)
-    args = (average, name, priority, *factors, process_set, op, True)
-    start_in_place(_allreduce_call(tensors, *args), tensors)
+    call = _allreduce(average, op, (prescale_factor, postscale_factor), process_set).grouped()
+    start_in_place(make_call(call, tensors, name, priority), tensors)
     return tensors
 
 
@@ -153,7 +146,8 @@ def allgather(
         AssertionError: ``tensor`` is no NDArray.
         ValueError: an argument is unusable, or ``init`` was not called.
     """
-    return start_sized(_allgather_call([tensor], name, priority, process_set, False), [tensor])[0]
+    call = _allgather([tensor], process_set)
+    return start_sized(make_call(call, [tensor], name, priority), [tensor])[0]
 
 
 def grouped_allgather(
@@ -165,7 +159,8 @@ def grouped_allgather(
     """Like ``allgather`` of every array, as one operation; an empty list is returned as it is."""
     if not tensors:
         return tensors
-    return start_sized(_allgather_call(tensors, name, priority, process_set, True), tensors)
+    call = _allgather(tensors, process_set).grouped()
+    return start_sized(make_call(call, tensors, name, priority), tensors)
 
 
 def broadcast(
@@ -187,7 +182,8 @@ def broadcast(
     Raises:
         ValueError: an argument is unusable, or ``init`` was not called.
     """
-    return start(_broadcast_call(tensor, root_rank, name, priority, process_set), [tensor])[0]
+    call = make_call(exchange(Kind.BROADCAST, process_set, root_rank), [tensor], name, priority)
+    return start(call, [tensor])[0]
 
 
 def broadcast_(
@@ -198,7 +194,8 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Like ``broadcast``, with the result in ``tensor`` itself, which is returned."""
-    start_in_place(_broadcast_call(tensor, root_rank, name, priority, process_set), [tensor])
+    call = make_call(exchange(Kind.BROADCAST, process_set, root_rank), [tensor], name, priority)
+    start_in_place(call, [tensor])
     return tensor
 
 
@@ -257,9 +254,8 @@ def reducescatter(
         AssertionError: ``op`` is something else.
         ValueError: another argument is unusable, or ``init`` was not called.
     """
-    factors = (prescale_factor, postscale_factor)
-    call = _reducescatter_call([tensor], op, name, priority, process_set, factors, False)
-    return start_sized(call, [tensor])[0]
+    call = _reducescatter([tensor], op, (prescale_factor, postscale_factor), process_set)
+    return start_sized(make_call(call, [tensor], name, priority), [tensor])[0]
 
 
 def grouped_reducescatter(
@@ -274,61 +270,35 @@ def grouped_reducescatter(
     """Like ``reducescatter`` of every array, as one operation; an empty list is returned as is."""
     if not tensors:
         return tensors
-    factors = (prescale_factor, postscale_factor)
-    call = _reducescatter_call(tensors, op, name, priority, process_set, factors, True)
-    return start_sized(call, tensors)
+    call = _reducescatter(tensors, op, (prescale_factor, postscale_factor), process_set).grouped()
+    return start_sized(make_call(call, tensors, name, priority), tensors)
 
 
-def _allreduce_call(
-    arrays: Sequence[Any],
-    average: bool | None,
-    name: str | None,
-    priority: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-    op: int | None,
-    is_group: bool = False,
-) -> PluginCall:
+def _allreduce(
+    average: bool | None, op: int | None, factors: tuple[float, float], process_set: ProcessSet
+) -> Call:
     op = resolve_op(average, op, 4)
     if op == Adasum:
         raise AssertionError("allreduce: MXNet has no Adasum")
-    factors = (prescale_factor, postscale_factor)
-    call = reduction(Kind.ALLREDUCE, None, op, *factors, process_set)
-    return make_call(call.grouped() if is_group else call, arrays, name, priority)
+    return reduction(Kind.ALLREDUCE, None, op, *factors, process_set)
 
 
-def _allgather_call(
-    arrays: Sequence[Any], name: str | None, priority: int, process_set: ProcessSet, is_group: bool
-) -> PluginCall:
+def _allgather(arrays: Sequence[Any], process_set: ProcessSet) -> Call:
     if not all(isinstance(array, mx.nd.NDArray) for array in arrays):
         raise AssertionError("allgather: expected an NDArray")
-    call = exchange(Kind.ALLGATHER, process_set)
-    return make_call(call.grouped() if is_group else call, arrays, name, priority)
+    return exchange(Kind.ALLGATHER, process_set)
 
 
-def _broadcast_call(
-    array: Any, root_rank: int, name: str | None, priority: int, process_set: ProcessSet
-) -> PluginCall:
-    return make_call(exchange(Kind.BROADCAST, process_set, root_rank), [array], name, priority)
-
-
-def _reducescatter_call(
-    arrays: Sequence[Any],
-    op: int,
-    name: str | None,
-    priority: int,
-    process_set: ProcessSet,
-    factors: tuple[float, float],
-    is_group: bool,
-) -> PluginCall:
+def _reducescatter(
+    arrays: Sequence[Any], op: int, factors: tuple[float, float], process_set: ProcessSet
+) -> Call:
     try:
         call = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
     except HorovodInternalError as error:
         raise AssertionError(str(error)) from None
     if any(getattr(array, "ndim", 1) == 0 for array in arrays):
         raise ValueError("reducescatter: an array needs at least one dimension")
-    return make_call(call.grouped() if is_group else call, arrays, name, priority)
+    return call
 
 
 def _rows(splits: Any) -> list[int]:

@@ -10,46 +10,9 @@ import mxnet as mx
 
 from horovod.core.world import size
 from horovod.mxnet.collectives import broadcast_
-from horovod.numpy import objects
+from horovod.numpy.objects import allgather_object, broadcast_object
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
-
-
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """Give all ranks a copy of the root's object; blocks until it is there.
-
-    Args:
-        obj: on the root anything that cloudpickle can pickle; ignored elsewhere.
-        root_rank: the rank whose object all ranks get; the same on every rank.
-        name: name of the operation, the same on every rank; needed only where several threads
-            send objects at the same time.
-
-    Returns:
-        On the root ``obj`` itself, elsewhere a copy.
-
-    Raises:
-        ValueError: there is no such root rank.
-        RuntimeError: the root's object cannot be pickled; the root gets the reason itself.
-        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
-    """
-    return objects.broadcast_object(obj, root_rank, name)
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Give all ranks the objects of all ranks; blocks until they are there.
-
-    Args:
-        obj: anything that cloudpickle can pickle; types and sizes may differ between ranks.
-        name: as for ``broadcast_object``.
-
-    Returns:
-        The objects by rank, copies all of them unless there is one rank only.
-
-    Raises:
-        RuntimeError: the object of some rank cannot be pickled; that rank gets the reason itself.
-        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
-    """
-    return objects.allgather_object(obj, name)
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:

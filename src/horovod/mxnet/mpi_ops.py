@@ -3,8 +3,6 @@
 Scripts import ``horovod.mxnet.mpi_ops`` for historical reasons; nothing here needs MPI.
 """
 
-from __future__ import annotations
-
 from horovod.core import basics, compatibility, operations, public
 from horovod.core.public import *  # noqa: F403
 from horovod.core.world import is_homogeneous

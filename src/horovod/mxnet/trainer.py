@@ -9,8 +9,7 @@ import mxnet as mx
 
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.mxnet.compression import Compression
-from horovod.mxnet.gradient_reduction import GradientReduction
-from horovod.mxnet.optimizer import DistributedOptimizer
+from horovod.mxnet.optimizer import DistributedOptimizer, GradientReduction
 
 __all__ = ["DistributedTrainer"]
 

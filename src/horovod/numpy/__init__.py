@@ -10,21 +10,13 @@ optimizers (and ``allreduce``'s ``compression``); arrays are C-contiguous.
 """
 
 from horovod.core import public
-from horovod.core.collectives import (
-    barrier,
-    join,
-)
+from horovod.core.collectives import barrier, join
 from horovod.core.public import *  # noqa: F403
 from horovod.core.world import is_homogeneous
-from horovod.errors import (
-    HorovodInternalError,
-)
+from horovod.errors import HorovodInternalError
 from horovod.numpy import adapter
 from horovod.numpy.adapter import *  # noqa: F403
-from horovod.numpy.objects import (
-    allgather_object,
-    broadcast_object,
-)
+from horovod.numpy.objects import allgather_object, broadcast_object
 
 __all__ = [
     "HorovodInternalError",

@@ -1,21 +1,26 @@
-"""NumPy arrays for the engine: the smallest adapter, and the model for another framework's."""
+"""NumPy arrays for the engine: the smallest adapter, and the model for another framework's.
+
+``ArrayCalls`` runs a ``Call`` and waits: for bindings whose tensors NumPy can view.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from horovod.core.calls import Call
 from horovod.core.collectives import Collectives
-from horovod.core.handles import integers, submit_and_wait
-from horovod.core.operations import Dtype, Intent
+from horovod.core.handles import PendingOperations, integers, submit_and_wait, wait_for_all
+from horovod.core.operations import Dtype, Intent, Result
 
 if TYPE_CHECKING:
     from horovod import _native
 
-# What ``horovod.numpy`` exports. Other bindings use the adapter itself, too.
+# The exports of ``horovod.numpy``. Other bindings also use the adapter itself.
 __all__ = [
     "allgather",
     "allgather_async",
@@ -76,16 +81,7 @@ class NumpyAdapter:
         out = 0 if output is None else _writable(output)
         return engine.submit(operation, name, address, out, shape, dtype, intent, splits)
 
-    def run(
-        self,
-        engine: _native.Engine,
-        operation: _native.Operation,
-        name: str | None,
-        tensor: Array,
-        output: Array | None,
-        splits: Sequence[int] = (),
-    ) -> list[_native.Output]:
-        return submit_and_wait(self, engine, operation, name, tensor, output, splits)
+    run: Callable[..., list[_native.Output]] = submit_and_wait
 
     def submit_batch(
         self,
@@ -194,3 +190,80 @@ poll = _collectives.poll
 reducescatter = _collectives.reducescatter
 reducescatter_async = _collectives.reducescatter_async
 synchronize = _collectives.synchronize
+
+
+class ArrayCalls:
+    """Calls on arrays; ``adapter`` allocates results that have the shape of an input."""
+
+    def __init__(self, adapter: NumpyAdapter) -> None:
+        self._adapter = adapter
+        self._pending = PendingOperations(adapter)
+
+    def run(
+        self,
+        call: Call,
+        names: Sequence[str | None],
+        arrays: list[Array],
+        splits: Sequence[int] = (),
+    ) -> list[Array]:
+        """The results of a call; blocks until they are there.
+
+        Args:
+            call: which collective.
+            names: full names: of a group one, else one for each array; None lets the engine number
+                an operation.
+            arrays: the inputs.
+            splits: of an alltoall: rows for each rank of the set; none for equal parts.
+
+        Returns:
+            A result for each array; of an alltoall also how many rows came from each rank, int32.
+        """
+        outputs = None
+        if call.keeps_shape:
+            outputs = [self._adapter.empty_like(array) for array in arrays]
+        is_each = call.row.result is Result.EXCHANGED_ROWS or None in names
+        if is_each and not call.is_group:
+            return self._run_each(call, names, arrays, outputs, splits)
+        submit = methodcaller(
+            "submit_group" if call.is_group else "submit_many",
+            call.operation,
+            names[0] if call.is_group else list(names),
+            describe_all(arrays, outputs),
+            Intent.WAIT,
+        )
+        handle = self._pending.start_many(submit, (), arrays, outputs, self._results)
+        results: list[Array] = self._pending.synchronize(handle)
+        return results
+
+    def _run_each(
+        self,
+        call: Call,
+        names: Sequence[str | None],
+        arrays: list[Array],
+        outputs: list[Array] | None,
+        splits: Sequence[int],
+    ) -> list[Array]:
+        finish = self._exchanged if call.row.result is Result.EXCHANGED_ROWS else self._result
+        given: Sequence[Array | None] = outputs or [None] * len(arrays)
+        started = (
+            self._pending.start(call.operation, name, array, output, finish, splits)
+            for name, array, output in zip(names, arrays, given, strict=True)
+        )
+        results = wait_for_all(started, self._pending.synchronize)
+        return [result for found in results for result in found]
+
+    def _result(self, outputs: list[_native.Output], array: Array, output: Any) -> list[Array]:
+        return self._results(outputs, [array], None if output is None else [output])
+
+    def _results(
+        self, outputs: list[_native.Output], arrays: list[Array], given: list[Array] | None
+    ) -> list[Array]:
+        if given is not None:
+            return given
+        adapter = self._adapter
+        pairs = zip(outputs, arrays, strict=True)
+        return [adapter.from_output(output, adapter.dtype_of(array)) for output, array in pairs]
+
+    def _exchanged(self, outputs: list[_native.Output], array: Array, _: Any) -> list[Array]:
+        counts = self._adapter.from_output(outputs[1], Dtype.INT32)
+        return [*self._results(outputs[:1], [array], None), counts]

@@ -9,10 +9,7 @@ on the caller's node, so the loss of another node does not end them.
 Actors import this package, so modules for the driver are imported when they are used.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     import ray as _ray  # noqa: F401
@@ -20,6 +17,7 @@ except ImportError as error:
     raise ImportError("horovod.ray needs Ray: pip install 'horovod[ray]'") from error
 
 from horovod.core.base import replaced
+from horovod.core.base.later import imported_later as _imported_later
 from horovod.ray.worker import BaseHorovodWorker
 
 if TYPE_CHECKING:
@@ -31,10 +29,6 @@ __all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor"]
 replaced.explain_modules()
 
 
-_MODULES = {"ElasticRayExecutor": "elastic", "RayExecutor": "executor"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"horovod.ray.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = _imported_later(
+    __name__, {"ElasticRayExecutor": "horovod.ray.elastic", "RayExecutor": "horovod.ray.executor"}
+)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.launch.model.hosts import chosen_interfaces
 from horovod.launch.model.job_plan import Limits
 from horovod.ray.elastic_job import ElasticJob
 from horovod.ray.elastic_v2 import TestDiscovery as _TestDiscovery
 from horovod.ray.executor import check_range, elastic_shape, gpus_of
 from horovod.ray.placement import NodeDiscovery, Share
 from horovod.ray.replies import Callback
-from horovod.ray.settings import HostDiscovery, RaySettings, interfaces_of
+from horovod.ray.settings import HostDiscovery, RaySettings
 
 __all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]
 
@@ -139,7 +140,7 @@ class ElasticRayExecutor:
             timeout_s=timeout_s,
             placement_group_timeout_s=placement_group_timeout_s,
             ssh_identity_file=ssh_identity_file,
-            nics=interfaces_of(nics),
+            nics=chosen_interfaces(nics),
             discovery=discovery,
             min_num_proc=min_num_proc if min_np is None else min_np,
             max_num_proc=max_num_proc if max_np is None else max_np,

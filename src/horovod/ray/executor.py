@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from horovod.launch.model.argument_checks import check_count
+from horovod.launch.model.hosts import chosen_interfaces
 from horovod.launch.model.job_plan import Limits
 from horovod.ray.elastic_job import ElasticJob, ElasticShape
 from horovod.ray.placement import NodeDiscovery, Shape, Share
 from horovod.ray.replies import Callback
-from horovod.ray.settings import RaySettings, interfaces_of, write_identity
+from horovod.ray.settings import RaySettings, write_identity
 from horovod.ray.static_job import StaticJob
 
 
@@ -100,7 +101,7 @@ class RayExecutor:
         """
         if ssh_str and ssh_identity_file:
             write_identity(ssh_identity_file, ssh_str)
-        nics = interfaces_of(nics)
+        nics = chosen_interfaces(nics)
         return RaySettings(timeout_s, placement_group_timeout_s, ssh_identity_file, nics)
 
     @property

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import ray
@@ -32,7 +32,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """What the agent of every node gets, through Ray.
+    """The options of the agent of every node, which Ray sends there.
 
     ``launcher`` is the address of the job's launcher in the cluster. With ``ends_with_failure`` a
     node is released when one of its workers fails.
@@ -95,6 +95,7 @@ class _Reservation:
     address: tuple[str, int] | None = None
 
 
+@dataclass(eq=False, repr=False)
 class NodeReservations:
     """Reserves nodes on a thread of its own within ``with``, and releases them afterwards.
 
@@ -103,24 +104,16 @@ class NodeReservations:
     and for ``timeout_s`` seconds if its actor did not start within that time.
     """
 
-    def __init__(
-        self,
-        directory: AgentDirectory,
-        discovery: HostDiscovery,
-        share: Share,
-        options: AgentOptions,
-        *,
-        most: int,
-        cooldown_s: float,
-        timeout_s: float,
-    ) -> None:
-        self._directory = directory
-        self._discovery = discovery
-        self._share = share
-        self._agent_options = options
-        self._most = most
-        self._cooldown_s = cooldown_s
-        self._timeout_s = timeout_s
+    _directory: AgentDirectory
+    _discovery: HostDiscovery
+    _share: Share
+    _agent_options: AgentOptions
+    _: KW_ONLY
+    most: int
+    cooldown_s: float
+    timeout_s: float
+
+    def __post_init__(self) -> None:
         self._reservations: list[_Reservation] = []
         self._count = 0
         self._slots: dict[str, int] = {}
@@ -162,13 +155,13 @@ class NodeReservations:
         self._slots = self._discovery.find_available_hosts_and_slots()
         self._excluded = {node: until for node, until in self._excluded.items() if until > now}
         used = {each.node.node_id: each.slots for each in self._reservations}
-        room = self._most - sum(used.values())
+        room = self.most - sum(used.values())
         nodes = nodes_now(self._share)
         for node, slots in choose(nodes, self._slots, used, self._excluded, room):
             self._reserve(node, slots)
         for reservation in list(self._reservations):
             if reservation.address is None and now >= reservation.late_at:
-                self._drop(reservation, self._timeout_s)
+                self._drop(reservation, self.timeout_s)
 
     def _reserve(self, node: Node, slots: int) -> None:
         self._count += 1
@@ -182,7 +175,7 @@ class NodeReservations:
             )
             .remote(self._agent_options, slots)
         )
-        late_at = time.monotonic() + self._timeout_s
+        late_at = time.monotonic() + self.timeout_s
         self._reservations.append(
             _Reservation(name, node, slots, actor, actor.address.remote(), late_at)
         )
@@ -206,13 +199,13 @@ class NodeReservations:
                 answer = ray.get(reference)
             except RayError as error:
                 _log.warning("horovod: %s is lost: %s", reservation.name, _first_line(error))
-                self._drop(reservation, self._cooldown_s)
+                self._drop(reservation, self.cooldown_s)
                 continue
             if reservation.address is None:
                 reservation.address = answer
                 reservation.reference = reservation.actor.wait.remote()
             else:
-                self._drop(reservation, self._cooldown_s if answer else 0.0)
+                self._drop(reservation, self.cooldown_s if answer else 0.0)
 
     def _write_agents(self) -> None:
         """Tell the launcher the agents that run on nodes that are still found."""

@@ -19,8 +19,9 @@ from horovod.launch.embedded.external_workers import (
     positions_on,
 )
 from horovod.launch.model.host_plan import Rendezvous
+from horovod.launch.model.hosts import chosen_interfaces
 from horovod.ray.executor import RayExecutor
-from horovod.ray.settings import RaySettings, interfaces_of
+from horovod.ray.settings import RaySettings
 from horovod.ray.worker import BaseHorovodWorker
 
 __all__ = ["BaseHorovodWorker", "Coordinator", "MiniSettings", "RayExecutor"]
@@ -52,7 +53,7 @@ class MiniSettings(RaySettings):
         elastic: bool = False,
     ) -> None:
         limits = (timeout_s, placement_group_timeout_s)
-        super().__init__(*limits, ssh_identity_file, interfaces_of(nics))
+        super().__init__(*limits, ssh_identity_file, chosen_interfaces(nics))
         self.verbose = verbose
         self.key = key
         self.ssh_port = ssh_port

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
-
-from horovod.launch.model.hosts import interface_names
 
 
 class HostDiscovery(Protocol):
@@ -30,11 +27,6 @@ class RaySettings:
     ssh_identity_file: str | None = None
     nics: tuple[str, ...] = field(default=())
     discovery: HostDiscovery | None = None
-
-
-def interfaces_of(nics: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The names of interfaces in one string or several."""
-    return interface_names([nics] if isinstance(nics, str) else sorted(nics or ()))
 
 
 def write_identity(path: str, text: str) -> None:

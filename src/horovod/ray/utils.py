@@ -8,7 +8,7 @@ from typing import Any
 import ray
 
 from horovod.core.base.replaced import names_of
-from horovod.ray.settings import interfaces_of
+from horovod.launch.model.hosts import chosen_interfaces
 
 __all__ = ["map_blocking", "nics_to_env_var"]
 
@@ -22,5 +22,5 @@ def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[An
 
 def nics_to_env_var(nics: str | Iterable[str]) -> dict[str, str]:
     """The variables that limit a worker to these network interfaces."""
-    names = ",".join(interfaces_of(nics))
+    names = ",".join(chosen_interfaces(nics))
     return {"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names}

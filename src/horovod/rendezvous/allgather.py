@@ -181,7 +181,7 @@ class StoreAllgather:
                 value = self._take(str(rank), until.remaining_s())
                 if value is not None:
                     self._note(rank, value)
-                elif self.check is None:
+                elif self.check is None and not self.deadline.has_passed:
                     break  # the values of later ranks can be collected later
         self._check_failed()
         if len(self._values) == len(self.ranks):

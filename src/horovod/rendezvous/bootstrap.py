@@ -37,6 +37,7 @@ __all__ = [
     "ProcessInfo",
     "RemovedError",
     "SetLinks",
+    "drop_store",
     "identify",
     "job_store",
     "launcher_store",
@@ -45,6 +46,7 @@ __all__ = [
     "recognise",
     "secret_in",
     "this_client",
+    "use_store",
 ]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
@@ -60,6 +62,7 @@ class _Contact(NamedTuple):
     store: StoreClient | TorchStore
     secret: bytes
     server: StoreServer | None = None  # if this process is the store's server
+    launcher: str = ""  # where the program has opened the store
 
     def close(self) -> None:
         self.store.close()
@@ -79,7 +82,7 @@ def recognise(
     by_mpi: bool = False,
     mpi_threads: bool = True,
 ) -> ProcessInfo:
-    """Which rank this process is. In an elastic job, or under MPI, it blocks until all ranks call.
+    """The rank of this process. In an elastic job, or under MPI, it blocks until all ranks call.
 
     Args:
         comm: the argument of ``init``: ranks, an mpi4py communicator, or None for all.
@@ -191,6 +194,24 @@ def new_launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
     return StoreClient(address, secret, timeout_s=timeout_s)
 
 
+def use_store(
+    identity: ProcessInfo, environ: Mapping[str, str], store: TorchStore, secret: bytes
+) -> None:
+    """Meet the other ranks in a store that the program has opened, as ``identity``."""
+    global _contact
+    with _lock:
+        if _contact is not None:
+            _close_contact()
+        _contact = _Contact(_source(identity, environ), store, secret, launcher=identity.launcher)
+
+
+def drop_store(launcher: str) -> None:
+    """Close the connection to the store if this launcher's was the last: its server may end."""
+    with _lock:
+        if _contact is not None and _contact.launcher == launcher:
+            _close_contact()
+
+
 def _find_contact(
     identity: ProcessInfo, environ: Mapping[str, str], deadline: Deadline
 ) -> _Contact:
@@ -204,10 +225,11 @@ def _find_contact(
 
 
 def _source(identity: ProcessInfo, environ: Mapping[str, str]) -> tuple[object, ...]:
-    """What a contact depends on. A forked child must not use its parent's connection."""
+    """The facts that a contact depends on. A forked child must not use its parent's connection."""
     names = (_ADDRESS, _PORT, _SECRET, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    # The rank of a worker of our launcher may change in an elastic job; its store does not.
-    own = None if identity.launcher == "horovodrun" else identity
+    # The rank of a worker of our launcher may change in an elastic job; its store does not. That of
+    # torch.distributed is chosen by the program.
+    own = None if identity.launcher in ("horovodrun", "torch.distributed") else identity
     return (os.getpid(), own, *(environ.get(name) for name in names))
 
 
@@ -218,7 +240,7 @@ def _open_contact(
     source: tuple[object, ...],
 ) -> _Contact:
     if identity.launcher == "mpirun":
-        from horovod.rendezvous.store.address_search import find_store
+        from horovod.rendezvous.store.hosted import find_store
 
         hosted = mpi_identity.host_store(identity, _interfaces_of(environ))
         store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
@@ -233,13 +255,10 @@ def _open_contact(
         from horovod.rendezvous.identity import torchrun
 
         torch_store = torchrun.open_store(identity, environ, deadline.remaining_s())
-        try:
-            secret = secret_in(environ) or torchrun.agree_on_secret(
-                identity, torch_store, deadline.remaining_s()
-            )
-        except TimeoutError:
-            raise deadline.missed_by([0], identity.size) from None
-        return _Contact(source, torch_store, secret)
+        world, secret = torchrun.agree_on_world(
+            identity, torch_store, secret_in(environ), deadline.remaining_s()
+        )
+        return _Contact(source, torch_store.part(world), secret)
     address, secret = _launcher_store(identity, environ, deadline.remaining_s())
     store = StoreClient(address, secret, timeout_s=deadline.remaining_s())
     return _Contact(source, store, secret)

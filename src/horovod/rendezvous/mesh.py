@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from horovod.core.base.checked import BadMessageError
@@ -201,14 +201,14 @@ def _mesh(
         doorbells=tuple(doorbells.get(each.rank, -1) for each in ranks) if doorbells else (),
         links=links,
         news=news,
-        connector=linker.connect_set,
+        connector=linker,
         object_key=object_key,
     )
 
 
 @dataclass
 class Linker:
-    """What all process sets of one world share. ``key`` is the world's key in the store.
+    """The data that all process sets of one world share. ``key`` is the world's key in the store.
 
     ``link_timeout_s``: a link ends that long after the other end last answered. ``interfaces``: the
     only ones to use, if any are named.
@@ -231,13 +231,27 @@ class Linker:
         return self._hand_over(attempt, attempt.connect(self._own_addresses()))
 
     def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
-        """See ``Mesh.connect_set``."""
+        """See ``SetConnector``."""
         self._sets += 1
-        hosts = hosts_with(members, self.hosts)
-        if self.world.rank not in members or len(hosts) == 1:
+        if self.world.rank not in members:
             return SetLinks()
         key = f"{self.key}/set/{self._sets}/{set_id}"
-        with LinkRound(self.world, hosts, key, Deadline(self.start_timeout_s)) as attempt:
+        return self._connect(key, members, self.world, self.start_timeout_s)
+
+    def connect_members(
+        self, key: str, members: Sequence[int], store: Store, timeout_s: float
+    ) -> SetLinks:
+        """See ``SetConnector``."""
+        world = replace(self.world, store=store)
+        return self._connect(f"{self.key}/members/{key}", members, world, timeout_s)
+
+    def _connect(
+        self, key: str, members: Sequence[int], world: World, timeout_s: float
+    ) -> SetLinks:
+        hosts = hosts_with(members, self.hosts)
+        if len(hosts) == 1:
+            return SetLinks()
+        with LinkRound(world, hosts, key, Deadline(timeout_s)) as attempt:
             return self._hand_over(attempt, attempt.connect(self._own_addresses()))[0]
 
     def _own_addresses(self) -> list[Address]:

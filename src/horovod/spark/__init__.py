@@ -7,11 +7,10 @@ its worker, so Spark starts it again.
 Tasks import this package, so modules for the driver are imported when they are used.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horovod.core.base import replaced
+from horovod.core.base.later import imported_later as _imported_later
 
 if TYPE_CHECKING:
     from horovod.spark.runner import run, run_elastic
@@ -21,9 +20,4 @@ __all__ = ["run", "run_elastic"]
 replaced.explain_modules()
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from horovod.spark import runner
-
-        return getattr(runner, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = _imported_later(__name__, dict.fromkeys(__all__, "horovod.spark.runner"))

@@ -4,8 +4,6 @@ Spark restarts the task of a failed worker of an elastic job, on an executor and
 settings allow.
 """
 
-from __future__ import annotations
-
 _LARGEST = "2147483647"
 # Spark requires that the limits of a node and of its executors differ.
 _LARGEST_OF_A_NODE = "2147483646"

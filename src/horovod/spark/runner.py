@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
 from horovod.launch.embedded.external_workers import positions_on
-from horovod.launch.model.argument_checks import check_count, check_integer
+from horovod.launch.model.argument_checks import check_count, check_limits, renamed
+from horovod.launch.model.hosts import chosen_interfaces
 from horovod.launch.model.job_plan import (
     ElasticPlan,
     EmbeddedAgentAddress,
     JobPlan,
-    Limits,
     OtherHosts,
 )
 from horovod.launch.run.function import run_call
@@ -81,7 +80,7 @@ def run(
     context = active_context()
     count = check_count("num_proc", context.defaultParallelism if num_proc is None else num_proc)
     timeout_s = settings.start_timeout_s(start_timeout, os.environ)
-    interfaces, environ = settings.interfaces(nics), settings.environment(env)
+    interfaces, environ = chosen_interfaces(nics), settings.environment(env)
     # The launcher starts while Spark starts the tasks; ``complete`` adds the tasks.
     plan = settings.job_plan(
         verbose,
@@ -147,13 +146,15 @@ def run_elastic(
         ValueError, TypeError: an argument is unusable.
     """
     call = settings.call_of(fn, args, kwargs)
-    least = _alias("min_np", min_np, "min_num_proc", min_num_proc)
-    most = _alias("max_np", max_np, "max_num_proc", max_num_proc)
+    least = renamed("min_np", min_np, "min_num_proc", min_num_proc, 3)
+    most = renamed("max_np", max_np, "max_num_proc", max_num_proc, 3)
     context = active_context()
     count = check_count("num_proc", context.defaultParallelism if num_proc is None else num_proc)
-    limits = _limits(count, least, most, reset_limit, elastic_timeout)
+    most = count if most is None else most
+    elastic_timeout_s = settings.elastic_timeout_s(elastic_timeout)
+    limits = check_limits(count, least, most, reset_limit, elastic_timeout_s)
     timeout_s = settings.start_timeout_s(start_timeout, os.environ)
-    interfaces, environ = settings.interfaces(nics), settings.environment(env)
+    interfaces, environ = chosen_interfaces(nics), settings.environment(env)
     plan = settings.job_plan(
         verbose,
         prefix_output_with_timestamp,
@@ -205,32 +206,3 @@ def _with_agents(
 
 def _agent_of(task: TaskInfo, secret: bytes) -> EmbeddedAgentAddress:
     return EmbeddedAgentAddress(*task.address, secret)
-
-
-def _alias(old: str, value: int | None, new: str, given: int | None) -> int | None:
-    if value is None:
-        return given
-    if given not in (None, value):
-        raise ValueError(f"give {new} or {old}, not both: {given!r} and {value!r}")
-    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)
-    return value
-
-
-def _limits(
-    count: int,
-    least: int | None,
-    most: int | None,
-    reset_limit: int | None,
-    elastic_timeout: float | None,
-) -> Limits:
-    """Raises ValueError or TypeError."""
-    min_np = count if least is None else check_count("min_num_proc", least)
-    if min_np > count:
-        raise ValueError(f"min_num_proc={min_np}: expected 1 to {count}, which is num_proc")
-    max_np = count if most is None else check_count("max_num_proc", most)
-    if max_np < count:
-        raise ValueError(f"max_num_proc={max_np}: expected {count}, which is num_proc, or more")
-    if reset_limit is not None and check_integer("reset_limit", reset_limit) < 0:
-        raise ValueError(f"reset_limit={reset_limit!r}: expected a number of resets, 0 or more")
-    timeout_s = settings.elastic_timeout_s(elastic_timeout)
-    return Limits(count, min_np, max_np, reset_limit, timeout_s, cooldown=None)

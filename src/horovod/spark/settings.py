@@ -6,12 +6,11 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from horovod.launch.calls.call import Call
 from horovod.launch.model.argument_checks import check_seconds
-from horovod.launch.model.hosts import interface_names
 from horovod.launch.model.job_plan import JobPlan
 from horovod.settings import Settings
 
@@ -47,12 +46,6 @@ def start_timeout_s(given: Any, environ: Mapping[str, str]) -> float:
 def elastic_timeout_s(given: Any) -> float:
     """The time that an elastic job may be without a world. Raises ValueError."""
     return check_seconds("elastic_timeout", given) or Settings.from_env().elastic_timeout_s
-
-
-def interfaces(nics: Any) -> tuple[str, ...]:
-    """Names of network interfaces from a collection, or from one string with commas."""
-    texts: Iterable[str] = [nics] if isinstance(nics, str) else sorted(nics or ())
-    return interface_names(texts)
 
 
 def refuse_mpi(use_mpi: Any, extra_mpi_args: Any) -> None:

@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -51,6 +52,7 @@ def _setting(context: SparkContext, key: str) -> str | None:
     return found
 
 
+@dataclass(eq=False, repr=False)
 class AgentStage:
     """A Spark job with ``count`` tasks that each run an agent; it runs within ``with``.
 
@@ -60,26 +62,18 @@ class AgentStage:
     why Spark has ended them; other threads call both.
     """
 
-    def __init__(
-        self,
-        context: SparkContext,
-        count: int,
-        interfaces: tuple[str, ...],
-        patience_s: float,
-        *,
-        is_elastic: bool = False,
-        on_tasks: Callable[[Sequence[TaskInfo]], None] = lambda tasks: None,
-        on_end: Callable[[str], None] = lambda reason: None,
-    ) -> None:
+    _context: SparkContext
+    _count: int
+    _interfaces: tuple[str, ...]
+    _patience_s: float
+    _: KW_ONLY
+    is_elastic: bool = False
+    on_tasks: Callable[[Sequence[TaskInfo]], None] = lambda tasks: None
+    on_end: Callable[[str], None] = lambda reason: None
+
+    def __post_init__(self) -> None:
         self.secret = secrets.token_bytes(SECRET_BYTES)
         self.problem = ""  # the reason why Spark has ended the tasks
-        self._context = context
-        self._count = count
-        self._interfaces = interfaces
-        self._patience_s = patience_s
-        self._is_elastic = is_elastic
-        self._on_tasks = on_tasks
-        self._on_end = on_end
         self._infos: list[TaskInfo] = []
         self._has_news = threading.Condition()
         self._has_ended = False
@@ -102,7 +96,7 @@ class AgentStage:
         self._is_over.set()
         try:
             if kind is None:
-                self._thread.join(_ELASTIC_END_S if self._is_elastic else _END_S)
+                self._thread.join(_ELASTIC_END_S if self.is_elastic else _END_S)
             if self._thread.is_alive():
                 self._context.cancelJobGroup(self._group)
                 self._thread.join(_END_S)
@@ -146,7 +140,7 @@ class AgentStage:
             return
         with self._has_news:
             self._infos.append(TaskInfo.from_bytes(value))
-            self._on_tasks(list(newest(self._infos).values()))
+            self.on_tasks(list(newest(self._infos).values()))
             self._has_news.notify_all()
 
     def _run(self) -> None:
@@ -164,7 +158,7 @@ class AgentStage:
                 self._has_ended = True
                 self._has_news.notify_all()
             if self.problem:
-                self._on_end(self.problem)
+                self.on_end(self.problem)
 
     def _tasks(self) -> Any:
         options = AgentOptions(
@@ -173,7 +167,7 @@ class AgentStage:
             self._patience_s,
             self._interfaces,
             path_ahead(),
-            self._is_elastic,
+            self.is_elastic,
         )
         numbers = self._context.parallelize(range(self._count), self._count)
         if self._is_any_number:
@@ -184,7 +178,7 @@ class AgentStage:
     def _is_any_number(self) -> bool:
         """Whether tasks may start one by one."""
         is_dynamic = _setting(self._context, "spark.dynamicAllocation.enabled") == "true"
-        return self._is_elastic or is_dynamic
+        return self.is_elastic or is_dynamic
 
     def _wait_for_slots(self) -> None:
         """Block until all tasks can run at once: Spark retries a barrier stage only after 15 s.

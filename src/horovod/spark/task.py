@@ -12,7 +12,7 @@ from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 from horovod.launch.workers.addresses import resolve, store_addresses
 from horovod.launch.workers.python_command import path_ahead
 from horovod.rendezvous.identity.host_id import this_host_id
-from horovod.rendezvous.store.address_search import find_store
+from horovod.rendezvous.store.hosted import find_store
 
 __all__ = ["TASK_FAILED", "get_available_devices", "serve"]
 
@@ -50,7 +50,7 @@ class TaskInfo:
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """What the driver sends to every task, through Spark.
+    """The data that the driver sends to every task, through Spark.
 
     ``stores`` are the addresses of the driver's store. ``interfaces`` are the network interfaces to
     use (empty: all). ``search_path`` is where the driver finds modules outside of its Python.

@@ -1,9 +1,6 @@
 """Distributed data-parallel training with TensorFlow: ``import horovod.tensorflow as hvd``."""
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     import tensorflow as tf
@@ -16,6 +13,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod.core import public
+from horovod.core.base.later import imported_later as _imported_later
 from horovod.core.compatibility import check_extension as check_extension
 from horovod.core.compatibility import gpu_available as gpu_available
 from horovod.core.compatibility import split_list as split_list
@@ -37,10 +35,7 @@ from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelp
 from horovod.tensorflow.gradient_reduction import (
     _make_allreduce_grads_fn as _make_allreduce_grads_fn,
 )
-from horovod.tensorflow.gradient_tape import (
-    DistributedGradientTape,
-    PartialDistributedGradientTape,
-)
+from horovod.tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.tensorflow.mpi_ops import _allreduce as _allreduce
 from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.optimizer import _DistributedOptimizer as _DistributedOptimizer
@@ -78,15 +73,11 @@ __all__ += reductions.__all__
 _LegacyOptimizer = tf.compat.v1.train.Optimizer
 
 # Keras takes as long to import as TensorFlow, and session hooks are gone from some TensorFlow.
-_LATER = {
-    "BroadcastGlobalVariablesHook": "horovod.tensorflow.hooks",
-    "SyncBatchNormalization": "horovod.tensorflow.sync_batch_norm",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
-    if name == "sync_batch_norm":
-        return import_module("horovod.tensorflow.sync_batch_norm")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = _imported_later(
+    __name__,
+    {
+        "BroadcastGlobalVariablesHook": "horovod.tensorflow.hooks",
+        "SyncBatchNormalization": "horovod.tensorflow.sync_batch_norm",
+        "sync_batch_norm": "horovod.tensorflow.sync_batch_norm",
+    },
+)

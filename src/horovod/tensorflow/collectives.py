@@ -38,7 +38,7 @@ from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.implementation import implementation
 from horovod.tensorflow.names import group_name, member_names, name_of, names_of, op_type_of
 
-# What ``horovod.tensorflow`` exports as it is; ``reductions`` exports the others with compression.
+# ``horovod.tensorflow`` exports these unchanged; ``reductions`` has the others with compression.
 __all__ = [
     "allgather",
     "broadcast",
@@ -76,8 +76,7 @@ def allreduce(
     Raises:
         ValueError: ``op`` is none of these, a factor is no number, or the set is not registered.
     """
-    factors = (prescale_factor, postscale_factor)
-    call = reduction(Kind.ALLREDUCE, op, *factors, process_set)
+    call = reduction(Kind.ALLREDUCE, op, prescale_factor, postscale_factor, process_set)
     return _run_one(call, tensor, name, ignore_name_scope)
 
 
@@ -116,8 +115,7 @@ def grouped_allreduce(
 
     See ``allreduce`` for the rest.
     """
-    factors = (prescale_factor, postscale_factor)
-    call = reduction(Kind.ALLREDUCE, op, *factors, process_set)
+    call = reduction(Kind.ALLREDUCE, op, prescale_factor, postscale_factor, process_set)
     return _run_group(call, tensors, name, ignore_name_scope)
 
 
@@ -253,8 +251,7 @@ def reducescatter(
         ValueError: in a graph, the tensor is a scalar.
         tf.errors.InvalidArgumentError: another op.
     """
-    factors = (prescale_factor, postscale_factor)
-    call = reduction(Kind.REDUCESCATTER, op, *factors, process_set)
+    call = reduction(Kind.REDUCESCATTER, op, prescale_factor, postscale_factor, process_set)
     return _run_one(call, tensor, name, ignore_name_scope)
 
 
@@ -269,8 +266,7 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """This rank's rows of each reduced tensor, as one operation; see ``reducescatter``."""
-    factors = (prescale_factor, postscale_factor)
-    call = reduction(Kind.REDUCESCATTER, op, *factors, process_set)
+    call = reduction(Kind.REDUCESCATTER, op, prescale_factor, postscale_factor, process_set)
     return _run_group(call, tensors, name, ignore_name_scope)
 
 

@@ -6,8 +6,6 @@ elastic job the new world has the processes that exist by then, in others all pr
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,13 +14,17 @@ import tensorflow as tf
 
 from horovod.core.world import rank, restart
 from horovod.elastic import run_fn
-from horovod.elastic.framework_errors import engine_errors
-from horovod.elastic.state import VariablesState
+from horovod.elastic.retry import engine_errors
+from horovod.elastic.state import VariablesState, check_no_shares
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 R = TypeVar("R")
+
+_with_engine_errors = engine_errors(
+    tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError
+)
 
 
 def run(func: Callable[..., R]) -> Callable[..., R]:
@@ -45,29 +47,19 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
             this process; the text says which.
         Exception: anything else that ``func`` raises, other errors of TensorFlow among them.
     """
-
-    @functools.wraps(func)
-    def translated(*args: Any, **kwargs: Any) -> R:
-        with _engine_errors():
-            return func(*args, **kwargs)
-
-    return run_fn(translated, restart)
-
-
-def _engine_errors() -> contextlib.AbstractContextManager[None]:
-    return engine_errors(tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
+    return run_fn(_with_engine_errors(func), restart)
 
 
 class _VariablesState(VariablesState):
+    @_with_engine_errors
     def sync(self) -> None:
         """Make all ranks equal to rank 0, and save; collective, blocks until done."""
-        with _engine_errors():
-            super().sync()
+        super().sync()
 
+    @_with_engine_errors
     def on_reset(self) -> None:
         """A new world has begun; see ``State.on_reset``."""
-        with _engine_errors():
-            super().on_reset()
+        super().on_reset()
 
 
 class TensorFlowState(_VariablesState):
@@ -129,7 +121,7 @@ class TensorFlowState(_VariablesState):
 
 
 class _GraphOps:
-    """What reads, writes and broadcasts variables in a TF1 graph; made once for each state."""
+    """Operations that read, write and broadcast variables in a TF1 graph; made once per state."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.reads = [variable.read_value() for variable in variables]
@@ -152,7 +144,8 @@ class TensorFlowKerasState(_VariablesState):
         model, optimizer, backend: what was given.
 
     Raises:
-        ValueError: the model is not built, so it has no weights.
+        ValueError: the model is not built, so it has no weights; or the optimizer of Keras has
+            ``sharded=True``.
     """
 
     def __init__(
@@ -163,6 +156,7 @@ class TensorFlowKerasState(_VariablesState):
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         self.backend = backend
+        check_no_shares(self.optimizer)
         _build(self.optimizer, model)
         super().__init__(broadcast_object, rank, **kwargs)
 

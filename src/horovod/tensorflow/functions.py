@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.operations import Dtype
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.numpy import objects
 from horovod.tensorflow import collectives
@@ -27,18 +28,7 @@ __all__ = [
 
 # Dtypes that a broadcast takes; others travel as bytes.
 _WIRE_DTYPES = frozenset(
-    {
-        tf.uint8,
-        tf.int8,
-        tf.uint16,
-        tf.int16,
-        tf.int32,
-        tf.int64,
-        tf.float16,
-        tf.float32,
-        tf.float64,
-        tf.bool,
-    }
+    tf.as_dtype(dtype.name.lower()) for dtype in Dtype if dtype is not Dtype.BFLOAT16
 )
 
 

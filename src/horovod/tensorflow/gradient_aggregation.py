@@ -12,12 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.core.operations import check_passes
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
-from horovod.tensorflow.sparse import is_sparse
+from horovod.tensorflow.reductions import is_sparse
 from horovod.tensorflow.variables import key_of
 
-__all__ = ["GradientAggregation", "LocalGradientAggregationHelper", "check_passes"]
+__all__ = ["GradientAggregation", "LocalGradientAggregationHelper"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class GradientAggregation:
         return None if tf.executing_eagerly() else done.op
 
     def _add(self, passes: _Passes, gradients: list[Any]) -> list[Any]:
-        """Begin new sums in the first pass, whatever the last ones left; add to them in others."""
+        """Replace the sums in the first pass, and add to them in the other passes."""
         pairs = list(zip(passes.sums, gradients, strict=True))
         added: list[Any] = tf.cond(
             tf.equal(passes.count.read_value(), 0),
@@ -231,14 +232,6 @@ class LocalGradientAggregationHelper(GradientAggregation):
             for position in set(range(len(result))) - set(shared):
                 result[position] /= self._process_set.size() or 1
         return result
-
-
-def check_passes(backward_passes_per_step: int) -> None:
-    """``ValueError`` unless there is at least one backward pass per step."""
-    if backward_passes_per_step <= 0:
-        raise ValueError(
-            f"backward_passes_per_step must be at least 1, found {backward_passes_per_step}"
-        )
 
 
 def _local_variable(initial: Any) -> Any:

@@ -14,19 +14,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import check_compressor, compress_all, decompress_all
+from horovod.core.compression import check_compressor
 from horovod.core.gradient_groups import Groups, check_groups, split_into_groups
 from horovod.core.operations import check_predivide, resolve_op
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
-from horovod.tensorflow.run_time import has_others, placed_on, set_size
-from horovod.tensorflow.sparse import (
+from horovod.tensorflow.reductions import (
     allreduce_sparse,
     check_sparse,
     grouped_allreduce_sparse,
     is_sparse,
+    reduce_at,
 )
+from horovod.tensorflow.run_time import has_others, set_size
 from horovod.tensorflow.variables import key_of, operation_names, unique_scope
 
 
@@ -72,6 +73,7 @@ class Reducer:
         self.groups = check_groups(self.groups, 0, key_of)
         factor = self.gradient_predivide_factor
         self._options: Any = (self.op, 1.0 / factor, factor)
+        self._transfer = (self.device_dense, self.device_sparse, self.compression)
 
     @not_converted
     def __call__(
@@ -149,47 +151,25 @@ class Reducer:
     def _reduce_singly(
         self, result: list[Any], positions: Sequence[int], names: Sequence[str]
     ) -> None:
-        dense, sparse = _by_kind(result, positions)
-        if dense:
-            chosen = [names[position] for position in dense]
-            options = (chosen, *self._options, self.process_set)
-            self._reduce_dense(
-                result, dense, lambda tensors: collectives.allreduce_batch(tensors, *options)
-            )
-        with placed_on(self.device_sparse):
-            for position in sparse:
-                result[position] = allreduce_sparse(
-                    result[position], names[position], self.op, self.process_set
-                )
+        def reduce_dense(packed: list[Any], at: Sequence[int]) -> list[Any]:
+            options = ([names[position] for position in at], *self._options, self.process_set)
+            return collectives.allreduce_batch(packed, *options)
+
+        def reduce_rows(rows: list[Any], at: Sequence[int]) -> list[Any]:
+            pairs = zip(rows, at, strict=True)
+            return [allreduce_sparse(one, names[p], self.op, self.process_set) for one, p in pairs]
+
+        reduce_at(result, positions, self._transfer, reduce_dense, reduce_rows)
 
     def _reduce_group(self, result: list[Any], positions: Sequence[int], name: str) -> None:
-        dense, sparse = _by_kind(result, positions)
-        if dense:
-            options = (name, *self._options, False, self.process_set)
-            self._reduce_dense(
-                result, dense, lambda tensors: collectives.grouped_allreduce(tensors, *options)
-            )
-        if sparse:
-            rows = [result[position] for position in sparse]
-            with placed_on(self.device_sparse):
-                reduced = grouped_allreduce_sparse(rows, name, self.op, self.process_set)
-            for position, gradient in zip(sparse, reduced, strict=True):
-                result[position] = gradient
-
-    def _reduce_dense(
-        self,
-        result: list[Any],
-        positions: Sequence[int],
-        allreduce: Callable[[list[Any]], list[Any]],
-    ) -> None:
-        wires, contexts = compress_all(
-            self.compression, [result[position] for position in positions]
+        options = (name, *self._options, False, self.process_set)
+        reduce_at(
+            result,
+            positions,
+            self._transfer,
+            lambda packed, _: collectives.grouped_allreduce(packed, *options),
+            lambda rows, _: grouped_allreduce_sparse(rows, name, self.op, self.process_set),
         )
-        with placed_on(self.device_dense):
-            reduced = allreduce(wires)
-        unpacked = decompress_all(self.compression, reduced, contexts)
-        for position, gradient in zip(positions, unpacked, strict=True):
-            result[position] = gradient
 
 
 def _make_allreduce_grads_fn(
@@ -221,12 +201,6 @@ def _make_allreduce_grads_fn(
         return result
 
     return allreduce_grads
-
-
-def _by_kind(gradients: Sequence[Any], positions: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Positions of dense gradients and of rows."""
-    sparse = [position for position in positions if is_sparse(gradients[position])]
-    return [position for position in positions if position not in sparse], sparse
 
 
 def _reduce_if(

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.gradient_groups import check_groups
+from horovod.core.gradient_groups import check_groups, check_local_layers
 from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.autograph import not_converted
@@ -82,7 +82,7 @@ class _DistributedTape:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        """What ``gradient`` returns, apart: of registered local sources, and of all others.
+        """The result of ``gradient`` in two parts: registered local sources, and all others.
 
         Both are lists in the order of the flattened ``sources``.
         """
@@ -100,12 +100,12 @@ class _DistributedTape:
 
     @not_converted
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """The original tape's, of this rank alone."""
+        """The Jacobian of this rank alone, from the original tape."""
         return self._original.jacobian(*args, **kwargs)
 
     @not_converted
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """The original tape's, of this rank alone."""
+        """The batch Jacobian of this rank alone, from the original tape."""
         return self._original.batch_jacobian(*args, **kwargs)
 
 
@@ -184,7 +184,7 @@ def PartialDistributedGradientTape(  # noqa: N802
     Raises:
         ValueError: ``local_layers`` is something else, or another argument is unusable.
     """
-    layers = _layers(local_layers)
+    layers = check_local_layers(local_layers, lambda: tf.keras.layers.Layer)
     devices = (device_dense, device_sparse)
     reduction: Any = (compression, sparse_as_dense, op, gradient_predivide_factor)
     ranks: Any = (num_groups, groups, process_set, scale_local_gradients)
@@ -205,17 +205,3 @@ def _wrap(gradtape: Any, make: Callable[..., Reducer]) -> Any:
     result._make_reducer = make
     result._local_sources = []
     return result
-
-
-def _layers(local_layers: Any) -> list[Any]:
-    if local_layers is None:
-        return []
-    layers = local_layers if isinstance(local_layers, list | tuple) else [local_layers]
-    for layer in layers:
-        # A program with a layer has imported Keras already.
-        if not isinstance(layer, tf.keras.layers.Layer):
-            raise ValueError(
-                "local_layers must be a Keras layer or a list of Keras layers, found "
-                f"{type(layer).__name__}"
-            )
-    return list(layers)

@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from horovod.core.world import is_initialized, rank
 from horovod.settings import Settings
-from horovod.tensorflow.collective_ops import CollectiveOps
+from horovod.tensorflow.gradients import CollectiveOps
 from horovod.tensorflow.python_ops import PythonOps
-from horovod.tensorflow.xla_context import is_traced_for_xla
 
 _choice_lock = threading.Lock()  # a cached function may run once in each of several threads
 
@@ -63,9 +62,10 @@ def _for_xla() -> CollectiveOps:
 
 @functools.cache
 def _xla_ops() -> CollectiveOps:
-    from horovod.tensorflow.xla_ops import XlaOps
+    from horovod.tensorflow.xla_ops import XlaOps, open_for_xla
 
     try:
+        open_for_xla()
         return XlaOps()
     except ImportError as error:
         text = f"Horovod's operations cannot be compiled by XLA: {error}"
@@ -80,3 +80,18 @@ def _say_how_gpus_are_served() -> None:
             "Horovod: TensorFlow's collectives run on the CPU; it copies tensors on GPUs to host "
             "memory and back"
         )
+
+
+def is_traced_for_xla() -> bool:
+    """Whether a node made now becomes part of a function that XLA compiles whole."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        while context is not None:
+            if context.IsXLAContext():
+                return True
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+    return False

@@ -7,12 +7,13 @@ unless told otherwise, because their callers divide by ``size()`` themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.core import basics, compatibility, operations, public
 from horovod.core.operations import Sum
-from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.core.public import *  # noqa: F403
 from horovod.core.world import is_homogeneous
 from horovod.tensorflow import collectives
@@ -58,61 +59,26 @@ handle_average_backwards_compatibility = compatibility.op_resolver(operations)
 check_num_rank_power_of_2 = compatibility.is_power_of_2
 
 
-@not_converted
-def _allreduce(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Sum,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """``allreduce`` of a dense tensor that sums by default."""
-    factors = (prescale_factor, postscale_factor)
-    return allreduce(tensor, name, op, *factors, ignore_name_scope, process_set)
+def _summing(function: Callable[..., Any], order: Sequence[str] = ()) -> Any:
+    """``function`` of dense tensors, which sums by default; ``order``: of its arguments."""
+    known = inspect.signature(function).parameters
+    parameters = [known[name] for name in order or known]
+    signature = inspect.Signature(
+        [each.replace(default=Sum) if each.name == "op" else each for each in parameters]
+    )
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        return function(**{"op": Sum, **given.arguments})
+
+    result: Any = not_converted(call)
+    result.__signature__ = signature
+    return result
 
 
-@not_converted
-def _grouped_allreduce(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    op: int = Sum,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """``grouped_allreduce`` of dense tensors that sums by default."""
-    factors = (prescale_factor, postscale_factor)
-    return grouped_allreduce(tensors, name, op, *factors, ignore_name_scope, process_set)
-
-
-@not_converted
-def _reducescatter(
-    tensor: Any,
-    name: str | None = None,
-    op: int = Sum,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Any:
-    """``reducescatter`` of a dense tensor that sums by default."""
-    factors = (prescale_factor, postscale_factor)
-    return reducescatter(tensor, name, op, *factors, ignore_name_scope, process_set)
-
-
-@not_converted
-def _grouped_reducescatter(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    op: int = Sum,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list[Any]:
-    """``grouped_reducescatter`` of dense tensors that sums by default."""
-    factors = (prescale_factor, postscale_factor)
-    return grouped_reducescatter(tensors, name, op, *factors, ignore_name_scope, process_set)
+_ORDER = ("name", "op", "ignore_name_scope", "process_set", "prescale_factor", "postscale_factor")
+_allreduce = _summing(allreduce)
+_grouped_allreduce = _summing(grouped_allreduce)
+_reducescatter = _summing(reducescatter, ("tensor", *_ORDER))
+_grouped_reducescatter = _summing(grouped_reducescatter, ("tensors", *_ORDER))

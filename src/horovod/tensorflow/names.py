@@ -16,7 +16,7 @@ import tensorflow as tf
 from horovod.core.operations import Kind
 
 _NO_WORD = re.compile(r"\W", re.ASCII)
-# What TensorFlow allows in the name of a node; a name begins with a letter, digit or dot.
+# The characters of a node's name in TensorFlow; a name begins with a letter, digit or dot.
 _NO_NODE = re.compile(r"[^A-Za-z0-9_./-]")
 _NODE_BEGIN = re.compile(r"[A-Za-z0-9.]")
 _RUNNING_NUMBER = re.compile(r"_\d+(?=_|$)", re.ASCII)
@@ -66,14 +66,14 @@ def derived(names: Sequence[str], suffix: str) -> list[str]:
 
 
 def normalized(name: str) -> str:
-    """``name`` with an underscore for each character that no word has."""
+    """``name`` with underscores in place of all characters but letters, digits and underscores."""
     return _NO_WORD.sub("_", name)
 
 
 def node_name(op_type: str, names: Sequence[str], is_group: bool = False) -> str:
-    """What to call a graph's node that does these operations: like the one it stands for.
+    """The name of the graph node that runs these operations.
 
-    With the slash at its end TensorFlow takes the name as it is; it is unique in the graph already.
+    The name is unique in the graph already. A slash at its end makes TensorFlow keep it unchanged.
     """
     if not is_group and len(names) > 1:
         return op_type
@@ -87,10 +87,10 @@ def _in_graph(name: str, ignore_name_scope: bool) -> str:
 
 
 def _functions_around(graph: Any) -> list[str]:
-    """The functions, branches and loop bodies that a graph is, but for the outermost.
+    """The names of a graph and of the graphs around it, without the outermost one.
 
-    They may run at the same time as what stands around them. Their own numbers count whatever this
-    process has traced, and differ between ranks.
+    These are functions, branches and loop bodies. They may run at the same time as the graphs
+    around them. TensorFlow's own names for them have running numbers, which differ between ranks.
     """
     names: list[str] = []
     while _is_inner(graph):

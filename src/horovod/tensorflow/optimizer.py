@@ -13,24 +13,73 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.core.gradient_groups import Groups, check_groups
-from horovod.core.operations import Adasum, Average, check_predivide, resolve_op
+from horovod.core.operations import Adasum, Average, check_passes, check_predivide, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow.adasum_optimizer import AdasumOptimizer
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_aggregation import check_passes
+from horovod.tensorflow.gradient_aggregation import GradientAggregation
+from horovod.tensorflow.gradient_reduction import Reducer
 from horovod.tensorflow.variables import key_of
-from horovod.tensorflow.wrapped_optimizer import WrappedOptimizer
 
 __all__ = ["DistributedOptimizer"]
 
 
-class _DistributedOptimizer(WrappedOptimizer):
-    """A TF1 optimizer whose ``compute_gradients`` returns reduced gradients."""
+class WrappedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+    """Base of the optimizers that ``DistributedOptimizer`` makes of TF1 optimizers.
+
+    They wrap the user's, and pass on all but the gradients.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str | None = None,
+        use_locking: bool = False,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        groups: Groups = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        """Meanings as in ``DistributedOptimizer``.
+
+        Raises:
+            ValueError: an argument or a combination of arguments is unusable.
+        """
+        if isinstance(optimizer, WrappedOptimizer):
+            raise ValueError("DistributedOptimizer: this optimizer is distributed already")
+        if backward_passes_per_step > 1 and tf.executing_eagerly():
+            raise ValueError(
+                "backward_passes_per_step > 1 with a tf.compat.v1.train optimizer needs a graph; "
+                "use a Keras optimizer when executing eagerly"
+            )
+        name = name or f"Distributed{type(optimizer).__name__}"
+        super().__init__(use_locking, name)
+        self._optimizer = optimizer
+        transfer = (device_dense, device_sparse, compression, sparse_as_dense)
+        ranks: Any = (op, gradient_predivide_factor, groups, process_set, scale_local_gradients)
+        self._reduce = Reducer(name, *transfer, *ranks)
+        self._local_variables: list[Any] = []
+        self._aggregation: GradientAggregation | None = None
+        if backward_passes_per_step > 1:
+            passes = backward_passes_per_step
+            self._aggregation = GradientAggregation(
+                passes, self.reduce_sums, sparse_as_dense, average_aggregated_gradients
+            )
+
+    def register_local_var(self, var: Any) -> None:
+        """Keep gradients of this variable on this rank; before gradients are computed."""
+        self._local_variables.append(var)
 
     @not_converted
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The original's gradients, reduced over all ranks, with their variables.
+        """The original's gradients, reduced over all ranks (not for Adasum), with their variables.
 
         Every rank has to make or call it with the same variables in the same order.
         """
@@ -40,8 +89,130 @@ class _DistributedOptimizer(WrappedOptimizer):
         if self._aggregation is not None:
             gradients = self._aggregation.compute_gradients(gradients, variables)
         else:
-            gradients = self._reduce(gradients, variables, self._local_variables)
+            gradients = self.reduce_sums(gradients, variables)
         return list(zip(gradients, variables, strict=True))
+
+    def reduce_sums(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """Reduce gradients, or what was added up over some passes."""
+        return self._reduce(gradients, variables, self._local_variables)
+
+    @not_converted
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        """Apply gradients as the original does; reduces nothing.
+
+        With ``backward_passes_per_step`` > 1 only every n-th pass changes variables; all of them
+        advance ``global_step``.
+        """
+        pairs = list(grads_and_vars)
+        if self._aggregation is None:
+            return self._apply(pairs, global_step, name)
+        done = self._aggregation.apply_gradients(
+            pairs,
+            lambda: self._apply(pairs, global_step, name),
+            lambda: None if global_step is None else global_step.assign_add(1),
+        )
+        _make_train_op(done)
+        return done
+
+    def _apply(self, pairs: list[tuple[Any, Any]], global_step: Any, name: str | None) -> Any:
+        return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+def _make_train_op(done: Any) -> None:
+    """Replace the training operation of a branch, which cannot run alone, by ``done``."""
+    if done is None:
+        return
+    train_ops = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
+    train_ops[:] = [op for op in train_ops if op.graph is done.graph]
+    train_ops.append(done)
+
+
+class AdasumOptimizer(WrappedOptimizer):
+    """A TF1 optimizer whose ``apply_gradients`` combines its effect with the other ranks'.
+
+    Every rank makes the original step on its own gradients. The differences between the variables
+    after and before it are reduced with Adasum, all in one batch, and added to where they started.
+    Variables given to ``register_local_var`` keep what the original step makes of them.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._starts: dict[int, Any] = {}  # where each variable started, by its key
+
+    def reduce_sums(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """Gradients stay as they are: what is reduced is their effect."""
+        return gradients
+
+    def _apply(self, pairs: list[tuple[Any, Any]], global_step: Any, name: str | None) -> Any:
+        local = {key_of(variable) for variable in self._local_variables}
+        shared = [
+            variable
+            for gradient, variable in pairs
+            if gradient is not None and key_of(variable) not in local
+        ]
+        starts = [self._start_of(variable) for variable in shared]
+        gradients = [gradient for gradient, _ in pairs if gradient is not None]
+        with tf.control_dependencies(gradients):  # they are made from the variables as they were
+            kept = [
+                start.assign(_value_of(variable))
+                for start, variable in zip(starts, shared, strict=True)
+            ]
+        with tf.control_dependencies(_operations(kept)):
+            stepped = super()._apply(pairs, global_step, name)
+        with tf.control_dependencies(_operations([stepped])):
+            befores = [start.read_value() for start in starts]
+            changes = [
+                _value_of(variable) - before
+                for variable, before in zip(shared, befores, strict=True)
+            ]
+        combined = self._reduce(changes, shared)
+        moved = [
+            variable.assign(before + change)
+            for variable, before, change in zip(shared, befores, combined, strict=True)
+        ]
+        return None if tf.executing_eagerly() else tf.group(stepped, *moved)
+
+    def _start_of(self, variable: Any) -> Any:
+        key = key_of(variable)
+        if key not in self._starts:
+            with tf.init_scope():
+                self._starts[key] = tf.compat.v1.Variable(
+                    tf.zeros(variable.shape, variable.dtype.base_dtype),
+                    trainable=False,
+                    collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+                    use_resource=True,
+                    name="adasum_start",
+                )
+        return self._starts[key]
+
+
+def _value_of(variable: Any) -> Any:
+    return variable.read_value()
+
+
+def _operations(made: list[Any]) -> list[Any]:
+    """The operations that others can be made to wait for; none when executing eagerly."""
+    if tf.executing_eagerly():
+        return []
+    return [one.op if hasattr(one, "op") else one for one in made if one is not None]
+
+
+class _DistributedOptimizer(WrappedOptimizer):
+    """A TF1 optimizer whose ``compute_gradients`` returns reduced gradients."""
 
 
 def DistributedOptimizer(  # noqa: N802

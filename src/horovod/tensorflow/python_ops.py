@@ -24,8 +24,7 @@ from horovod.core.collectives import join
 from horovod.core.operations import Kind
 from horovod.core.process_sets import ids_and_ranks
 from horovod.errors import HorovodInternalError
-from horovod.numpy.adapter import NumpyAdapter
-from horovod.numpy.calls import ArrayCalls
+from horovod.numpy.adapter import ArrayCalls, NumpyAdapter
 from horovod.tensorflow import gradients
 from horovod.tensorflow.names import node_name, op_type_of
 from horovod.tensorflow.util import engine_errors_as_tf_errors

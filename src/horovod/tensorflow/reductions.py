@@ -6,32 +6,87 @@ gathered. All work eagerly, in ``tf.function`` and in TF1 sessions, and have gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from horovod.core.compression import compress_all, decompress_all
-from horovod.core.operations import Average, resolve_op
+from horovod.core.operations import Adasum, Average, Sum, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.run_time import placed_on
-from horovod.tensorflow.sparse import (
-    allreduce_sparse,
-    check_sparse,
-    grouped_allreduce_sparse,
-    is_sparse,
-)
+from horovod.tensorflow.run_time import placed_on, set_size
 
-__all__ = [
-    "allreduce",
-    "alltoall",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "reducescatter",
-]
+__all__ = ["allreduce", "alltoall", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
+
+
+def is_sparse(tensor: object) -> bool:
+    """Whether a gradient consists of rows."""
+    return isinstance(tensor, tf.IndexedSlices)
+
+
+def check_sparse(op: int, prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> None:
+    """Refuse reductions that gathering cannot do.
+
+    Raises:
+        NotImplementedError: ``op`` is neither Average nor Sum, or a factor is not 1.
+    """
+    if op == Adasum:
+        raise NotImplementedError(
+            "Adasum does not take sparse tensors (tf.IndexedSlices); make gradients dense, for "
+            "example with sparse_as_dense=True"
+        )
+    if op not in (Average, Sum):
+        raise NotImplementedError("tf.IndexedSlices can be reduced by Average and Sum only")
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        raise NotImplementedError("tf.IndexedSlices cannot be reduced with scale factors")
+
+
+def allreduce_sparse(
+    slices: Any, name: str | None, op: int, process_set: ProcessSet, ignore_name_scope: bool = False
+) -> Any:
+    """The rows of all ranks in rank order, each divided by the set's size for Average.
+
+    Averages of integers are floating: float32 of small ones, float64 of int32 and int64.
+
+    ``name``: of the operations, which are called ``<name>.values`` and ``<name>.indices``.
+    """
+    parts = [(slices.values, _part(name, "values")), (slices.indices, _part(name, "indices"))]
+    values, indices = [
+        collectives.allgather(tensor, part, ignore_name_scope, process_set)
+        for tensor, part in parts
+    ]
+    return _joined(slices, values, indices, op, process_set)
+
+
+def grouped_allreduce_sparse(
+    slices: Sequence[Any],
+    name: str | None,
+    op: int,
+    process_set: ProcessSet,
+    ignore_name_scope: bool = False,
+) -> list[Any]:
+    """``allreduce_sparse`` of several at once; all that is gathered is one group."""
+    tensors = [part for one in slices for part in (one.values, one.indices)]
+    gathered = collectives.grouped_allgather(
+        tensors, _part(name, "sparse"), ignore_name_scope, process_set
+    )
+    parts = zip(slices, gathered[::2], gathered[1::2], strict=True)
+    return [_joined(one, values, indices, op, process_set) for one, values, indices in parts]
+
+
+def _joined(slices: Any, values: Any, indices: Any, op: int, process_set: ProcessSet) -> Any:
+    if op == Average:
+        if not values.dtype.is_floating:  # their dtype may be too small for the size
+            values = tf.truediv(values, tf.ones([], values.dtype))
+        values /= set_size(process_set, values.dtype)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _part(name: str | None, part: str) -> str | None:
+    return None if name is None else f"{name}.{part}"
 
 
 @not_converted
@@ -119,21 +174,17 @@ def grouped_allreduce(
     if not tensors:
         return tensors
     result = list(tensors)
-    sparse = [position for position, tensor in enumerate(result) if is_sparse(tensor)]
-    dense = [position for position in range(len(result)) if position not in sparse]
-    if sparse:
+    if any(map(is_sparse, result)):
         check_sparse(op, prescale_factor, postscale_factor)
-        rows = [result[position] for position in sparse]
-        with placed_on(device_sparse):
-            reduced = grouped_allreduce_sparse(rows, name, op, process_set, ignore_name_scope)
-        _put(result, sparse, reduced)
-    if dense:
-        packed, contexts = _compress([result[position] for position in dense], compression)
-        with placed_on(device_dense):
-            reduced = collectives.grouped_allreduce(
-                packed, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
-            )
-        _put(result, dense, decompress_all(compression, reduced, contexts))
+    factors = (prescale_factor, postscale_factor)
+    options = (name, op, *factors, ignore_name_scope, process_set)
+    reduce_at(
+        result,
+        range(len(result)),
+        (device_dense, device_sparse, compression),
+        lambda packed, _: collectives.grouped_allreduce(packed, *options),
+        lambda rows, _: grouped_allreduce_sparse(rows, name, op, process_set, ignore_name_scope),
+    )
     return result
 
 
@@ -225,6 +276,35 @@ def _compress(tensors: Sequence[Any], compression: Any) -> tuple[list[Any], list
     return compress_all(compression, [tf.convert_to_tensor(tensor) for tensor in tensors])
 
 
-def _put(result: list[Any], positions: Sequence[int], values: Sequence[Any]) -> None:
-    for position, value in zip(positions, values, strict=True):
-        result[position] = value
+Reduce = Callable[[list[Any], Sequence[int]], list[Any]]
+
+
+def reduce_at(
+    result: list[Any],
+    positions: Sequence[int],
+    transfer: tuple[str, str, Any],
+    reduce_dense: Reduce,
+    reduce_rows: Reduce,
+) -> None:
+    """Reduce the tensors at ``positions`` in place.
+
+    Args:
+        result: dense tensors and rows.
+        positions: some of them.
+        transfer: the device for operations on dense ones, on rows; the compression.
+        reduce_dense, reduce_rows: take packed ones, or rows, and their positions.
+    """
+    device_dense, device_sparse, compression = transfer
+    sparse = [position for position in positions if is_sparse(result[position])]
+    dense = [position for position in positions if position not in sparse]
+    reduced: list[Any] = []
+    if dense:
+        packed, contexts = _compress([result[position] for position in dense], compression)
+        with placed_on(device_dense):
+            packed = reduce_dense(packed, dense)
+        reduced += decompress_all(compression, packed, contexts)
+    if sparse:
+        with placed_on(device_sparse):
+            reduced += reduce_rows([result[position] for position in sparse], sparse)
+    for position, tensor in zip([*dense, *sparse], reduced, strict=True):
+        result[position] = tensor

@@ -38,13 +38,13 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization does not support fused=True")
-        if hasattr(self, "_fused_can_be_used"):  # Keras 3 has fused operations no more
+        if hasattr(self, "_fused_can_be_used"):  # not in Keras 3
             kwargs["fused"] = False
         super().__init__(**kwargs)
 
     @not_converted
     def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Mean and variance per channel, as Keras asks its layers for them."""
+        """The mean and variance of each channel; Keras calls this method."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
         if has_others(global_process_set) is False:
             return mean, variance
@@ -52,7 +52,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
 
 def _of_all_ranks(mean: Any, variance: Any) -> tuple[Any, Any]:
-    """Statistics of the ranks' batches joined; in float64, where the difference is exact enough."""
+    """The mean and variance of all ranks' batches; float64 keeps the difference exact enough."""
     wide = tf.cast(mean, tf.float64)
     squares = tf.cast(variance, tf.float64) + tf.square(wide)
     both = tf.stack([wide, squares])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     import torch
@@ -16,10 +15,12 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod.core import public
+from horovod.core.base.later import imported_later as _imported_later
 from horovod.core.compatibility import check_extension
 from horovod.core.operations import Adasum as AdaSum
 from horovod.core.public import *  # noqa: F403
 from horovod.torch import collectives, elastic, mpi_ops  # noqa: F401
+from horovod.torch.balanced_sampler import BalancedSampler
 from horovod.torch.collectives import *  # noqa: F403
 from horovod.torch.compression import Compression
 from horovod.torch.functions import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaSum",
+    "BalancedSampler",
     "Compression",
     "DistributedOptimizer",
     "SyncBatchNorm",
@@ -51,12 +53,11 @@ __all__ += public.__all__
 __all__ += collectives.__all__
 
 
-def __getattr__(name: str) -> Any:
-    # It imports torch's compiler, which takes as long as torch itself, and few programs need it.
-    if name in ("SyncBatchNorm", "sync_batch_norm"):
-        module = importlib.import_module("horovod.torch.sync_batch_norm")
-        return getattr(module, name, module)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# It imports torch's compiler, which takes as long as torch itself, and few programs need it.
+_SYNC_BATCH_NORM = "horovod.torch.sync_batch_norm"
+__getattr__ = _imported_later(
+    __name__, dict.fromkeys(("SyncBatchNorm", "sync_batch_norm"), _SYNC_BATCH_NORM)
+)
 
 
 def _check_has_gpu() -> bool:

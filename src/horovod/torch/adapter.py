@@ -20,7 +20,7 @@ from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 from horovod.core.world import has_spare_cores
 
-# What ``horovod.torch`` exports. The rest is for the modules beside this one; the blocking calls
+# The exports of ``horovod.torch``. The rest is for the modules beside this one; the blocking calls
 # that users see are those of ``differentiable``.
 __all__ = [
     "allgather_async",
@@ -56,6 +56,8 @@ DTYPES = {
 if hasattr(torch, "uint16"):  # since 2.3
     DTYPES[torch.uint16] = Dtype.UINT16
 
+
+_PLACE = torch.empty(1)  # of empty tensors, which have no memory
 
 _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
 
@@ -143,8 +145,8 @@ class _AttributeAdapter(_TorchAdapter):
         splits: Sequence[int] = (),
     ) -> int:
         address, shape, dtype = _describe(tensor)
-        out = 0 if output is None else _describe(output)[0]
-        place = _device_of(tensor), self._streams
+        out, out_bytes = (0, 0) if output is None else (_describe(output)[0], output.nbytes)
+        place = _device_of(tensor), self._streams, out_bytes
         return engine.submit(operation, name, address, out, shape, dtype, intent, splits, *place)
 
     def run(self, *args: Any) -> list[_native.Output]:
@@ -175,7 +177,8 @@ class _AttributeAdapter(_TorchAdapter):
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
         described = _describe_all(tensors, outputs)
-        return engine.submit_group(operation, name, described, intent, *places)
+        out_bytes = [output.nbytes for output in outputs or ()]
+        return engine.submit_group(operation, name, described, intent, *places, out_bytes)
 
 
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
@@ -188,7 +191,8 @@ def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
         )
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous; pass tensor.contiguous()")
-    return tensor.data_ptr(), list(tensor.shape), int(dtype)
+    # The engine takes no address for "allocate the result".
+    return tensor.data_ptr() or _PLACE.data_ptr(), list(tensor.shape), int(dtype)
 
 
 def _device_of(tensor: torch.Tensor) -> int:
@@ -233,7 +237,8 @@ def within_reach(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_cuda and cuda_built() else tensor.cpu()
 
 
-_collectives: Collectives[torch.Tensor] = Collectives(_make_adapter())
+adapter = _make_adapter()
+_collectives: Collectives[torch.Tensor] = Collectives(adapter)
 
 allgather = _collectives.allgather
 allgather_async = _collectives.allgather_async
@@ -248,6 +253,7 @@ broadcast = _collectives.broadcast
 broadcast_ = _collectives.broadcast_
 broadcast_async = _collectives.broadcast_async
 broadcast_async_ = _collectives.broadcast_async_
+group_into_async = _collectives.group_into_async
 grouped_allgather = _collectives.grouped_allgather
 grouped_allgather_async = _collectives.grouped_allgather_async
 grouped_allreduce = _collectives.grouped_allreduce

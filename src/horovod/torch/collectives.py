@@ -2,22 +2,11 @@
 
 from horovod.core.collectives import barrier, join
 from horovod.errors import HorovodInternalError
-from horovod.torch import adapter, differentiable_groups
+from horovod.torch import adapter, differentiable
 from horovod.torch.adapter import *  # noqa: F403
-from horovod.torch.differentiable import allgather, allreduce, alltoall, broadcast, reducescatter
-from horovod.torch.differentiable_groups import *  # noqa: F403
-from horovod.torch.sparse import sparse_allreduce_async
+from horovod.torch.differentiable import *  # noqa: F403
+from horovod.torch.sparse_gradients import sparse_allreduce_async
 
-__all__ = [
-    "HorovodInternalError",
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "join",
-    "reducescatter",
-    "sparse_allreduce_async",
-]
+__all__ = ["HorovodInternalError", "barrier", "join", "sparse_allreduce_async"]
 __all__ += adapter.__all__
-__all__ += differentiable_groups.__all__
+__all__ += differentiable.__all__

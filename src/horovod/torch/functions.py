@@ -8,16 +8,18 @@ dtype that the engine does not know travels as its bytes.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from horovod.core.handles import wait_for_all
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.core.world import rank
 from horovod.numpy.objects import allgather_object, broadcast_object
 from horovod.torch import adapter
-from horovod.torch.optimizer_state import StateLayout, apply_layout, describe_state, find_conflict
 from horovod.torch.sparse_gradients import empty_sparse
 
 __all__ = [
@@ -28,6 +30,167 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class TensorEntry:
+    """Stands for a dense tensor of the state."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_beside_parameter: bool  # on its parameter's device, else on the CPU
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """Everything of an optimizer but its parameters and the contents of dense state tensors.
+
+    The root pickles it: options and plain values as they are, dense tensors as shape and dtype
+    only. The others make room for those tensors; their contents then travel as tensors.
+    """
+
+    groups: list[dict[str, Any]]  # options by parameter group
+    parameter_shapes: list[list[tuple[int, ...]]]  # by parameter group
+    state: dict[int, dict[Hashable, Any]]  # by running number of the parameter
+    shared: dict[Hashable, Any]  # entries that belong to no parameter
+
+
+def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
+    """The layout of this optimizer's state."""
+    groups = optimizer.param_groups
+    params = _parameters(optimizer)
+    known = set(params)
+    return StateLayout(
+        groups=[{key: v for key, v in group.items() if key != "params"} for group in groups],
+        parameter_shapes=_parameter_shapes(optimizer),
+        state={
+            index: {
+                key: _describe_entry(value, param) for key, value in optimizer.state[param].items()
+            }
+            for index, param in enumerate(params)
+            if param in optimizer.state
+        },
+        shared={key: value for key, value in optimizer.state.items() if key not in known},
+    )
+
+
+def find_conflict(optimizer: torch.optim.Optimizer, layout: StateLayout) -> str | None:
+    """Why this optimizer cannot take the layout over; None if it can."""
+    found = _parameter_shapes(optimizer)
+    expected = layout.parameter_shapes
+    if found == expected:
+        return None
+    if [len(group) for group in found] != [len(group) for group in expected]:
+        return (
+            f"has parameter groups of {[len(group) for group in found]} parameters, "
+            f"the root of {[len(group) for group in expected]}"
+        )
+    group, index = next(
+        (group, index)
+        for group, shapes in enumerate(found)
+        for index, shape in enumerate(shapes)
+        if shape != expected[group][index]
+    )
+    return (
+        f"has shape {list(found[group][index])} at group {group} index {index}, "
+        f"the root {list(expected[group][index])}"
+    )
+
+
+def apply_layout(
+    optimizer: torch.optim.Optimizer, layout: StateLayout, keep: bool
+) -> list[tuple[str, Tensor]]:
+    """Take the layout over, unless ``keep``; the dense state tensors by name, in layout order.
+
+    Tensors that fit already stay the same objects. Contents of new ones are unspecified.
+    """
+    if not keep:
+        _apply_options(optimizer, layout.groups)
+    params = _parameters(optimizer)
+    tensors: list[tuple[str, Tensor]] = []
+    for index, param in enumerate(params):
+        entries = layout.state.get(index)
+        if entries is None:
+            optimizer.state.pop(param, None)
+            continue
+        if not keep:
+            _apply_entries(optimizer.state[param], entries, param)
+        state = optimizer.state[param]
+        tensors.extend(
+            (f"optimizer_state.{index}.{key}", state[key])
+            for key, entry in entries.items()
+            if isinstance(entry, TensorEntry)
+        )
+    if not keep:
+        _apply_shared(optimizer, layout.shared, set(params))
+    return tensors
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def _parameter_shapes(optimizer: torch.optim.Optimizer) -> list[list[tuple[int, ...]]]:
+    return [[tuple(param.shape) for param in group["params"]] for group in optimizer.param_groups]
+
+
+def _describe_entry(value: Any, param: Tensor) -> Any:
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return value
+    return TensorEntry(tuple(value.shape), value.dtype, value.device == param.device)
+
+
+def _apply_options(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    for own, options in zip(optimizer.param_groups, groups, strict=True):
+        for key in own.keys() - options.keys() - {"params"}:
+            del own[key]
+        for key, value in options.items():
+            if _fits(own.get(key), value):
+                own[key].copy_(value)  # a captured learning rate must stay the same tensor
+            else:
+                own[key] = value
+
+
+def _fits(current: Any, value: Any) -> bool:
+    return (
+        isinstance(current, Tensor)
+        and isinstance(value, Tensor)
+        and current.shape == value.shape
+        and current.dtype == value.dtype
+    )
+
+
+def _apply_entries(own: dict[Hashable, Any], entries: dict[Hashable, Any], param: Tensor) -> None:
+    taken = {
+        key: _room_for(own.get(key), entry, param) if isinstance(entry, TensorEntry) else entry
+        for key, entry in entries.items()
+    }
+    own.clear()
+    own.update(taken)
+
+
+def _room_for(current: Any, entry: TensorEntry, param: Tensor) -> Tensor:
+    """A tensor for the root's contents: the current one if it fits."""
+    if (
+        isinstance(current, Tensor)
+        and current.layout is torch.strided
+        and tuple(current.shape) == entry.shape
+        and current.dtype == entry.dtype
+    ):
+        return current
+    if entry.is_beside_parameter and entry.shape == tuple(param.shape):
+        return torch.empty_like(param, dtype=entry.dtype, requires_grad=False)
+    device = param.device if entry.is_beside_parameter else torch.device("cpu")
+    return torch.empty(entry.shape, dtype=entry.dtype, device=device)
+
+
+def _apply_shared(
+    optimizer: torch.optim.Optimizer, shared: dict[Hashable, Any], params: set[Tensor]
+) -> None:
+    state: dict[Any, Any] = optimizer.state
+    for key in [key for key in state if key not in params]:
+        del state[key]
+    state.update(shared)
+
+
 def broadcast_parameters(
     params: Any, root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
@@ -36,8 +199,8 @@ def broadcast_parameters(
     Args:
         params: ``model.state_dict()`` or another dict of name to tensor, or a list of ``(name,
             tensor)`` tuples or plain tensors. Any shapes and dtypes, in any memory order; the same
-            names, shapes and dtypes on every rank; a name that only some ranks have is waited for
-            (see the stall check). ``None`` values are skipped.
+            names, shapes and dtypes on every rank; ranks wait for a name that only some of
+            them have (see the stall check). ``None`` values are skipped.
         root_rank: the rank whose values all ranks get; the same on every rank.
         process_set: the ranks that take part; this process and the root are among them.
 
@@ -86,7 +249,10 @@ def broadcast_optimizer_state(
     )
     conflict = find_conflict(optimizer, layout)
     conflicts = allgather_object(conflict, "optimizer_state.conflict", process_set)
-    _raise_for_ranks("broadcast_optimizer_state", conflicts, process_set)
+    members = process_set.ranks or []
+    found = [f"rank {r} {text}" for r, text in zip(members, conflicts, strict=True) if text]
+    if found:  # on every rank alike
+        raise ValueError(f"broadcast_optimizer_state: {'; '.join(found)}")
     _broadcast_in_place(apply_layout(optimizer, layout, keep=is_root), root_rank, process_set)
 
 
@@ -105,7 +271,7 @@ def _add_zero_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module
 
 
 def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
-    """What ``broadcast_parameters`` sends, in the same order on every rank."""
+    """The tensors that ``broadcast_parameters`` sends, in the same order on every rank."""
     if isinstance(params, dict):
         entries: list[Any] = sorted(params.items())
     elif isinstance(params, list):
@@ -133,32 +299,17 @@ def _broadcast_in_place(
     named: list[tuple[str, Tensor]], root_rank: int, process_set: ProcessSet
 ) -> None:
     """Broadcast all tensors at once; in logical order where they are not contiguous."""
-    started: list[tuple[int, Tensor, Tensor]] = []
-    failure: Exception | None = None
-    for name, tensor in named:
-        dense = tensor.detach().contiguous()
-        wire = dense if dense.dtype in adapter.DTYPES else dense.reshape(-1).view(torch.uint8)
-        try:
-            handle = adapter.broadcast_async_(wire, root_rank, name, process_set)
-            started.append((handle, tensor, dense))
-        except (ValueError, RuntimeError) as error:
-            failure = error
-            break
-    for handle, tensor, dense in started:  # all are waited for, also after a failure
-        try:
-            adapter.synchronize(handle)
-        except RuntimeError as error:
-            failure = failure or error
-            continue
+
+    def start() -> Iterator[tuple[int, Tensor, Tensor]]:
+        for name, tensor in named:
+            dense = tensor.detach().contiguous()
+            wire = dense if dense.dtype in adapter.DTYPES else dense.reshape(-1).view(torch.uint8)
+            yield adapter.broadcast_async_(wire, root_rank, name, process_set), tensor, dense
+
+    def finish(started: tuple[int, Tensor, Tensor]) -> None:
+        handle, tensor, dense = started
+        adapter.synchronize(handle)
         if not tensor.is_contiguous():
             tensor.copy_(dense)
-    if failure is not None:
-        raise failure
 
-
-def _raise_for_ranks(operation: str, reasons: list[str | None], process_set: ProcessSet) -> None:
-    """Raise ``ValueError`` on every rank alike if some rank has a reason."""
-    members = process_set.ranks or []
-    found = [f"rank {r} {reason}" for r, reason in zip(members, reasons, strict=True) if reason]
-    if found:
-        raise ValueError(f"{operation}: " + "; ".join(found))
+    wait_for_all(start(), finish)

@@ -141,7 +141,7 @@ class PlainExchange:
 
     @torch.no_grad()
     def _wires(self, gradients: list[Tensor]) -> tuple[list[Tensor], Sequence[_Copy]]:
-        """What travels for each gradient, and which of it is not the gradient itself.
+        """The tensor to send for each gradient, and those that are not the gradient itself.
 
         Ranks may keep a gradient in different memory orders; all send it in logical order.
         """

@@ -7,12 +7,51 @@ never hold a strong reference to the reducer.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
-from horovod.torch.gradient_groups import GradientGroup
+from horovod.core.gradient_groups import batches_of
+from horovod.torch.gradient_exchange import Pending
+
+
+class GradientGroup:
+    """Counts down the gradients in a step that leave together: as one operation, or one batch.
+
+    Args:
+        name: name of the grouped operation; the same on every rank.
+        indices: its parameters; the same in the same order on every rank.
+    """
+
+    __slots__ = ("indices", "is_sent", "name", "pending", "waiting")
+
+    def __init__(self, name: str, indices: list[int]) -> None:
+        self.name = name
+        self.indices = indices
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new step."""
+        self.waiting = len(self.indices)  # gradients that are not ready
+        self.is_sent = False
+        self.pending: Pending | None = None  # None too if all its gradients travel elsewhere
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether some gradient is ready or sent."""
+        return self.is_sent or self.waiting < len(self.indices)
+
+
+def split_by_bytes(params: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
+    """Consecutive parameters in groups of at least ``limit`` bytes, last parameters first.
+
+    Backward reaches the last parameters first. Every rank with these parameters splits alike.
+    """
+    backward = list(reversed(params))
+    sizes = [param.numel() * param.element_size() for param in backward]
+    return [backward[batch] for batch in batches_of(sizes, limit)]
+
 
 Hook = Callable[[Tensor], None]
 
@@ -35,13 +74,13 @@ class Progress:
 
 
 class Reducer(Protocol):
-    """What hooks call."""
+    """The part of ``GradientReducer`` that hooks call."""
 
     def send_ready(self) -> None:
-        """The batch is full."""
+        """Send the batch, which is full."""
 
     def send_group(self, group: GradientGroup) -> None:
-        """The group's last gradient is ready."""
+        """Send the group, whose last gradient is ready."""
 
     def name_of(self, index: int) -> str:
         """The parameter's name, for errors."""

@@ -6,13 +6,13 @@ gradients go to the engine, each gradient as its own named operation, so that ra
 order them differently. Hooks hold the reducer weakly: parameters never keep it alive, and when it
 goes, its hooks go.
 
-On a machine without cores to spare, reducing during backward would only take its time, unless a GPU
-does both. Then all gradients go in one batch at the end, and after a first step that reached every
-parameter one hook stays, on the parameter that came last: it notices misuse, the others only cost
-time.
+On a machine without spare cores, reducing would slow backward down, unless a GPU does both. Then
+all gradients go in one batch at the end. After a first step that has reached every parameter, only
+the hook of the last parameter stays, or one of each group that an exchange needs. They notice
+misuse; the others only cost time.
 
-Gradients of a *group* leave together once the last of them is ready. A compressor with an exchange
-of its own gets groups only, because batches have to be the same on all ranks there.
+Gradients of a *group* are sent together when the last of them is ready. A compressor with an
+exchange of its own gets groups only, because batches have to be the same on all ranks there.
 
 Words: a parameter is *ready* when its gradient may be reduced in this step, *sent* when the engine
 has it, *held* when it is ready but sparse, *missing* when the step ends and it was never ready.
@@ -44,8 +44,14 @@ from horovod.torch.gradient_exchange import (
     PlainExchange,
     are_contiguous,
 )
-from horovod.torch.gradient_groups import GradientGroup, split_by_bytes
-from horovod.torch.gradient_hooks import Hook, Progress, batch_hook_maker, group_hook_maker
+from horovod.torch.gradient_hooks import (
+    GradientGroup,
+    Hook,
+    Progress,
+    batch_hook_maker,
+    group_hook_maker,
+    split_by_bytes,
+)
 from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse_gradients import SparseGradients
 
@@ -269,8 +275,9 @@ class GradientReducer:
             missing = compress(range(len(passes_left)), passes_left)
             self._ready += [index for index in missing if index not in self._grouped]
             passes_left[:] = [0] * len(passes_left)
-        elif not self._overlaps and not self._groups:
-            _remove_hooks(self._hooks[: self._last_sent] + self._hooks[self._last_sent + 1 :])
+        elif not self._overlaps and (self._exchange is not None or not self._groups):
+            kept = {group.indices[0] for group in self._groups} or {self._last_sent}
+            _remove_hooks([hook for i, hook in enumerate(self._hooks) if i not in kept])
 
     def _adopt_trainable(self) -> None:
         frozen = self._frozen

@@ -1,4 +1,4 @@
-"""What autograd does with the collectives of ``differentiable`` and ``differentiable_groups``.
+"""What autograd does with the collectives of ``differentiable``.
 
 ``run`` is the adapter's operation on a list of tensors, and ``again`` is the public one, which the
 backward pass calls, so that a gradient has a gradient too. ``as_group`` makes them of operations on

@@ -3,8 +3,6 @@
 Scripts import ``horovod.torch.mpi_ops`` for historical reasons; nothing here needs MPI.
 """
 
-from __future__ import annotations
-
 from horovod.core import basics, compatibility, operations, public
 from horovod.core.compatibility import check_installed_version
 from horovod.core.public import *  # noqa: F403

@@ -1,187 +1,43 @@
 """``DistributedOptimizer``: any torch optimizer, stepping on gradients reduced over all ranks.
 
 The result is an instance of a new class, derived from the user's optimizer class and ours. It
-shares parameter groups and state with the wrapped instance. ``GradientReducer`` reduces the
-gradients. A world that stays one rank, and a rank outside of the process set, have no reducer and
-step as the original does.
+shares parameter groups and state with the wrapped instance.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from horovod.core.compression import check_compressor
-from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
+from horovod.core.operations import (
+    OP_NAMES,
+    Adasum,
+    Average,
+    Sharded,
+    Sum,
+    check_passes,
+    check_predivide,
+    check_sharded,
+)
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.core.world import size
 from horovod.elastic import is_elastic_job
-from horovod.torch import adapter
-from horovod.torch.adasum_optimizer import _AdasumOptimizer as _DistributedAdasumOptimizer
-from horovod.torch.adasum_optimizer import make_adasum_optimizer
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_exchange import Compression as AnyCompression
 from horovod.torch.gradient_exchange import ExchangeCompressor
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameter_groups import check_groups, choose_groups
 from horovod.torch.parameter_names import choose_names, operation_names
-from horovod.torch.wrapped_optimizer import WrappedOptimizer, check_passes, wrap
+from horovod.torch.reducing_optimizer import _DistributedOptimizer
+from horovod.torch.sharded_optimizer import check_elementwise, make_sharded_optimizer
+from horovod.torch.wrapped_optimizer import WrappedOptimizer, make_adasum_optimizer, wrap
+from horovod.torch.wrapped_optimizer import _AdasumOptimizer as _DistributedAdasumOptimizer
 
-__all__ = ["DistributedOptimizer", "_DistributedAdasumOptimizer"]
-
-
-class _DistributedOptimizer(WrappedOptimizer):
-    """What ``DistributedOptimizer`` adds to an optimizer class; never made on its own."""
-
-    _reducer: GradientReducer | None
-    _loss_operation: tuple[int, ProcessSet]
-    _is_synchronized: bool
-    _is_synchronized_for_scaler: bool
-    _should_synchronize: bool
-
-    def synchronize(self) -> None:
-        """Wait until all gradients are reduced and in ``p.grad``.
-
-        Parameters without a gradient on this rank are reduced as zeros. Every rank has to call
-        ``synchronize`` or ``step`` equally often, of several optimizers in the same order.
-
-        Raises:
-            HorovodInternalError: a reduction failed.
-        """
-        if self._reducer is not None:
-            self._reducer.synchronize()
-        self._is_synchronized = True
-
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
-        """Inside, ``step`` uses the gradients as they are: call ``synchronize`` before."""
-        self._should_synchronize = False
-        try:
-            yield
-        finally:
-            self._should_synchronize = True
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Synchronize, unless inside ``skip_synchronize``, and make the original step.
-
-        Args:
-            closure: recomputes the loss; the gradients of every call are reduced before the
-                optimizer uses them, so all ranks have to call it equally often. LBFGS decides by
-                the loss, so it gets that of all ranks.
-
-        Returns:
-            What the original ``step`` returns.
-        """
-        is_reduced = self._is_synchronized_for_scaler and not self._is_pending()
-        if self._should_synchronize and not is_reduced:
-            self._warn_if_synchronized()
-            if closure is None:
-                self.synchronize()
-            else:
-                closure = self._reducing(closure)
-        self._forget_synchronized()
-        return super().step(closure) if closure is not None else super().step()
-
-    # Optimizer wraps ``step`` of each class to run step hooks; the original's is wrapped already.
-    step.hooked = True  # type: ignore[attr-defined]
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset gradients as the original does; not between ``backward`` and ``step``."""
-        if self._is_pending():
-            raise AssertionError(
-                "optimizer.zero_grad() was called after loss.backward() and before "
-                "optimizer.step() or optimizer.synchronize(): gradients are still being reduced"
-            )
-        self._forget_synchronized()
-        super().zero_grad(set_to_none)
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Add up gradients of ``passes`` backward passes, >= 1, before each reduction."""
-        super().set_backward_passes_per_step(passes)
-        if self._reducer is not None:
-            self._reducer.set_passes(passes)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load as the original does; pending reductions are dropped and counting starts anew."""
-        if self._reducer is not None:
-            self._reducer.drop()
-        self._forget_synchronized()
-        super().load_state_dict(state_dict)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters as the original does; they are reduced as well. Same on every rank."""
-        super().add_param_group(param_group)
-        params = self.param_groups[-1]["params"]
-        if self._reducer is not None:
-            self._reducer.add(params, operation_names(params, self._parameter_names))
-
-    @property
-    def _handles(self) -> Mapping[Tensor, Any]:
-        delays = self._allreduce_delay.items() if self._is_pending() else ()
-        return MappingProxyType({param: (None, None) for param, delay in delays if delay == 0})
-
-    @property
-    def _allreduce_delay(self) -> Mapping[Tensor, int]:
-        return MappingProxyType({} if self._reducer is None else self._reducer.passes_left())
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        # GradScaler.step reads this before it unscales the gradients and looks for infinite ones.
-        # That is the last moment to reduce them: later they would change while pending, and ranks
-        # would come to different decisions.
-        if _is_read_by_grad_scaler() and self._should_synchronize and not self._is_synchronized:
-            self.synchronize()
-            self._is_synchronized_for_scaler = True
-        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, value: bool) -> None:
-        self.__dict__["_step_supports_amp_scaling"] = value
-
-    def _is_pending(self) -> bool:
-        return self._reducer is not None and self._reducer.is_pending
-
-    def _forget_synchronized(self) -> None:
-        self._is_synchronized = self._is_synchronized_for_scaler = False
-
-    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        if self._is_pending():
-            self.synchronize()
-
-        def closure_with_reduced_gradients() -> Any:
-            self._is_synchronized = False
-            loss = closure()
-            if not self._is_synchronized:
-                self.synchronize()
-            self._is_synchronized = False
-            return self._loss_of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
-
-        return closure_with_reduced_gradients
-
-    def _loss_of_all(self, loss: Any) -> Any:
-        """The loss whose gradient the reduced gradients are, equal on all ranks."""
-        if self._reducer is None:
-            return loss
-        op, process_set = self._loss_operation
-        mine = torch.as_tensor(loss, dtype=torch.float64).detach().clone()
-        name = f"{next(iter(self._parameter_names.values()))}.loss"
-        return adapter.allreduce(mine, name=name, op=op, process_set=process_set)
-
-    def _warn_if_synchronized(self) -> None:
-        if self._is_synchronized and not self._is_pending():
-            warnings.warn(
-                "optimizer.step() called without optimizer.skip_synchronize() context after "
-                "optimizer.synchronize(): the gradients are reduced a second time",
-                UserWarning,
-                stacklevel=3,
-            )
+__all__ = ["DistributedOptimizer", "_DistributedAdasumOptimizer", "_DistributedOptimizer"]
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -195,6 +51,7 @@ def DistributedOptimizer(  # noqa: N802
     groups: int | Sequence[Sequence[Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    sharded: Sharded = False,
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that it steps on the gradients of all ranks.
 
@@ -228,6 +85,14 @@ def DistributedOptimizer(  # noqa: N802
         sparse_as_dense: sparse gradients are reduced as dense ones, and the result is sparse
             again. Otherwise their rows are gathered from all ranks (with ``Average`` and ``Sum``).
         process_set: the ranks that reduce; others step on their own gradients.
+        sharded: each rank of the set steps its share of all elements only, keeps the optimizer
+            state of this share, and gets the other parameters from the other ranks: the same bits
+            in less time and memory. With ``Average`` and ``Sum``, for optimizers that treat every
+            element alike: torch's but ``Adafactor``, ``LBFGS``, ``Muon`` and ``SparseAdam``;
+            ``"elementwise"`` says so of another one. After ``step`` gradients are reduced in this
+            rank's share only; after ``synchronize`` they are reduced everywhere. All ranks call
+            ``state_dict``: the first rank of the set gets the whole state, the others none. With
+            ``join`` a step is an error: the share of a rank that has joined would be lost.
 
     Returns:
         An optimizer of a subclass of ``optimizer``'s class with the same class name. Blocks until
@@ -241,25 +106,34 @@ def DistributedOptimizer(  # noqa: N802
     check_passes(backward_passes_per_step)
     _check_op(op, gradient_predivide_factor)
     _check_compression(compression)
+    check_sharded(sharded, op)
+    check_elementwise(sharded, optimizer, compression)
     groups = check_groups(groups, num_groups)
     names = choose_names(optimizer, named_parameters)
     is_reducing = _is_reducing(process_set)
+    factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
     result: WrappedOptimizer
+    sent: Any = compression
     if op == Adasum and is_reducing:
         passes = backward_passes_per_step
         result = make_adasum_optimizer(optimizer, names, compression, passes, process_set)
+    elif sharded and is_reducing:
+        arguments: Any = (names, (op, *factors), compression, process_set)
+        result = make_sharded_optimizer(optimizer, *arguments)
+        sent = result._share
     else:
-        result = _wrap(optimizer, names, backward_passes_per_step)
+        result = wrap(optimizer, _DistributedOptimizer)
     result.op, result.process_set, result._compression = op, process_set, compression
     result.gradient_predivide_factor = gradient_predivide_factor
+    if isinstance(result, _DistributedOptimizer):
+        result._begin(names, backward_passes_per_step)
     if is_reducing and isinstance(result, _DistributedOptimizer):
         result._loss_operation = (Sum if op == Sum else Average, process_set)
         result._reducer = GradientReducer(
-            compression,
+            sent,
             backward_passes_per_step,
             op,
-            1.0 / gradient_predivide_factor,
-            gradient_predivide_factor,
+            *factors,
             process_set=process_set,
             sparse_as_dense=sparse_as_dense,
             is_sparse=isinstance(optimizer, torch.optim.SparseAdam),
@@ -267,18 +141,6 @@ def DistributedOptimizer(  # noqa: N802
         params = [param for group in optimizer.param_groups for param in group["params"]]
         chosen = choose_groups(groups, names, params, process_set)
         result._reducer.add(params, operation_names(params, names), chosen)
-    return result
-
-
-def _wrap(
-    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], passes: int
-) -> _DistributedOptimizer:
-    result = wrap(optimizer, _DistributedOptimizer)
-    result._parameter_names = names
-    result._forget_synchronized()
-    result._should_synchronize = True
-    result.backward_passes_per_step = passes
-    result._reducer = None
     return result
 
 
@@ -291,15 +153,6 @@ def _is_reducing(process_set: ProcessSet) -> bool:
     if members is None:
         raise ValueError(f"DistributedOptimizer: {process_set} is not registered; add it first")
     return members > 1 and bool(process_set.included())
-
-
-def _is_read_by_grad_scaler() -> bool:
-    """Whether the caller's property is read by ``GradScaler.step``, and not by other code."""
-    return sys._getframe(2).f_code is _SCALER.step.__code__
-
-
-# Older torch versions have one for CUDA only.
-_SCALER: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
 
 def _check_optimizer(optimizer: object) -> None:
@@ -322,6 +175,6 @@ def _check_compression(compression: AnyCompression) -> None:
 
 
 def _check_op(op: int, gradient_predivide_factor: float) -> None:
-    if op not in (Average, Sum, Adasum, Min, Max, Product):
+    if op not in tuple(OP_NAMES):
         raise ValueError(f"DistributedOptimizer: unknown op {op!r}")
     check_predivide(op, gradient_predivide_factor)

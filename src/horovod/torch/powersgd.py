@@ -23,9 +23,9 @@ from torch import Tensor
 
 from horovod.core import world
 from horovod.core.compression import Compressor
+from horovod.core.handles import wait_for_all
 from horovod.core.operations import Average, Intent, Sum
 from horovod.core.process_sets import ProcessSet
-from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 
 
@@ -152,7 +152,7 @@ class PowerSGD(Compressor):
 
 @dataclass
 class _Memory:
-    """What outlives a step, for one parameter."""
+    """The memory of one parameter, which outlives a step."""
 
     steps: int = 0
     q: Tensor | None = None  # [columns, rank], orthonormal columns
@@ -195,7 +195,7 @@ class _Matrix:
 
 
 class _Batch:
-    """What one ``start`` sent."""
+    """The tensors of one ``start``."""
 
     def __init__(self, exchange: PowerSGDExchange, names: list[str]) -> None:
         self._exchange = exchange
@@ -314,14 +314,7 @@ def _check_dense(name: str, gradient: Tensor) -> None:
 
 def _wait_for_all(batches: list[_Batch]) -> None:
     """Wait for all that they sent, also after a failure; raises the first failure."""
-    failure: HorovodInternalError | None = None
-    for handle in [handle for batch in batches for handle in batch.handles]:
-        try:
-            adapter.synchronize(handle)
-        except HorovodInternalError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+    wait_for_all([handle for batch in batches for handle in batch.handles], adapter.synchronize)
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:

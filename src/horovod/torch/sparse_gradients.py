@@ -13,11 +13,149 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from horovod.core.operations import Average, Sum
-from horovod.core.process_sets import ProcessSet
-from horovod.torch.gradient_layouts import GradientLayouts
+from horovod.core.handles import wait_for_all
+from horovod.core.operations import Average, Max, Sum
+from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.core.world import generation
+from horovod.errors import HorovodInternalError
+from horovod.torch import adapter
 from horovod.torch.parameter_names import plain_name
-from horovod.torch.sparse import sparse_allreduce_async
+
+
+def sparse_allreduce_async(
+    tensor: Tensor,
+    name: str | None,
+    op: int,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], Tensor]:
+    """Start reducing a sparse tensor over all ranks.
+
+    Args:
+        tensor: sparse COO, the same shape and dtype on every rank, any number of entries.
+        name: name of the operation, the same on every rank; ``<name>.indices`` and
+            ``<name>.values`` are what is gathered. None: running numbers.
+        op: ``Average``; with any other one the entries of all ranks are summed.
+        process_set: the ranks that take part; this process must be one of them.
+
+    Returns:
+        A function without arguments that waits and returns a sparse COO tensor with the entries of
+        all ranks in rank order, not coalesced: adding up duplicates makes the sum.
+
+    Raises:
+        ValueError: the tensor is not sparse COO, or this process is not in the set.
+        HorovodInternalError: from the function: ranks disagree, a rank was lost, or an entry has no
+            place in the tensor.
+    """
+    if tensor.layout is not torch.sparse_coo:
+        raise ValueError(f"sparse_allreduce: expected a sparse COO tensor, found {tensor.layout}")
+    # One row per entry, since allgather joins rows.
+    indices = tensor._indices().t().contiguous()
+    values = tensor._values().contiguous()
+    # The values first: if their dtype is refused, nothing is under way.
+    of_values = adapter.allgather_async(values, _part(name, "values"), process_set)
+    of_indices = adapter.allgather_async(indices, _part(name, "indices"), process_set)
+
+    def synchronize() -> Tensor:
+        handles = [of_indices, of_values]
+        all_indices, all_values = wait_for_all(handles, adapter.synchronize)
+        _check_entries(tensor, name, all_indices, all_values)
+        if op == Average:
+            size = process_set.size() or 1
+            is_float = all_values.dtype.is_floating_point
+            all_values = torch.div(all_values, size, rounding_mode=None if is_float else "trunc")
+        return torch.sparse_coo_tensor(
+            all_indices.t(), all_values, tensor.shape, check_invariants=False
+        )
+
+    return synchronize
+
+
+def _check_entries(tensor: Tensor, name: str | None, indices: Tensor, values: Tensor) -> None:
+    """Refuse entries outside of the tensor: kernels do not check and would write elsewhere."""
+    title = "sparse_allreduce" if name is None else f"sparse_allreduce {name!r}"
+    if len(indices) != len(values):
+        raise HorovodInternalError(f"{title}: {len(indices)} indices came for {len(values)} values")
+    if not indices.numel():
+        return
+    bounds = torch.stack(indices.aminmax(dim=0), 1).tolist()
+    for dim, (lowest, highest) in enumerate(bounds):
+        if lowest < 0 or highest >= tensor.shape[dim]:
+            raise HorovodInternalError(
+                f"{title}: indices {lowest} to {highest} came for dimension {dim}, expected 0 to "
+                f"{tensor.shape[dim] - 1}; ranks have tensors of different shapes, or the data was "
+                "altered on its way, which HOROVOD_LINK_PROTECTION=integrity prevents"
+            )
+
+
+def _part(name: str | None, part: str) -> str | None:
+    return None if name is None else f"{name}.{part}"
+
+
+# Codes of a layout; the codes between are numbers of sparse dimensions.
+_UNSEEN = 0
+_DENSE = 255
+
+
+class GradientLayouts:
+    """The layouts of the parameters' gradients that the ranks have agreed on, by index.
+
+    A rank whose parameter got no gradient cannot know that it is sparse elsewhere. So the ranks
+    agree once per parameter, in the first step in which some rank has a gradient for it: the
+    layouts' codes are reduced by Max. Dense wins, because a dense gradient may have left before.
+
+    Args:
+        process_set: the ranks that agree; all list the same parameters in the same order.
+        is_sparse: the optimizer accepts sparse gradients only, so there is nothing to ask.
+    """
+
+    def __init__(self, process_set: ProcessSet, is_sparse: bool) -> None:
+        self._process_set = process_set
+        self._first = 1 if is_sparse else _UNSEEN
+        self._codes: list[int] = []
+        self._unseen: list[int] = []  # indices that are open
+        self._generation = generation()
+        self.sparse: dict[int, int] = {}  # number of sparse dimensions by index
+        self.are_dense = True  # whether all are known to be dense
+
+    def add(self, count: int) -> None:
+        """Add ``count`` parameters."""
+        self._codes.extend([self._first] * count)
+        self._note_codes()
+
+    def cover(self, indices: Iterable[int]) -> bool:
+        """Whether the ranks of this world agreed about all these parameters."""
+        codes = self._codes
+        return self._generation == generation() and all(codes[index] for index in indices)
+
+    def agree(self, params: Sequence[Tensor], name: str) -> None:
+        """Ask the other ranks about those that are open; blocks until all of them ask.
+
+        In a new world all are open again: its ranks need not have been in the former one.
+        """
+        if self._generation != generation():
+            self._generation = generation()
+            self._codes = [self._first] * len(params)
+            self._note_codes()
+        unseen = self._unseen
+        if not unseen:
+            return
+        codes = torch.tensor([_code_of(params[index].grad) for index in unseen], dtype=torch.uint8)
+        adapter.allreduce_(codes, name=name, op=Max, process_set=self._process_set)
+        for index, code in zip(unseen, codes.tolist(), strict=True):
+            self._codes[index] = code
+        self._note_codes()
+
+    def _note_codes(self) -> None:
+        codes = list(enumerate(self._codes))
+        self._unseen = [index for index, code in codes if code == _UNSEEN]
+        self.sparse = {index: code for index, code in codes if _UNSEEN < code < _DENSE}
+        self.are_dense = all(code == _DENSE for code in self._codes)
+
+
+def _code_of(grad: Tensor | None) -> int:
+    if grad is None:
+        return _UNSEEN
+    return grad.sparse_dim() if grad.layout is torch.sparse_coo else _DENSE
 
 
 class _Gathered(NamedTuple):
@@ -77,7 +215,7 @@ class SparseGradients:
         return bool(self._held or self._densified)
 
     def add(self, count: int) -> None:
-        """So many parameters more."""
+        """Add ``count`` parameters."""
         self._layouts.add(count)
 
     def agree(self) -> None:

@@ -150,7 +150,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _SyncBatchNorm:
-    """The original's autograd function, for modules of others: a ``SyncBatchNorm`` for one call."""
+    """The function of the original Horovod that other modules call: batch norm for one input."""
 
     @staticmethod
     def apply(
@@ -175,7 +175,7 @@ class _SyncBatchNorm:
 
 
 class _Moments(NamedTuple):
-    """Of a batch, by channel: mean, and squares: the sum of squared deviations from it."""
+    """The mean of each channel of a batch; ``squares`` is the sum of squared deviations from it."""
 
     mean: Tensor
     squares: Tensor
@@ -275,10 +275,10 @@ def _gradient_sums(grad: Tensor, x: Tensor, mean: Tensor, variance: Tensor, eps:
 
 
 class _Numbering:
-    """Under which number each layer meets its peers, by world and process set.
+    """The numbers of layers in the names of their operations, by world and process set.
 
-    Layers are numbered as they first meet, which all ranks do in the same order, whatever else each
-    has built, copied or loaded.
+    A layer gets its number in its first exchange. All ranks make these exchanges in the same order,
+    whatever other layers each of them has built, copied or loaded.
     """
 
     def __init__(self) -> None:

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from horovod.core.base.checked import BadMessageError, Fields, printable
 from horovod.errors import PeerLostError
 from horovod.trace.stacks import Call, own_call
-from horovod.trace.world_facts import text_field, whole_number
 
 EXCEPTION = "exception"  # the reason of a recording whose detail describes one
 TAIL_BYTES = 16384  # what is kept of a rank's standard error
@@ -76,16 +76,18 @@ def description_of(kind: str, message: str, call: Call | None) -> str:
 def described(rank: int, description: str) -> RankFailure | None:
     """The failure of a rank that has recorded its exception; None if the text is damaged."""
     try:
-        fields = json.loads(description)
-        kind, message, path = (text_field(fields, name) for name in ("kind", "message", "path"))
-        return RankFailure(rank, 1, (), kind, message, path, whole_number(fields, "line"))
-    except (AttributeError, RecursionError, ValueError):
+        fields = Fields.read("exception", description)
+        kind, message, path = (fields.text(name) for name in ("kind", "message", "path"))
+        return RankFailure(rank, 1, (), kind, message, path, fields.integer("line"))
+    except BadMessageError:
         return None
 
 
 def failure_of(rank: int, exit_code: int, tail: bytes) -> RankFailure:
     """The failure of a rank whose standard error ended with ``tail``."""
-    lines = [line[:_MOST_CHARACTERS] for line in tail.decode(errors="replace").splitlines()]
+    # A program may print what moves the cursor or empties the screen.
+    lines = [printable(line) for line in tail.decode(errors="replace").splitlines()]
+    lines = [line[:_MOST_CHARACTERS] for line in lines]
     kind, message, call = _last_exception(lines)
     return RankFailure(
         rank=rank,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from horovod.trace.recording import EventKind, Label, Recording
-
-__all__ = ["Bucket", "Operation", "buckets_of", "label_of", "operations_of"]
+from horovod.trace.recording import EventKind, Recording
 
 
 @dataclass
@@ -60,11 +58,6 @@ def operations_of(recording: Recording) -> list[Operation]:
 def buckets_of(recording: Recording) -> list[Bucket]:
     """All buckets whose start is in the recording, in order."""
     return _replay(recording).buckets
-
-
-def label_of(recording: Recording, operation: Operation) -> Label | None:
-    """The label of the operation's tensor, if it is in the recording."""
-    return recording.labels.get(operation.label)
 
 
 def _replay(recording: Recording) -> _Replay:

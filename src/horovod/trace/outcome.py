@@ -6,13 +6,12 @@ Recordings have the communication of ranks; only this file has a failure of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from horovod.core.base.checked import BadMessageError, Fields
 from horovod.core.base.own_files import OwnFolder
 from horovod.trace.failures import RankFailure
-from horovod.trace.world_facts import text_field, whole_number
 
 _NAME = "outcome"
 _MOST_BYTES = 1 << 20
@@ -49,23 +48,23 @@ def read_outcome(folder: OwnFolder) -> Outcome | None:
     if found is None:
         return None
     try:
-        fields = json.loads(folder.read(_NAME, _MOST_BYTES))
+        fields = Fields.read("outcome", folder.read(_NAME, _MOST_BYTES))
+        failures = fields.each("failures", _failure) if "failures" in fields.names else []
         return Outcome(
-            whole_number(fields, "status", least=-_MOST_CODE, most=_MOST_CODE),
-            text_field(fields, "text"),
+            fields.integer("status", -_MOST_CODE, _MOST_CODE),
+            fields.text("text", _MOST_TEXT),
             found.st_mtime,
-            tuple(map(_failure, fields.get("failures", [])[:_MOST_FAILURES])),
+            tuple(failures[:_MOST_FAILURES]),
         )
-    except (AttributeError, OSError, RecursionError, TypeError, ValueError):
+    except (OSError, BadMessageError):
         return None
 
 
-def _failure(fields: Mapping[str, Any]) -> RankFailure:
-    """Raises AttributeError, TypeError, ValueError."""
+def _failure(fields: Fields) -> RankFailure:
     return RankFailure(
-        rank=whole_number(fields, "rank", most=_MOST_CODE),
-        exit_code=whole_number(fields, "exit_code", least=-_MOST_CODE, most=_MOST_CODE),
-        line=whole_number(fields, "line"),
-        lines=tuple(str(line) for line in fields.get("lines", ())),
-        **{name: text_field(fields, name) for name in ("kind", "message", "path")},
+        rank=fields.integer("rank", 0, _MOST_CODE),
+        exit_code=fields.integer("exit_code", -_MOST_CODE, _MOST_CODE),
+        line=fields.integer("line"),
+        lines=fields.texts("lines"),
+        **{name: fields.text(name) for name in ("kind", "message", "path")},
     )

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from horovod.core.base.checked import Fields
 from horovod.core.base.own_files import OwnFolder
-from horovod.trace.world_facts import checked_world, text_field, whole_number
+from horovod.trace.world_facts import world_and_rank
 
 SUFFIX = ".running"
 REQUEST_NAME = "wanted"
@@ -86,22 +87,17 @@ def find_presences(folder: OwnFolder) -> list[Presence]:
 
 
 def _parsed(path: Path, data: bytes) -> Presence:
-    """A checked presence. Raises ValueError."""
-    try:
-        fields = json.loads(data)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(fields, dict) or fields.get("horovod_running") != _VERSION:
-        raise ValueError(f"expected a presence of version {_VERSION}")
-    world = checked_world(fields.get("world"))
-    ranks = len(world.get("ranks", ()))
+    """A checked presence. Raises BadMessageError."""
+    fields = Fields.read("presence", data)
+    fields.integer("horovod_running", _VERSION, _VERSION)
+    world, rank = world_and_rank(fields)
     return Presence(
         path=path,
-        rank=whole_number(fields, "rank", most=ranks - 1 if ranks else None),
-        pid=whole_number(fields, "pid", least=1, most=_MOST_PID),
-        signal=whole_number(fields, "signal", most=_MOST_SIGNAL),
+        rank=rank,
+        pid=fields.integer("pid", 1, _MOST_PID),
+        signal=fields.integer("signal", 0, _MOST_SIGNAL),
         world=world,
-        **{name: text_field(fields, name) for name in ("name", "start", "place", "hostname")},
+        **{name: fields.text(name) for name in ("name", "start", "place", "hostname")},
     )
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,26 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from horovod.core.base.checked import BadMessageError, Fields
 from horovod.core.base.own_files import is_own_file, read_own
-from horovod.trace.world_facts import checked_world, text_field, whole_number
-
-__all__ = [
-    "EVENT_DTYPE",
-    "LABEL_DTYPE",
-    "EventKind",
-    "Label",
-    "Recording",
-    "RecordingError",
-    "WaitPhase",
-    "find_recordings",
-    "label_from",
-    "read_recording",
-]
+from horovod.trace.world_facts import MOST_RANK, world_and_rank
 
 VERSION = 1
 SUFFIX = ".hvdrec"
 _MOST_BYTES = 256 << 20
-_MOST_RANK = (1 << 31) - 1
+_IN_GROUP = re.compile(r"(\w+) number \d+ of group .+")  # engine/control/request.cc
 
 EVENT_DTYPE = np.dtype(
     [
@@ -143,6 +131,15 @@ class Label:
     tensors: int
     shape: tuple[int, ...]
 
+    @property
+    def title_in_group(self) -> str:
+        """``all_reduce`` of an operation that is ``all_reduce number 17 of group default``.
+
+        Empty for others than those of ``torch.distributed``.
+        """
+        found = _IN_GROUP.fullmatch(self.name)
+        return found[1] if found else ""
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -213,22 +210,20 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     line, _, rest = read_own(path, _MOST_BYTES).partition(b"\n")
     head = _parse_head(path, line)
     try:
-        labels, rest = _take(rest, LABEL_DTYPE, whole_number(head, "labels"))
-        events, rest = _take(rest, EVENT_DTYPE, whole_number(head, "events"))
-        stacks = bytes(rest[: whole_number(head, "stacks_bytes")])
-        world = checked_world(head.get("world"))
-        ranks = len(world.get("ranks", ()))
-        rank = whole_number(head, "rank", most=ranks - 1 if ranks else _MOST_RANK)
+        labels, rest = _take(rest, LABEL_DTYPE, head.integer("labels"))
+        events, rest = _take(rest, EVENT_DTYPE, head.integer("events"))
+        stacks = bytes(rest[: head.integer("stacks_bytes")])
+        world, rank = world_and_rank(head)
         return Recording(
             path=path,
             rank=rank,
-            name=text_field(head, "name") or f"rank {rank}",
-            written_by=whole_number(head, "written_by", most=_MOST_RANK),
-            reason=text_field(head, "reason"),
-            detail=text_field(head, "detail"),
-            written_ns=whole_number(head, "written_ns"),
-            written_epoch_ns=whole_number(head, "written_epoch_ns"),
-            lost=whole_number(head, "lost"),
+            name=head.text("name") or f"rank {rank}",
+            written_by=head.integer("written_by", 0, MOST_RANK),
+            reason=head.text("reason"),
+            detail=head.text("detail", _MOST_BYTES),
+            written_ns=head.integer("written_ns"),
+            written_epoch_ns=head.integer("written_epoch_ns"),
+            lost=head.integer("lost"),
             world=world,
             labels={int(entry["id"]): _label(entry) for entry in labels},
             events=events[events["kind"] != EventKind.NONE],
@@ -238,14 +233,13 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
         raise RecordingError(f"{path}: not a whole recorder file: {error}") from None
 
 
-def _parse_head(path: Path, line: bytes) -> dict[str, Any]:
-    try:
-        head = json.loads(line.decode(errors="replace"))
-    except (RecursionError, ValueError):
-        head = None
-    if not isinstance(head, dict) or "horovod_recording" not in head:
+def _parse_head(path: Path, line: bytes) -> Fields:
+    head = None
+    with contextlib.suppress(BadMessageError):
+        head = Fields.read("recording", line.decode(errors="replace"))
+    if head is None or "horovod_recording" not in head.names:
         raise RecordingError(f"{path}: not a recorder file")
-    version = head["horovod_recording"]
+    version = head.values["horovod_recording"]
     if type(version) is not int or version != VERSION:
         raise RecordingError(f"{path}: of version {version!s:.20}; this program reads {VERSION}")
     return head

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod import __version__
-from horovod.settings import SETTINGS, Settings
+from horovod.settings import Settings, environment_of
 from horovod.trace.folders import folder_of, timeline_of_world
 from horovod.trace.presence import own_presence
 from horovod.trace.stacks import prepare_stacks
@@ -69,12 +69,6 @@ def _description(
     config: _native.Config, settings: Settings, world: TracedWorld
 ) -> dict[str, object]:
     """The description of the world in every recording, as JSON."""
-    defaults = Settings()
-    changed = {
-        setting.env: setting.text(getattr(settings, setting.name))
-        for setting in SETTINGS
-        if getattr(settings, setting.name) != getattr(defaults, setting.name)
-    }
     return {
         "job": world.job,
         "world": world.number,
@@ -85,7 +79,7 @@ def _description(
         "cores": config.usable_cores,
         "threads": os.environ.get("OMP_NUM_THREADS", ""),
         "data_plane": world.data_plane,
-        "settings": changed,
+        "settings": environment_of(settings.changed()),
         "horovod": __version__,
         "python": platform.python_version(),
         "system": system_name(),

@@ -76,7 +76,7 @@ class WatchedJob:
                 raise JobError(f"{what}: the job has ended with {status}\n{self.told()}")
             if time.monotonic() > deadline:
                 raise JobError(f"{what}: not after {_PATIENCE_S:.0f} s\n{self.told()}")
-            time.sleep(0.002)
+            time.sleep(0.01)
 
     def until_next_step(self, start: float, world: str) -> float:
         """Seconds from ``start`` to the first batch done in another world than ``world``."""

@@ -169,6 +169,7 @@ def learn(state: RecordedState, samples: list[int]) -> None:
 
 
 torch.set_num_threads(1)
+small_task.leave_the_compiler_out()
 set_handler_registry([*get_handler_registry(), (Middle, MiddleHandler)])
 hvd.init()
 diary = Diary(Path(sys.argv[1]))

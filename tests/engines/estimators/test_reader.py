@@ -138,12 +138,12 @@ def test_a_function_makes_other_rows(numbers: str) -> None:
 
 
 def test_the_whole_set_is_never_in_memory(tmp_path: Path) -> None:
-    row_count, width = 240_000, 64
+    row_count, width = 480_000, 64
     schema = pa.schema([("x", pa.list_(pa.float32(), width))])
     rng = np.random.default_rng(0)
     with pq.ParquetWriter(tmp_path / "a.parquet", schema, compression="none") as writer:
-        for _ in range(24):
-            values = pa.array(rng.random(row_count // 24 * width, np.float32))
+        for _ in range(48):
+            values = pa.array(rng.random(row_count // 48 * width, np.float32))
             column = pa.FixedSizeListArray.from_arrays(values, width)
             writer.write_table(pa.table([column], schema), row_group_size=10_000)
     set_bytes = row_count * width * 4
@@ -159,7 +159,8 @@ def test_the_whole_set_is_never_in_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert count == row_count
-    assert peak + traced < 0.7 * set_bytes
+    # Arrow reads a few row groups ahead, more of them where the consumer is slow.
+    assert peak + traced < 0.6 * set_bytes
 
 
 def test_a_lost_column_and_rows_that_are_no_arrays_are_named() -> None:

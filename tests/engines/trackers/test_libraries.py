@@ -68,6 +68,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = train(WandbLogger(every=2))
     assert (run.summary[NAME], run.summary["horovod/step"]) == (sent[1], 4)
     run.finish()  # it is the program's: the logger has left it open
+    wandb.teardown()  # a process of its own writes the file, and has ended then
     (written,) = tmp_path.rglob("*.wandb")
     assert NAME.encode() in written.read_bytes()
 

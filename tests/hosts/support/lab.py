@@ -28,7 +28,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, what
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
 class Lab:

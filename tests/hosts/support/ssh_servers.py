@@ -102,7 +102,7 @@ class SshServers:
             while "Server listening" not in self.log_of(host):
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"no ssh server on {host.name}: {self.log_of(host)}")
-                time.sleep(0.002)
+                time.sleep(0.01)
 
 
 def _end_server(host: Host) -> None:

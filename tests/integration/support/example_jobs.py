@@ -6,12 +6,17 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 100
+BATCH_TIMEOUT_S = 600
+# Ranks share the cores; TensorFlow prints no advice.
+QUIET = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
+RUN_SCRIPTS = ROOT / "tests" / "support" / "run_scripts.py"
 NEXT_PAGE = "next page"
 # All scripts in one process, because frameworks take seconds to import.
 ALL_HELP = f"""
@@ -56,8 +61,7 @@ class Examples:
         return subprocess.run(
             self.command(rank_count, script, *arguments),
             cwd=ROOT,
-            # Ranks share the cores; TensorFlow prints no advice.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
+            env={**os.environ, **QUIET, **environment},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -94,12 +98,71 @@ class Examples:
         assert [path for path in paths if path not in text] == []
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Commands that one job runs, one after the other, for several tests.
+
+    A rank takes seconds to import a framework, and much less to run a small example.
+    ``commands`` are a script below ``examples`` and its arguments, by names.
+    """
+
+    rank_count: int
+    commands: dict[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def output_of(self, name: str) -> str:
+        """What a command has printed, which must succeed."""
+        status, output = self._results[name]
+        assert status == 0, output + self._job.stderr
+        return output
+
+    def failure_of(self, name: str) -> str:
+        """What a command has printed, which must fail, and all that is on stderr."""
+        status, output = self._results[name]
+        assert status != 0, output
+        return output + self._job.stderr
+
+    @cached_property
+    def _results(self) -> dict[str, tuple[int, str]]:
+        """For each command the highest status of a rank, and the output."""
+        printed = self._job.stdout
+        assert self._job.returncode == 0, printed + self._job.stderr
+        statuses: dict[str, int] = {}
+        for status, line in re.findall(r"<stdout>:status (\d+) of (.*)\n", printed):
+            statuses[line] = max(statuses.get(line, 0), int(status))
+        printed = re.sub(r"^\[[1-9]\d*\]<stdout>:status .*\n", "", printed, flags=re.MULTILINE)
+        *outputs, _ = re.split(r"^\[0\]<stdout>:status .*\n", printed, flags=re.MULTILINE)
+        results = [(statuses[line], out) for line, out in zip(self._lines, outputs, strict=True)]
+        return dict(zip(self.commands, results, strict=True))
+
+    @cached_property
+    def _job(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [HOROVODRUN, "-np", str(self.rank_count), sys.executable, RUN_SCRIPTS, *self._lines],
+            cwd=ROOT,
+            env={**os.environ, **QUIET, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=BATCH_TIMEOUT_S,
+        )
+
+    @property
+    def _lines(self) -> list[str]:
+        return [f"{ROOT / 'examples'}/{command}" for command in self.commands.values()]
+
+
 def assert_served_without_horovod(*paths: Path) -> None:
     """Exported networks recognise digits in a process without Horovod."""
     script = ROOT / "examples" / "inference" / "serve.py"
     job = subprocess.run(
         [sys.executable, "-c", WITHOUT_HOROVOD, script, *paths],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"},
+        env={
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "KERAS_BACKEND": "tensorflow",
+            # Where there is no Horovod, torch finds no backend of it.
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        },
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

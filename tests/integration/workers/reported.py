@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import numpy as np
 
@@ -19,6 +20,7 @@ assert sampling._process is not None
 record = sampling._process.record
 step = 0
 while True:
+    time.sleep(0.005)  # rows come once a second
     hvd.log_metrics({"loss": 1.5}, step, samples=8)
     step += 1
     hvd.grouped_allreduce([np.ones(50, np.float32)] * 3, name="</script><b>grad")

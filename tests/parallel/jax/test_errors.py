@@ -39,7 +39,7 @@ def test_a_mismatch_surfaces_from_jit():
 @needs_two
 def test_unequal_parts_surface_from_jit():
     gather = jax.jit(lambda x: hvd.allgather(x, name="unequal"))
-    with pytest.raises(FAILURE, match="every rank has to give as many rows"):
+    with pytest.raises(FAILURE, match="every rank must give the same number of rows"):
         jax.block_until_ready(gather(jnp.ones(3 if hvd.rank() else 1)))
     assert works()
 

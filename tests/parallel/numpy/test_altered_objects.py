@@ -221,8 +221,11 @@ def test_a_proposal_of_a_process_set(
 def test_a_proposal_of_init(monkeypatch: pytest.MonkeyPatch) -> None:
     is_last, genuine = hvd.rank() == hvd.size() - 1, joining.open_registry
 
-    def altered(engine: Any, *args: Any) -> None:
-        genuine(AlteringEngine(engine, "process_sets.init.t", another_set), *args)  # type: ignore[arg-type]
+    def altered(registry: Any, process_sets: Any) -> None:
+        agreement = registry._agreement
+        altering = AlteringEngine(agreement._engine, "process_sets.init.t", another_set)
+        monkeypatch.setattr(agreement, "_engine", altering)
+        genuine(registry, process_sets)
 
     hvd.shutdown()
     if is_last:

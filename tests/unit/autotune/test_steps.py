@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from horovod.autotune.steps import StepMeter
+from horovod.autotune.tuner import StepMeter
 
 
 class Clock(threading.Event):

@@ -18,9 +18,11 @@ from horovod.core import process_sets, world
 FOR_BINDINGS = {
     "at_end",
     "confirm",
+    "current",
     "engine",
     "generation",
     "has_spare_cores",
+    "init_as",
     "metrics",
     "object_key",
     "settle",

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "collective/algorithm.h"
-#include "transport/region.h"
+#include "transport/shared_space.h"
 
 namespace hvd::test {
 

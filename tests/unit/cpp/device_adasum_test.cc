@@ -7,12 +7,12 @@
 #include <fstream>
 #include <random>
 
-#include "backend/adasum_trial.h"
+#include "backend/adasum_negotiation.h"
 #include "caught_errors.h"
 #include "collective/adasum_weights.h"
 #include "contains.h"
 #include "device_world.h"
-#include "gpu/adasum_kernels.h"
+#include "gpu/gpu_kernels.h"
 #include "kernels/adasum.h"
 
 namespace hvd::test {

@@ -76,6 +76,30 @@ TEST_CASE("nothing waits on the CPU: the collective starts when the program's st
   }
 }
 
+TEST_CASE("the memory of a dropped result is given out again only after the collective") {
+  DeviceWorld world(2);
+  std::vector<std::unique_ptr<BusyStream>> busy;
+  std::vector<DeviceFloats> tensors;
+  for (int rank = 0; rank < 2; ++rank) {
+    busy.push_back(std::make_unique<BusyStream>(world.rank(rank)));
+    tensors.push_back(world.rank(rank).floats({1.0F}));
+  }
+  world.run([&](int rank, Engine& engine, DeviceRank& mine) {
+    const DeviceFloats& tensor = tensors[static_cast<std::size_t>(rank)];
+    const Operation gather = on_device("x", Kind::kAllgather, tensor, nullptr, {1});
+    auto outputs = finish_on_device(engine, submit(engine, mine, gather));
+    const std::byte* const address = outputs[0].data();
+    outputs.clear();
+    std::vector<DeviceFloats> others;
+    for (int i = 0; i < 8; ++i) {
+      others.push_back(mine.floats({0.0F}));
+      CHECK(others.back().data() != address);
+    }
+  });
+  for (const auto& each : busy) each->release();
+  for (int rank = 0; rank < 2; ++rank) world.rank(rank).synchronize();
+}
+
 TEST_CASE("a confirmation waits for the GPU") {
   DeviceWorld world(1);
   const DeviceRank& mine = world.rank(0);

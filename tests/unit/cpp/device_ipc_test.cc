@@ -9,7 +9,7 @@
 
 #include "backend/device_ipc_plan.h"
 #include "device_world.h"
-#include "gpu/reduction_kernels.h"
+#include "gpu/gpu_kernels.h"
 #include "kernels/reduce.h"
 
 namespace hvd::test {

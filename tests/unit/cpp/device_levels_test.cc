@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "backend/levels_negotiation.h"
+#include "backend/nccl_levels.h"
 #include "device_world.h"
 
 namespace hvd::test {

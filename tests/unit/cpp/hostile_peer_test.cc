@@ -7,7 +7,7 @@
 
 #include "contains.h"
 #include "control/tree_messages.h"
-#include "core/bad_message.h"
+#include "core/error.h"
 #include "core/text.h"
 #include "targets.h"
 #include "world_of_threads.h"

@@ -184,7 +184,7 @@ TEST_CASE("a timeline takes the place of a timeline alone") {
   CHECK_THROWS_WITH_AS(begun("thesis"), doctest::Contains("left as it is"), Error);
   CHECK(fs::file_size(folder / "thesis") == 9);
   REQUIRE(mkfifo((folder / "queue").c_str(), 0600) == 0);
-  CHECK_THROWS_WITH_AS(begun("queue"), doctest::Contains("no regular file"), Error);
+  CHECK_THROWS_WITH_AS(begun("queue"), doctest::Contains("not a regular file"), Error);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 
 #include "collective/cluster_cut.h"
 #include "collective/host_map.h"
-#include "collective/turns.h"
 
 namespace hvd {
 namespace {

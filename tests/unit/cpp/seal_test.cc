@@ -123,7 +123,8 @@ TEST_CASE("seal: equal records look different, and numbers never come again") {
   constexpr std::uint64_t kLast = std::numeric_limits<std::uint64_t>::max();
   Sealer old(crypto_library(), numbered_key(1), kLast - 1);
   old.begin();
-  CHECK_THROWS_WITH_AS(old.begin(), doctest::Contains("as many records as one key may"), Error);
+  CHECK_THROWS_WITH_AS(old.begin(), doctest::Contains("used up the record numbers of its key"),
+                       Error);
   Opener old_opener(crypto_library(), numbered_key(1), kLast);
   CHECK_THROWS_AS(old_opener.begin(), Error);
 }

@@ -24,9 +24,11 @@ struct Monitored {
         failures(world),
         sets(world, failures, space, {}, {}),
         doorbells(world, sets),
+        role(lock, world.presence, doorbells),
         recorder(Region::allocate(Recorder::region_bytes()), 0),
+        results(lock, 0, false),
         monitor(
-            world, sets, doorbells, lock, recorder, counters,
+            {lock, world, failures, recorder, counters, results, sets, doorbells, role},
             [this](const std::string& text, const std::vector<int>&) { reports.push_back(text); }) {
   }
 
@@ -39,7 +41,7 @@ struct Monitored {
   // Submits at `now`.
   void submit(const std::string& name, std::int64_t now) {
     ProcessSetContext& context = *sets.find(0);
-    Entry& entry = context.tensors.find_or_create(name);
+    Entry& entry = context.tensors.find_or_create(name, name);
     entry.requests = {float_request(Kind::kAllreduce, {4})};
     entry.requests.front().rank = world.config.rank;
     entry.tensors = {{}};
@@ -58,8 +60,10 @@ struct Monitored {
   Failures failures;
   ProcessSets sets;
   Doorbells doorbells;
+  ProgressRole role;
   Recorder recorder;
   Counters counters;
+  HandleTable results;
   std::vector<std::string> reports;
   StallMonitor monitor;
 };

@@ -129,8 +129,6 @@ class ThreadsDataPlane final : public DataPlane {
  public:
   ThreadsDataPlane(std::shared_ptr<PlaneHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
 
-  const std::string& name() const override { return name_; }
-
   bool reduces(Dtype dtype, ReduceOp op) const override {
     return (dtype == Dtype::kFloat32 || dtype == Dtype::kInt64) && op != ReduceOp::kProduct;
   }
@@ -181,7 +179,6 @@ class ThreadsDataPlane final : public DataPlane {
 
   const std::shared_ptr<PlaneHub> hub_;
   const int rank_;
-  const std::string name_ = "threads";
   std::uint64_t round_ = 0;
   std::byte* out_ = nullptr;  // where the result goes
 };

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-#include "runtime/activity.h"
+#include "runtime/activity_reports.h"
 #include "runtime/stall_log.h"
 #include "world_of_threads.h"
 

@@ -1,10 +1,10 @@
-#include "runtime/values.h"
-
 #include <doctest/doctest.h>
 
 #include <array>
 #include <limits>
 #include <vector>
+
+#include "runtime/debug_checks.h"
 
 namespace hvd::test {
 namespace {

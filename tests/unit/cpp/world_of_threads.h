@@ -102,9 +102,7 @@ class WorldOfThreads {
   }
   // Where a set lies in the space; for ranks that are played by the test.
   std::byte* part_of(int set, int set_size) {
-    const std::size_t part_bytes = ProcessSetContext::region_bytes(size());
-    const std::size_t first = Engine::space_bytes(size()) - kMaxProcessSets * part_bytes;
-    const std::size_t offset = first + static_cast<std::size_t>(set) * part_bytes;
+    const std::size_t offset = SpaceLayout{size()}.set_offset(set);
     parts_.push_back(spaces_.front()->map(offset, ProcessSetContext::region_bytes(set_size)));
     return parts_.back()->data();
   }

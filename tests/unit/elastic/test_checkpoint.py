@@ -334,7 +334,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(make, path):
     killed = (
         "import os, signal, sys\n"
         "from horovod.elastic import ObjectState\n"
-        "os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "os.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "ObjectState(lambda obj: obj, lambda: 0, step=1).save(sys.argv[1])\n"
     )
     subprocess.run([sys.executable, "-c", killed, str(path)], timeout=60)

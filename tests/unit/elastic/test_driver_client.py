@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horovod.elastic import NotificationManager, ObjectState
-from horovod.elastic.driver_client import DriverClient
+from horovod.elastic.retry import DriverClient
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.rendezvous.identity.elastic_client import ElasticClient
 from horovod.rendezvous.identity.elastic_messages import RankAssignment, StateVersion, Update

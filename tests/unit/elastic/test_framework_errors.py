@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from horovod.core import port
-from horovod.elastic.framework_errors import engine_errors
+from horovod.elastic.retry import engine_errors
 from horovod.errors import HorovodInternalError, MismatchError, PeerLostError
 
 

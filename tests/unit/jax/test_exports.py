@@ -17,7 +17,7 @@ broadcast_parameters ccl_built cross_rank cross_size cuda_built ddl_built dump_r
 global_process_set gloo_built gloo_enabled grouped_allgather grouped_allreduce
 grouped_reducescatter init is_homogeneous is_initialized join local_rank local_size log_metrics
 metrics mpi_built mpi_enabled mpi_threads_supported nccl_built rank reducescatter remove_process_set
-rocm_built shutdown size start_timeline stop_timeline
+rocm_built shard_optimizer_state shutdown size start_timeline stop_timeline whole_optimizer_state
 """
 
 

@@ -3,12 +3,14 @@
 import numpy as np
 
 import horovod.keras as hvd
-from horovod.metrics import sampling
+from horovod._keras import callbacks
 
 
 def test_metrics_are_logged_for_the_report(monkeypatch):
     logged = []
-    monkeypatch.setattr(sampling, "log", lambda *entry: logged.append(entry))
+    monkeypatch.setattr(
+        callbacks, "log_metrics", lambda *entry, samples: logged.append((*entry, samples))
+    )
     callback = hvd.callbacks.LogMetricsCallback(batch_size=8)
     for loss in (2.0, np.float32(1.5)):
         callback.on_train_batch_end(0, {"loss": loss, "note": "text", "vector": np.ones(3)})

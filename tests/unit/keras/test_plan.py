@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from horovod._keras.loading import read_optimizer_values
+from horovod._keras.optimizer import read_optimizer_values
 from horovod._keras.reducer import make_plan
 
 VARIABLES = [object() for _ in range(5)]

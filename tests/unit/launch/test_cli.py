@@ -126,7 +126,9 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("-np 2 -hostfile /no-such-file x", "/no-such-file"),
+        ("-np 2 -hostfile /no-such-file x", "error: --hostfile /no-such-file: No such file"),
+        ("-np 100000 x", "1 or more, at most 99999"),
+        ("--doctor a b", "error: b: --doctor looks at one job, a"),
         ("-np 2 -hostfile x -H localhost:2 x", "not allowed with"),
         ("python x.py", "-np"),
         ("-np 2", "no command"),
@@ -166,6 +168,7 @@ def test_wrong_command_lines_say_what_is_wrong(
 @pytest.mark.parametrize(
     ("words", "notice"),
     [
+        ("--mpi-args --oversubscribe", "--mpi-args has an effect only with --mpi or --jsrun"),
         ("--mpi-args=-v", "--mpi-args has an effect only with --mpi or --jsrun"),
         ("--binding-args=-v", "--binding-args has an effect only with --mpi or --jsrun"),
         ("--max-np 3", "--max-np has an effect only in an elastic job, see --min-np"),
@@ -217,7 +220,7 @@ def test_version_is_just_the_number(
 
 def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli, "_version", lambda: "1.2.3")
-    monkeypatch.setattr(build_info, "_is_installed", lambda module: module == "torch")
+    monkeypatch.setattr(build_info, "is_installed", lambda module: module == "torch")
     monkeypatch.setattr(mpi_library, "why_not_built", lambda: "nothing is there")
     monkeypatch.setattr(gpus, "nccl_version", lambda: 0)
     monkeypatch.setattr(gpus, "nccl_problem", lambda: "no driver")
@@ -258,7 +261,7 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == table.replace("[ ] NCCL", "[X] NCCL")
     monkeypatch.setattr(gpus, "nccl_version", lambda: 0)
     monkeypatch.setattr(mpi_library, "why_not_built", lambda: None)
-    monkeypatch.setattr(build_info, "_is_installed", lambda module: False)
+    monkeypatch.setattr(build_info, "is_installed", lambda module: False)
     assert cli.main(["--check-build"]) == 0
     assert capsys.readouterr().out == (
         table.replace("[ ] MPI", "[X] MPI")
@@ -270,7 +273,7 @@ def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         build_info, "find_cipher", lambda: SimpleNamespace(version="OpenSSL 3", path="x")
     )
     assert "Between Hosts:\n    [X] OpenSSL 3 (x)\n" in build_info.build_table("1.2.3")
-    monkeypatch.setattr(build_info, "_is_installed", lambda module: module == "mxnet")
+    monkeypatch.setattr(build_info, "is_installed", lambda module: module == "mxnet")
     assert "[ ] PyTorch\n    [X] MXNet" in build_info.build_table("1.2.3")
 
 

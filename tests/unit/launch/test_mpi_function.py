@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from horovod.launch.calls.call import Call, memory_file, write_call, write_result
-from horovod.launch.run.mpi_function import _answer_of, _result, call_values
-from horovod.launch.run.mpi_worker import _call_in
+from horovod.launch.run.mpi_function import _answer_of, _call_in, _result, call_values
 
 SECRET = bytes(range(32))
 

@@ -31,6 +31,28 @@ def test_a_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, *words) == SCRIPT
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("--gpus-per-task=1", "#SBATCH --gpus-per-task=1\n"),  # no blank: no option of ours
+        ("--exclusive", "#SBATCH --exclusive\n"),
+        ("--comment='a b'", "#SBATCH --comment='a b'\n"),
+        ("--comment='$(id) # x'", "#SBATCH --comment='$(id) # x'\n"),
+    ],
+)
+def test_words_for_sbatch_stay_what_they_are(
+    given: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line in printed(capsys, "-np", "2", "--slurm-args", given, "python", "x.py")
+
+
+def test_words_for_sbatch_add_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("-np", "2", "--slurm-args", "--comment='x\ntouch y'", "python", "x.py")
+    with pytest.raises(SystemExit):
+        main(["--slurm-script", *words], {})
+    assert "has more than one line" in capsys.readouterr().err
+
+
 def test_slurm_chooses_the_nodes_without_slots_per_host(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "-np", "3", "cd job && python train.py")
     assert "#SBATCH --ntasks=3\n" in text

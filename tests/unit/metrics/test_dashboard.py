@@ -12,7 +12,7 @@ import pytest
 
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.endpoint import JobCollector
-from horovod.metrics.exchange import REPORT_TIME
+from horovod.metrics.setup import REPORT_TIME
 
 DASHBOARD = Path(__file__).parents[3] / "packaging" / "grafana" / "horovod.json"
 # What Prometheus adds to every number, and Grafana to every query.

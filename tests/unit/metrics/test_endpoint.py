@@ -18,8 +18,7 @@ from horovod.metrics import endpoint as endpoint_module
 from horovod.metrics import setup
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.endpoint import Endpoint, JobCollector
-from horovod.metrics.exchange import Reporter, reported
-from horovod.metrics.setup import check_export, token_of
+from horovod.metrics.setup import Reporter, check_export, reported, token_of
 from horovod.settings import Settings
 
 NUMBERS = {

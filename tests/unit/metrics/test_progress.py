@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -38,6 +39,36 @@ def test_rows_of_ranks_arrive() -> None:
         assert list(memory.rows()) == [2]
         assert row == Row(7, row.elapsed_ns, 250_000_000)
         writer.close()
+
+
+def test_the_last_row_is_that_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PERIOD_S", 60)
+    with closing(ProgressMemory(1)) as memory:
+        numbers = {"steps": 7.0, "blocked_seconds": 0.0}
+        writer = open_progress(memory.environment, 0, lambda: numbers)
+        assert writer is not None
+        writer.close()
+        assert memory.rows()[0].steps == 7
+
+
+def test_the_time_goes_on_over_worlds_as_the_counts_do() -> None:
+    with closing(ProgressMemory(1)) as memory:
+        elapsed_ns = []
+        for _ in range(2):
+            writer = open_progress(
+                memory.environment, 0, lambda: {"steps": 1.0, "blocked_seconds": 0.0}
+            )
+            assert writer is not None
+            time.sleep(0.02 if not elapsed_ns else 0)
+            writer.close()
+            elapsed_ns.append(memory.rows()[0].elapsed_ns)
+        assert elapsed_ns[1] > elapsed_ns[0]
+
+
+def test_memory_that_a_rank_has_cut_ends_no_launcher() -> None:
+    with closing(ProgressMemory(3)) as memory:
+        os.truncate(memory.environment[VARIABLE].rpartition(":")[0], 50)
+        assert memory.rows() == {}
 
 
 def test_a_rank_elsewhere_writes_nothing(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from horovod.core.counters import log_metrics
 from horovod.metrics import sampling
 from horovod.metrics.counters import CounterTotals
-from horovod.metrics.sampling import Sampler, note_sample, open_sampler
+from horovod.metrics.sampling import Sampler, log_metrics, note_sample, open_sampler
 from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
@@ -115,6 +114,28 @@ def test_what_the_program_logs(server: StoreServer, begin: Begin) -> None:
 def test_what_cannot_be_logged(metrics: dict[str, Any], samples: float) -> None:
     with pytest.raises((TypeError, ValueError), match="log_metrics: "):
         log_metrics(metrics, samples=samples)
+
+
+@pytest.mark.parametrize("step", [-1, "first", float("nan"), float("inf"), 2**63])
+def test_what_is_no_step(step: Any) -> None:
+    with pytest.raises(ValueError, match="log_metrics: step: "):
+        log_metrics({"loss": 1.0}, step)
+
+
+def test_numbers_as_large_as_a_float_can_be(server: StoreServer, begin: Begin) -> None:
+    sampler = begin(ME)
+    assert sampler is not None
+    for value in (1.7e308, 1.7e308, 10**400, -(10**400)):
+        log_metrics({"loss": value}, 3, samples=1)
+    with pytest.raises(ValueError, match="samples is"):
+        log_metrics(samples=1e308)
+    sampler.close()
+    (told,) = server.found(REPORT_KEYS).values()
+    record = record_from_bytes(told)
+    assert all(row == {} for row in record["logged"])
+    assert [text for _, kind, text in record["events"] if kind == "value"] == [
+        "loss is 1.7e+308 at step 3"
+    ]
 
 
 def test_without_a_report_nothing_runs(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from worlds import MemoryStore
@@ -98,16 +99,16 @@ def test_a_bad_address_is_refused_by_name(name: str, value: str, text: str) -> N
 
 
 @pytest.mark.parametrize("given", [SECRET, b""])
-def test_under_torchrun_a_secret_in_the_environment_goes_before_a_published_one(
+def test_under_torchrun_a_secret_in_the_environment_goes_before_a_made_one(
     monkeypatch: pytest.MonkeyPatch, given: bytes
 ) -> None:
-    store = MemoryStore()
+    store: Any = MemoryStore()
+    store.part = lambda prefix: store
     monkeypatch.setattr(torchrun, "open_store", lambda *arguments: store)
     environ = {"_HOROVOD_SECRET_KEY": base64.b64encode(given).decode()}
     meet(ProcessInfo(0, 1, 0, 1, 0, 1, "here", "torchrun"), 1, 4096, 30, environ).close()
     assert bootstrap._contact is not None
     assert (bootstrap._contact.secret == SECRET) is bool(given)
-    assert ("secret" in store._values) is not bool(given)
 
 
 @pytest.mark.parametrize(

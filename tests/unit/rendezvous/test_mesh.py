@@ -13,7 +13,7 @@ from horovod.errors import InitError
 from horovod.rendezvous.base.membership import SetLinks
 from horovod.rendezvous.host import peer_socket
 from horovod.rendezvous.host import root as mesh_root
-from horovod.rendezvous.host import shared_memory as region
+from horovod.rendezvous.host import root as region
 from horovod.rendezvous.mesh import Mesh
 
 pytestmark = pytest.mark.usefixtures("nothing_leaks")
@@ -127,5 +127,5 @@ def test_one_host_needs_no_doorbells_and_no_links() -> None:
     for mesh in world:
         assert mesh.hosts == ((0, 1),)
         assert (mesh.doorbells, mesh.news, mesh.links) == ((), (), SetLinks())
-        assert mesh.connect_set(1, [0, 1]) == SetLinks()
+        assert mesh.connector.connect_set(1, [0, 1]) == SetLinks()
     close(world)

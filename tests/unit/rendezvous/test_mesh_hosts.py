@@ -125,7 +125,7 @@ def test_further_sets_get_their_own_connections() -> None:
     layout = [[0, 1], [2, 3], [4]]
     world = world_of(layout)
     for members in ([1, 2, 3, 4], [0, 4], [1, 2, 3, 4]):
-        found = outcomes(5, lambda rank: world[rank].connect_set(7, members))  # noqa: B023
+        found = outcomes(5, lambda rank: world[rank].connector.connect_set(7, members))  # noqa: B023
         links = {rank: found[rank] for rank in members}
         assert all(isinstance(each, SetLinks) for each in links.values()), found
         assert [found[rank] for rank in range(5) if rank not in members] == [SetLinks()] * (
@@ -135,7 +135,9 @@ def test_further_sets_get_their_own_connections() -> None:
         check_pairs(groups, links)  # type: ignore[arg-type]
         for each in links.values():
             each.close()  # type: ignore[union-attr]
-    assert outcomes(5, lambda rank: world[rank].connect_set(8, [2, 3])) == [SetLinks()] * 5
+    assert (
+        outcomes(5, lambda rank: world[rank].connector.connect_set(8, [2, 3])) == [SetLinks()] * 5
+    )
     close(world)
 
 
@@ -242,11 +244,11 @@ def test_a_set_that_cannot_be_connected_leaves_the_world_as_it_is(
     world = world_of(layout)
     with monkeypatch.context() as patch:
         OneWay(patch, (1, 0), (0, 1))
-        found = outcomes(3, lambda rank: world[rank].connect_set(1, [0, 1]))
+        found = outcomes(3, lambda rank: world[rank].connector.connect_set(1, [0, 1]))
     assert isinstance(found[0], InitError)
     assert str(found[0]) == str(found[1])
     assert found[2] == SetLinks()
-    again = outcomes(3, lambda rank: world[rank].connect_set(1, [0, 1]))
+    again = outcomes(3, lambda rank: world[rank].connector.connect_set(1, [0, 1]))
     for links in again:
         assert isinstance(links, SetLinks)
         links.close()

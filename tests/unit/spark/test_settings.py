@@ -31,12 +31,6 @@ def test_the_elastic_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
         settings.elastic_timeout_s(0)
 
 
-def test_interfaces() -> None:
-    assert settings.interfaces(None) == ()
-    assert settings.interfaces({"lo"}) == ("lo",)
-    assert settings.interfaces("lo") == ("lo",)
-
-
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_THE_DRIVER", "1")
     assert settings.environment(None)["OF_THE_DRIVER"] == "1"

@@ -183,6 +183,19 @@ def test_send_refuses_what_cannot_work(config: TfDataServiceConfig) -> None:
         numbers.send_to_data_service(config, 0, reuse_dataset=True, round_robin=True)
 
 
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize(
+    ("dispatchers", "side", "reason"),
+    [(2, "compute", "must be a multiple"), (1, "training", "no dispatcher 0 within 0.1 s")],
+)
+def test_a_compute_job_that_cannot_serve_fails(
+    tmp_path: Path, dispatchers: int, side: str, reason: str
+) -> None:
+    with pytest.raises((ValueError, TimeoutException), match=reason):
+        compute_worker.main(dispatchers, side, 0.1, tmp_path / "config.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_rank_too_many_is_no_compute_worker(
     config: TfDataServiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

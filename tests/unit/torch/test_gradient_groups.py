@@ -9,7 +9,7 @@ from torch import nn
 from horovod.core.operations import Intent
 from horovod.torch import gradient_reducer
 from horovod.torch.compression import Compression
-from horovod.torch.gradient_groups import split_by_bytes
+from horovod.torch.gradient_hooks import split_by_bytes
 from horovod.torch.gradient_reducer import GradientReducer
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from horovod.torch.optimizer_state import (
+from horovod.torch.functions import (
     TensorEntry,
     apply_layout,
     describe_state,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from horovod.core.operations import Average, Max, Sum
-from horovod.torch import gradient_layouts
+from horovod.torch import sparse_gradients
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_reducer import GradientReducer
 
@@ -69,7 +69,7 @@ def test_asked_once_per_parameter(engine, params, sparse_grad):
 def test_asked_anew_in_another_world(engine, monkeypatch, params, sparse_grad):
     reducer = reducer_of(params)
     step(reducer, params, [sparse_grad(2), torch.ones(3)])
-    monkeypatch.setattr(gradient_layouts, "generation", lambda: -1)
+    monkeypatch.setattr(sparse_gradients, "generation", lambda: -1)
     step(reducer, params, [sparse_grad(2), torch.ones(3)])
     assert engine.layouts == [[1, DENSE], [1, DENSE]]
 

@@ -16,7 +16,7 @@ import horovod.numpy as hvd
 from horovod import _native
 from horovod.settings import Settings
 from horovod.trace.folders import default_folder, job_name, timeline_of_world
-from horovod.trace.operations import buckets_of, label_of, operations_of
+from horovod.trace.operations import buckets_of, operations_of
 from horovod.trace.recording import (
     EVENT_DTYPE,
     LABEL_DTYPE,
@@ -104,9 +104,7 @@ def test_operations_are_put_together(tmp_path: Path) -> None:
     assert (done.submitted_ns, done.started_ns, done.done_ns, done.bucket) == (10, 20, 50, 10)
     assert done.was_last
     assert done.size_bytes == 24
-    label = label_of(recording, done)
-    assert label is not None
-    assert label.name == "x"
+    assert recording.labels[done.label].name == "x"
     assert (pending.submitted_ns, pending.is_pending) == (60, True)
     assert (failed.error, failed.is_pending) == (3, False)
     first, other = buckets_of(recording)

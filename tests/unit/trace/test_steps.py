@@ -54,10 +54,11 @@ def test_a_step_begins_where_most_time_passes_before() -> None:
     assert (steps.anchor, steps.count) == ("b", 9)
 
 
-def test_operations_without_a_name_are_told_by_shape() -> None:
+@pytest.mark.parametrize("pattern", ["allreduce.noname.{}", "reduce number {} of group default"])
+def test_operations_without_a_name_are_told_by_shape(pattern: str) -> None:
     script = Script(size=1)
     for step in range(10):
-        name = f"allreduce.noname.{step}"
+        name = pattern.format(step)
         script.submit(step * 10, name, shape=(7,)).start(step * 10 + 1, step, [name])
         script.done(step * 10 + 2, step)
     steps = find_steps({0: script.recording(3000)})

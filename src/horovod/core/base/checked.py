@@ -6,6 +6,7 @@ which field of which message, what was found and what was expected. The caller a
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import reprlib
@@ -62,7 +63,7 @@ def read_json(message: str, text: bytes | str) -> Any:
 class Fields:
     """The fields of one message, by name; each method checks and returns one.
 
-    ``close`` at the end refuses fields that were not read.
+    ``values`` has them unchecked. ``close`` at the end refuses fields that were not read.
     """
 
     def __init__(self, message: str, values: Any, within: str = "") -> None:
@@ -70,26 +71,26 @@ class Fields:
         self._within = within
         if not isinstance(values, dict):
             raise self.error("", values, "an object with named fields")
-        self._values: Mapping[str, Any] = values
+        self.values: Mapping[str, Any] = values
         self._left = set(values)
 
     @classmethod
     def read(cls, message: str, text: bytes | str) -> Fields:
-        """Of a message that is JSON."""
+        """The fields of a message in JSON."""
         return cls(message, read_json(message, text))
 
     @property
     def names(self) -> list[str]:
-        """Of the fields that are there."""
-        return list(self._values)
+        """The names of all fields in the message."""
+        return list(self.values)
 
     def error(self, name: str, found: object, expected: str) -> BadMessageError:
-        """What is wrong with the field ``name``."""
+        """The error for the field ``name``."""
         field = f"{self._within}{name}" or "text"
         return BadMessageError(self.message, field, printable(reprlib.repr(found)), expected)
 
     def close(self) -> None:
-        """Nothing may be left."""
+        """Refuse fields that were not read."""
         if self._left:
             name = min(map(str, self._left))
             raise self.error(printable(name[:64]), "a value", "no such field")
@@ -122,11 +123,11 @@ class Fields:
         return value
 
     def text(self, name: str, most: int = _MOST_TEXT) -> str:
-        """At most so many characters; may be anything, so see ``printable`` before it is shown."""
+        """A text of at most ``most`` characters; call ``printable`` before it is shown."""
         return self._text(name, self._take(name), most)
 
     def texts(self, name: str, most: int = _MOST_TEXT) -> tuple[str, ...]:
-        """A list of them."""
+        """A list of such texts."""
         return tuple(self._text(name, value, most) for value in self._list(name))
 
     def texts_by_name(self, name: str) -> dict[str, str]:
@@ -143,7 +144,7 @@ class Fields:
     def each(
         self, name: str, read: Callable[[Fields], _Item], most: int = MOST_RANKS
     ) -> list[_Item]:
-        """What ``read`` makes of each object of a list; it closes them."""
+        """The results of ``read`` for each object of a list; no field of these may be left."""
         items = []
         for value in self._list(name, most):
             fields = Fields(self.message, value, f"{self._within}{name}.")
@@ -162,17 +163,17 @@ class Fields:
         return tuple(found)
 
     def is_null(self, name: str) -> bool:
-        """Whether the field is null; if not, it is still to be asked for."""
-        if self._values.get(name, 0) is not None:
+        """Whether the field is null. A field that is not null has to be read afterwards."""
+        if self.values.get(name, 0) is not None:
             return False
         self._take(name)
         return True
 
     def _take(self, name: str) -> Any:
-        if name not in self._values:
+        if name not in self.values:
             raise self.error(name, "nothing", "a value")
         self._left.discard(name)
-        return self._values[name]
+        return self.values[name]
 
     def _list(self, name: str, most: int = MOST_RANKS) -> list[Any]:
         value = self._take(name)
@@ -211,9 +212,28 @@ def shown(most: int = _MOST_TEXT) -> Reader:
     return lambda fields, name: printable(fields.text(name, most))
 
 
+def worded(most: int) -> Reader:
+    """Reads a list of texts of at most ``most`` characters each; may be anything."""
+    return lambda fields, name: fields.texts(name, most)
+
+
 def listed(kind: type[Record]) -> Reader:
     """Reads a list of records."""
     return lambda fields, name: fields.each(name, kind.read)
+
+
+def nullable(reader: Reader) -> Reader:
+    """Reads what ``reader`` does, or null as None."""
+    return lambda fields, name: None if fields.is_null(name) else reader(fields, name)
+
+
+def encoded(fields: Fields, name: str) -> bytes:
+    """Reads bytes, which are sent as base64; a ``Reader``."""
+    text = fields.text(name, 1024)
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise fields.error(name, "what cannot be decoded", f"base64 ({error})") from None
 
 
 class Record:
@@ -227,7 +247,8 @@ class Record:
 
     def to_bytes(self) -> bytes:
         """The record as JSON."""
-        return json.dumps(asdict(self)).encode()  # type: ignore[call-overload]
+        values = asdict(self)  # type: ignore[call-overload]
+        return json.dumps(values, default=lambda data: base64.b64encode(data).decode()).encode()
 
     @classmethod
     def from_bytes(cls: type[_Kind], text: bytes) -> _Kind:

@@ -38,7 +38,7 @@ def define_switch(env: str, topic: str, key: str, meaning: str) -> Any:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What a user can set of the engine; see ``horovod.settings.Settings``."""
+    """The settings of the engine; see ``horovod.settings.Settings``."""
 
     fusion_threshold_bytes: int = define(
         "HOROVOD_FUSION_THRESHOLD",
@@ -59,7 +59,7 @@ class EngineSettings:
         False,
         "keep grouped operations apart from all others when they run",
     )
-    # A thread that waits for a result never waits for company.
+    # A thread that waits for a result does not wait for more tensors.
     cycle_time_ms: float = define(
         "HOROVOD_CYCLE_TIME",
         0.0,

@@ -27,7 +27,7 @@ def is_built() -> bool:
 
 @cache
 def why_not_built() -> str | None:
-    """What is missing for MPI, as a text; None if nothing is. Does not initialise MPI."""
+    """The reason why MPI cannot be used; None if it can. Does not initialise MPI."""
     if "mpi4py.MPI" in sys.modules:
         return None
     if find_spec("mpi4py") is None:

@@ -125,14 +125,6 @@ def _target_of(folder: Path, name: str) -> Path | None:
     return path.readlink()
 
 
-def keep_mode(descriptor: int, path: str | os.PathLike[str], *, folder: int | None = None) -> None:
-    """Give the file the permissions of the own file at ``path``, if one is there to replace."""
-    with contextlib.suppress(FileNotFoundError):
-        found = os.lstat(path, dir_fd=folder)
-        if is_own_file(found):
-            os.fchmod(descriptor, found.st_mode & 0o777)
-
-
 @contextlib.contextmanager
 def replacing(
     path: str | os.PathLike[str],
@@ -140,26 +132,30 @@ def replacing(
     *,
     folder: int | None = None,
     keeps_mode: bool = False,
+    draft_name: str = "",
 ) -> Iterator[BinaryIO]:
     """A new file that replaces ``path`` when the block ends well; otherwise it is removed.
 
     Other processes never see a part of it. Only a regular file is replaced. ``mode`` is for a new
-    file, or also for one that replaces another unless it ``keeps_mode``.
+    file, or also for one that replaces another unless it ``keeps_mode``. ``draft_name`` is that of
+    the new file until then, by default one that tells nothing.
 
     Raises:
         OSError: it cannot be written, or something else is there.
     """
     head, name = os.path.split(os.fspath(path))
+    there = None
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(os.lstat(path, dir_fd=folder).st_mode):
-            raise OSError(f"{os.fspath(path)}: expected a regular file to replace, or none")
-    draft = os.path.join(head, f".{name[:200]}.{os.urandom(8).hex()}.part")
+        there = os.lstat(path, dir_fd=folder)
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        raise OSError(f"{os.fspath(path)}: expected a regular file to replace, or none")
+    draft = os.path.join(head, draft_name or f".{name[:200]}.{os.urandom(8).hex()}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(draft, flags, mode, dir_fd=folder)
     try:
         with open(descriptor, "wb") as file:
-            if keeps_mode:
-                keep_mode(descriptor, path, folder=folder)
+            if keeps_mode and there is not None and is_own_file(there):
+                os.fchmod(descriptor, there.st_mode & 0o777)
             yield file
         os.replace(draft, path, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:

@@ -13,8 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["works"]
-
 _TEST_TIMEOUT_S = 120
 
 

@@ -58,9 +58,9 @@ def rank_infos(
     )
 
 
-def read_rank_info(fields: Fields) -> RankInfo:
+def read_rank_info(fields: Fields, name: str = "rank_info") -> RankInfo:
     """The position in a message; BadMessageError if the numbers do not fit together."""
-    numbers = {}
+    fields, numbers = fields.fields(name), {}
     for name in ("", "local_", "cross_"):
         size = numbers[f"{name}size"] = fields.integer(f"{name}size", 1, MOST_RANKS)
         numbers[f"{name}rank"] = fields.integer(f"{name}rank", 0, size - 1)

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 CALL_FD = 3
 ANSWER_FD = 4
 
-_RESULT = b"R"
+RESULT = b"R"
 _FAILURE = b"F"
 
 
@@ -146,7 +146,7 @@ def write_result(fd: int, result: Any) -> None:
     """Answer with ``result``. Raises what pickling raises; then there is no answer yet."""
     from horovod.launch.calls.by_value import dump
 
-    _write_answer(fd, _RESULT, lambda file: dump(result, file))
+    _write_answer(fd, RESULT, lambda file: dump(result, file))
 
 
 def write_failure(fd: int, failure: Failure) -> None:
@@ -156,7 +156,7 @@ def write_failure(fd: int, failure: Failure) -> None:
 
 def is_result(fd: int) -> bool:
     """Whether the answer in ``fd`` is complete and a result."""
-    return os.pread(fd, 1, 0) == _RESULT
+    return os.pread(fd, 1, 0) == RESULT
 
 
 def is_failure(fd: int) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from horovod.core import gpus
 from horovod.core.base import mpi_library
+from horovod.core.compatibility import is_installed
 from horovod.rendezvous.base.protection import find_cipher
 
 _Rows = tuple[tuple[str, bool], ...]
@@ -14,11 +13,11 @@ _Rows = tuple[tuple[str, bool], ...]
 def build_table(version: str) -> str:
     """The table; imports no framework."""
     frameworks = (
-        ("TensorFlow", _is_installed("tensorflow")),
-        ("PyTorch", _is_installed("torch")),
-        ("MXNet", _is_installed("mxnet")),
-        ("JAX", _is_installed("jax")),
-        ("Keras", _is_installed("keras")),
+        ("TensorFlow", is_installed("tensorflow")),
+        ("PyTorch", is_installed("torch")),
+        ("MXNet", is_installed("mxnet")),
+        ("JAX", is_installed("jax")),
+        ("Keras", is_installed("keras")),
         ("NumPy", True),
     )
     has_mpi = mpi_library.is_built()
@@ -27,7 +26,7 @@ def build_table(version: str) -> str:
     operations = (
         *(("NCCL", gpus.nccl_version() != 0), ("DDL", False), ("CCL", False)),
         ("MPI", has_mpi),
-        ("Gloo", _is_installed("torch")),
+        ("Gloo", is_installed("torch")),
         ("Native", True),
     )
     blocks = (
@@ -42,7 +41,7 @@ def build_table(version: str) -> str:
 def problems() -> list[str]:
     """The reasons why optional parts do not work here."""
     missing = [("NCCL", gpus.nccl_problem()), ("MPI", mpi_library.why_not_built())]
-    if not _is_installed("torch"):
+    if not is_installed("torch"):
         missing.append(("Gloo", "it comes with PyTorch; pip install torch"))
     if isinstance(problem := find_cipher(), str):
         missing.append(("OpenSSL", problem))
@@ -60,10 +59,3 @@ def _link_row() -> tuple[str, bool]:
 def _block(title: str, rows: _Rows) -> str:
     marks = "".join(f"    [{'X' if is_there else ' '}] {name}\n" for name, is_there in rows)
     return f"{title}\n{marks}"
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False

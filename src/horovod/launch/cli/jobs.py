@@ -11,13 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod.launch.cli.elastic_options import elastic_job, is_elastic
-from horovod.launch.cli.mistakes import is_own_python
-from horovod.launch.cli.options import chosen_settings, named_interfaces, unused_options
+from horovod.launch.cli.options import (
+    chosen_settings,
+    is_elastic,
+    named_interfaces,
+    unused_options,
+)
+from horovod.launch.cli.parser import is_own_python
 from horovod.launch.jobs.report import REPORT_ENVIRONMENT, check_report
 from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.hosts import HostSlots, parse_hostfile, parse_hosts
-from horovod.launch.model.job_plan import JobPlan, OtherHosts
+from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts, check_hosts
 from horovod.launch.model.ssh import SshOptions
 from horovod.launch.workers.debugger import debugged
 from horovod.launch.workers.machine import place
@@ -46,29 +50,56 @@ def plan_of(
 
         check_export(settings)
     report = None if given.report is None else check_report(Path(given.report))
-    plan = JobPlan(
+    plan = replace(
+        plan_without_command(given, variables, environ),
         command=tuple(command),
         extra_environment={**variables, **(REPORT_ENVIRONMENT if report else {})},
-        is_verbose=given.verbose,
-        output_directory=output_directory(given),
-        is_timestamped=given.prefix_output_with_timestamp,
         has_full_prefix=given.full_prefix,
         is_quiet=settings.quiet or given.debug_rank is not None,
-        others=other_hosts(given, {**environ, **variables}),
         report=report,
     )
     if is_elastic(given):
         if given.debug_rank is not None:
             raise ValueError("--debug-rank and an elastic job: its ranks change")
-        return elastic_job(given, replace(plan, hosts=hosts or ()), {**environ, **variables})
+        return _elastic_job(given, replace(plan, hosts=hosts or ()), {**environ, **variables})
     if hosts is None and "LSB_JOBID" in environ:
         from horovod.launch.run.mpi_launch import lsf_hosts
 
-        hosts = lsf_hosts(environ, SshOptions(given.ssh_port, given.ssh_identity_file))
+        hosts = lsf_hosts(environ, plan.others.ssh)
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
     others = replace(plan.others, addresses=placement.remote)
     return _with_debugger(given, replace(plan, slots=placement.slots, others=others), environ)
+
+
+def _elastic_job(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
+    """``plan`` with what the command line says of an elastic job.
+
+    ``environ`` has the settings that it chose.
+
+    Raises:
+        ValueError: options are missing or contradict each other.
+    """
+    count = given.num_proc
+    if count is None:
+        raise ValueError("say with -np how many processes to start with, for example -np 2")
+    bounds = given.blacklist_cooldown_range
+    limits = Limits(
+        np=count,
+        min_np=count if given.min_np is None else given.min_np,
+        max_np=given.max_np,
+        reset_limit=given.reset_limit,
+        elastic_timeout_s=Settings.from_env(environ).elastic_timeout_s,
+        cooldown=None if bounds is None else (bounds[0], bounds[1]),
+    )
+    script, hosts = given.host_discovery_script or "", plan.hosts
+    if given.host_discovery_script is None:
+        hosts = hosts or (HostSlots("localhost", given.max_np or count),)
+        check_hosts(hosts, limits, "--blacklist-cooldown-range 1 60")
+    elif not script.strip():
+        raise ValueError("--host-discovery-script: expected a command, for example ./hosts.sh")
+    elastic = ElasticPlan(limits, script, given.slots_per_host, given.job_id or "")
+    return replace(plan, hosts=hosts, elastic=elastic)
 
 
 def _with_debugger(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
@@ -105,7 +136,7 @@ def mpi_job(
         hosts=hosts or (HostSlots("localhost", count),),
         ssh=ssh,
         interfaces=named_interfaces(given),
-        output_directory=output_directory(given),
+        output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
         is_tcp_only=given.tcp,
         mpi_options=tuple(shlex.split(given.mpi_args or "")),
@@ -113,27 +144,40 @@ def mpi_job(
     )
 
 
-def other_hosts(
-    given: argparse.Namespace,
-    environ: Mapping[str, str],
-    addresses: Mapping[str, tuple[str, ...]] | None = None,
-) -> OtherHosts:
-    return OtherHosts(
-        addresses=addresses or {},
-        ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
-        interfaces=named_interfaces(given),
-        start_timeout_s=Settings.from_env(environ).start_timeout_s,
+def plan_without_command(
+    given: argparse.Namespace, variables: Mapping[str, str], environ: Mapping[str, str]
+) -> JobPlan:
+    """The part of a plan that all jobs have; workers get ``variables`` on top of ``environ``."""
+    return JobPlan(
+        extra_environment=variables,
+        is_verbose=given.verbose,
+        output_directory=_output_directory(given),
+        is_timestamped=given.prefix_output_with_timestamp,
+        others=OtherHosts(
+            ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
+            interfaces=named_interfaces(given),
+            start_timeout_s=Settings.from_env({**environ, **variables}).start_timeout_s,
+        ),
     )
 
 
 def named_hosts(given: argparse.Namespace) -> tuple[HostSlots, ...] | None:
     """The named hosts; None without -H and --hostfile."""
     if given.hostfile is not None:
-        return parse_hostfile(Path(given.hostfile).read_text(encoding="utf-8"))
+        return parse_hostfile(_text_of_hostfile(Path(given.hostfile)))
     return None if given.hosts is None else parse_hosts(given.hosts)
 
 
-def output_directory(given: argparse.Namespace) -> Path | None:
+def _text_of_hostfile(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"--hostfile {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"--hostfile {path}: expected text, in UTF-8") from None
+
+
+def _output_directory(given: argparse.Namespace) -> Path | None:
     return None if given.output_filename is None else Path(given.output_filename)
 
 
@@ -157,7 +201,7 @@ def settings_environment(given: argparse.Namespace) -> dict[str, str]:
 
 
 def controller_of(given: argparse.Namespace) -> str:
-    """What starts the processes: ``gloo`` (we do), ``mpi`` or ``jsrun``."""
+    """The starter of the processes: ``gloo`` (horovodrun itself), ``mpi`` or ``jsrun``."""
     if given.controller is None and given.config_file is not None:
         from horovod.launch.cli.config_file import read_config_file
 

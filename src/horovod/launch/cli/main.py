@@ -8,21 +8,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horovod.launch.cli.elastic_options import is_elastic
 from horovod.launch.cli.jobs import (
     controller_of,
     mpi_job,
     named_hosts,
-    other_hosts,
-    output_directory,
     plan_of,
+    plan_without_command,
     settings_environment,
 )
-from horovod.launch.cli.mistakes import command_problem
-from horovod.launch.cli.options import named_interfaces, split_command
-from horovod.launch.cli.parser import make_parser
+from horovod.launch.cli.options import is_elastic, named_interfaces, split_command
+from horovod.launch.cli.parser import command_problem, make_parser
 from horovod.launch.jobs.fixed import run_job
-from horovod.launch.kubernetes.options import PodForm, pod_form
+from horovod.launch.kubernetes.options import pod_form
 from horovod.launch.model.job_plan import JobPlan
 
 
@@ -46,43 +43,74 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         print_build_table(given.verbose)
         return 0
     try:
-        if given.experiment is not None:
-            return _run_experiment(parser, given, command, environ)
-        if given.dry_run:
-            parser.error("--dry-run goes with --experiment FILE")
-        if given.check_network:
-            return _check_network(parser, given, command)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+        return _run(parser, given, command, environ)
     except KeyboardInterrupt:
         return 130
-    if given.json:
-        parser.error("--json goes with --check-network or --doctor")
-    if given.num_proc is None and "LSB_JOBID" not in environ:
-        parser.error("say with -np how many processes to start, for example -np 2")
-    if not command:
-        parser.error("no command to run; for example: horovodrun -np 2 python train.py")
-    if (problem := command_problem(command, environ)) is not None:
-        parser.error(problem)
+
+
+def _run(
+    parser: argparse.ArgumentParser,
+    given: argparse.Namespace,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+) -> int:
+    """Run an experiment, a check of the network or a job."""
     try:
-        form = pod_form(given)
-        if form is not None:
-            _refuse_mpi(given, "--kubernetes")
-            _refuse_elastic_and_report(given, "--kubernetes")
-            return _print_manifest(given, form, command)
-        if given.slurm_script:
-            return _print_slurm_script(given, command)
-        if given.slurm_args is not None:
-            raise ValueError("--slurm-args goes with --slurm-script")
-        controller = controller_of(given)
-        if given.controller is None and "LSB_JOBID" in environ:
-            controller = _controller_in_lsf(given, environ)
-        if controller != "gloo":
-            _refuse_elastic_and_report(given, f"--{controller}")
-            return _run_by_mpi(given, controller, command, environ)
-        plan = plan_of(given, command, environ)
+        if given.experiment is not None:
+            return _run_experiment(given, command, environ)
+        if given.dry_run:
+            raise ValueError("--dry-run goes with --experiment FILE")
+        if given.check_network:
+            return _check_network(given, command)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    try:
+        _check_command(given, command, environ)
+        job = _job_or_status(given, command, environ)
     except (OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
+    return job if isinstance(job, int) else _run_plan(parser, job, environ)
+
+
+def _check_command(
+    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> None:
+    if given.json:
+        raise ValueError("--json goes with --check-network or --doctor")
+    if given.num_proc is None and "LSB_JOBID" not in environ:
+        raise ValueError("say with -np how many processes to start, for example -np 2")
+    if not command:
+        raise ValueError("no command to run; for example: horovodrun -np 2 python train.py")
+    if (problem := command_problem(command, environ)) is not None:
+        raise ValueError(problem)
+
+
+def _job_or_status(
+    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+) -> JobPlan | int:
+    """The job, if horovodrun starts it; the status of a job that is printed or that MPI runs."""
+    form = pod_form(given)
+    if form is not None:
+        _refuse_others(given, "--kubernetes")
+        # Here, because only manifests need YAML.
+        from horovod.launch.kubernetes.manifest import manifest
+
+        print(manifest(given, form, command, settings_environment(given)), end="")
+        return 0
+    if given.slurm_script:
+        return _print_slurm_script(given, command)
+    if given.slurm_args is not None:
+        raise ValueError("--slurm-args goes with --slurm-script")
+    controller = controller_of(given)
+    if given.controller is None and "LSB_JOBID" in environ:
+        controller = _controller_in_lsf(given, environ)
+    if controller != "gloo":
+        _refuse_others(given, f"--{controller}")
+        return _run_by_mpi(given, controller, command, environ)
+    return plan_of(given, command, environ)
+
+
+def _run_plan(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[str, str]) -> int:
     try:
         if plan.elastic is not None:
             return _run_elastic(parser, plan, environ)
@@ -91,12 +119,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         if plan.output_directory is None:
             raise
         parser.error(f"--output-filename: {error}")
-    except KeyboardInterrupt:
-        return 130
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell, which asks how the word at its cursor goes on; does not return."""
+    """Answer the shell's request for completions of a word; does not return."""
     # Here, because it is an extra.
     import argcomplete
 
@@ -114,19 +140,10 @@ def _run_elastic(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mappin
         parser.error(f"--job-id: {error}")
 
 
-def _print_manifest(given: argparse.Namespace, form: PodForm, command: Sequence[str]) -> int:
-    # Here, because only manifests need YAML.
-    from horovod.launch.kubernetes.command import manifest
-
-    print(manifest(given, form, command, settings_environment(given)), end="")
-    return 0
-
-
 def _print_slurm_script(given: argparse.Namespace, command: Sequence[str]) -> int:
     from horovod.launch.schedulers.slurm import batch_script
 
-    _refuse_mpi(given, "--slurm-script")
-    _refuse_elastic_and_report(given, "--slurm-script", "Slurm starts its processes once")
+    _refuse_others(given, "--slurm-script", "Slurm starts its processes once")
     if given.hosts is not None or given.hostfile is not None:
         raise ValueError("--slurm-script and -H: Slurm chooses the nodes")
     script = batch_script(
@@ -141,55 +158,41 @@ def _print_slurm_script(given: argparse.Namespace, command: Sequence[str]) -> in
 
 
 def _run_experiment(
-    parser: argparse.ArgumentParser,
-    given: argparse.Namespace,
-    command: Sequence[str],
-    environ: Mapping[str, str],
+    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
 ) -> int:
     # Here, because only experiments need YAML and tables.
     from horovod.launch.experiment.command import print_file, run_file
 
     if given.num_proc is not None:
-        parser.error("-np and --experiment: the file says how many processes there are")
+        raise ValueError("-np and --experiment: the file says how many processes there are")
     if command:
-        parser.error(f"{command[0]}: a command and --experiment: the file says what to run")
+        raise ValueError(f"{command[0]}: a command and --experiment: the file says what to run")
     path = Path(given.experiment)
     if given.job_id is not None:
         raise ValueError("--job-id and --experiment: each line is a job of its own")
-    _refuse_mpi(given, "--experiment")
-    _refuse_elastic_and_report(given, "--experiment", "an experiment keeps its size")
+    _refuse_others(given, "--experiment", "an experiment keeps its size")
     if given.kubernetes is not None:
         _refuse_with_pods(given)
         return print_file(path, given, settings_environment(given))
     pod_form(given)
-    variables = settings_environment(given)
     return run_file(
         path,
         hosts=named_hosts(given),
-        options=JobPlan(
-            extra_environment=variables,
-            is_verbose=given.verbose,
-            output_directory=output_directory(given),
-            is_timestamped=given.prefix_output_with_timestamp,
-            others=other_hosts(given, {**environ, **variables}),
-        ),
+        options=plan_without_command(given, settings_environment(given), environ),
         is_dry_run=given.dry_run,
         environ=environ,
     )
 
 
-def _check_network(
-    parser: argparse.ArgumentParser, given: argparse.Namespace, command: Sequence[str]
-) -> int:
+def _check_network(given: argparse.Namespace, command: Sequence[str]) -> int:
     # Here, because jobs need neither tables nor NumPy.
     from horovod.launch.network.command import check_network
 
     if command:
-        parser.error(f"{command[0]}: a command and --check-network, which runs its own")
+        raise ValueError(f"{command[0]}: a command and --check-network, which runs its own")
     if given.num_proc is not None:
-        parser.error("-np and --check-network: it starts one process on each host")
-    _refuse_mpi(given, "--check-network")
-    _refuse_elastic_and_report(given, "--check-network")
+        raise ValueError("-np and --check-network: it starts one process on each host")
+    _refuse_others(given, "--check-network")
     return check_network(given, named_hosts(given), named_interfaces(given))
 
 
@@ -203,7 +206,10 @@ def _doctor(
     from horovod.launch.doctor.report import run_doctor
 
     # Options may follow the job.
-    given = parser.parse_args([*options, *rest[1:]])
+    options, others = split_command([*options, *rest[1:]], parser)
+    if others:
+        parser.error(f"{others[0]}: --doctor looks at one job, {rest[0]}")
+    given = parser.parse_args(options)
     known = {"doctor", "json"}
     for name, value in vars(given).items():
         if name not in known and value != parser.get_default(name):
@@ -211,15 +217,13 @@ def _doctor(
     return run_doctor(rest[0] if rest else "", environ, is_json=given.json)
 
 
-def _refuse_mpi(given: argparse.Namespace, option: str) -> None:
-    controller = controller_of(given)
-    if controller != "gloo":
-        raise ValueError(f"--{controller} and {option}: the processes are started without MPI")
-
-
-def _refuse_elastic_and_report(
+def _refuse_others(
     given: argparse.Namespace, option: str, why: str = "its workers are started by horovodrun"
 ) -> None:
+    """Refuse what ``option`` excludes: MPI, unless that is the option, elastic jobs and reports."""
+    controller = controller_of(given)
+    if f"--{controller}" not in ("--gloo", option):
+        raise ValueError(f"--{controller} and {option}: the processes are started without MPI")
     if is_elastic(given):
         raise ValueError(f"{option} and an elastic job: {why}")
     if given.report is not None:

@@ -3,36 +3,203 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.core.base.setting import Flag, Setting
 from horovod.errors import SettingError
-from horovod.launch.cli.elastic_options import ELASTIC_OPTIONS, add_elastic_options, is_elastic
-from horovod.launch.kubernetes.options import add_kubernetes_options
-from horovod.launch.model.argument_checks import whole_number
+from horovod.launch.kubernetes.options import DEFAULT_NAME, KINDS
+from horovod.launch.model.argument_checks import process_number, whole_number
 from horovod.launch.model.hosts import interface_names
+from horovod.launch.remote.job_folder import check_job_id
 from horovod.settings import SETTINGS, file_sections
 
+# Their values are options of other programs.
+_OF_WORDS = ("--slurm-args", "--mpi-args", "--binding-args")
 # The width of a configuration file in the help, without its indentation.
 _FILE_WIDTH = 94
 
+# In these texts a line with names and values is an option, and what follows says what it means.
+# Dots after a value: the option may be repeated.
+_GENERAL = """
+-v --version
+    print the version number
+-np --num-proc N
+    how many processes to start
+-f --experiment FILE
+    run the experiments of a file instead of one command; see below
+--dry-run
+    with --experiment: check the file and print what would run, and start nothing
+-cb --check-build
+    print the frameworks, controllers and operations that work here
+--check-network
+    measure latency and bandwidth between the hosts of -H, or within this machine, and name what is
+    slow
+--doctor
+    say why a job is slow, hangs or has failed, which rank is to blame and what to do: of a job that
+    runs or has ended, by its id or a folder of recordings; default: the newest
+--json
+    with --check-network or --doctor: print JSON for programs
+--verbose
+    say which processes start and end
+--config-file YAML
+    settings in a file, see below
+"""
+_HOSTS = """
+-H --hosts NAME:SLOTS
+    the machines, separated by commas, and how many processes each may run; ranks fill them in this
+    order; default localhost:N
+-hostfile --hostfile PATH
+    the same as a file with lines of the form: name slots=N
+--host-discovery-script COMMAND
+    ask this command every second which machines there are, and let workers come and go with them;
+    it prints a line NAME or NAME:SLOTS for each
+"""
+_MPI = """
+--mpi-args WORDS
+    more words for mpirun or jsrun
+--binding-args WORDS
+    how mpirun binds processes, instead of not at all
+--tcp
+    TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp
+"""
+_REMOTE = """
+-p --ssh-port PORT
+    port of their ssh servers; default: as ssh is configured
+-i --ssh-identity-file FILE
+    private key that lets ssh in; default: as ssh is configured
+--network-interfaces NAME[,NAME...]
+    interfaces that the machines may use to reach each other, as all of them name them; default:
+    whatever leads there
+--network-interface NAME ...
+    the same, one name each time it is given
+--disable-cache
+    accepted: every start asks every machine anew, nothing is remembered
+"""
+_ELASTIC = """
+--min-np --min-num-proc N
+    go on while there are so many workers, and wait while there are fewer; default: -np
+--max-np --max-num-proc N
+    use no more workers than this; what further slots run waits to take over; default: use all slots
+--reset-limit N
+    end the job instead of resetting it more often than this; default: no limit
+--blacklist-cooldown-range MIN MAX
+    use a machine where a worker failed again after a while that grows from MIN to MAX seconds with
+    each failure; default: never
+--job-id NAME
+    a name for the job, under which --doctor finds it; if horovodrun dies, workers of an elastic job
+    go on and wait for it, for the elastic timeout, and the same command line takes them over;
+    default: of the time and chance, without a horovodrun to wait for
+"""
+_OUTPUT = """
+--output-filename DIR
+    keep the lines of each rank in DIR/rank.<R>/stdout and DIR/rank.<R>/stderr, too
+--report FILE
+    write a page for a browser when the job has ended, however it ended: step times, who waited for
+    whom, bandwidth, slowest tensors, events, settings (docs/report.md)
+--full-prefix
+    begin lines on a terminal as elsewhere, with [rank]<stdout>: or [rank]<stderr>:
+--debug-rank RANK
+    run this rank of a Python program under pdb, which gets the terminal
+--debug-port PORT
+    with --debug-rank: run it under debugpy instead, which waits for an editor there
+"""
+_TIMES = """
+-prefix-timestamp --prefix-output-with-timestamp
+    begin each line of the workers with the time; not together with those of log lines
+"""
+_KUBERNETES = f"""
+--kubernetes-image IMAGE
+    container image with horovod and the program
+--kubernetes-name NAME
+    name of the job and all its objects (default: {DEFAULT_NAME})
+--slots-per-host N
+    processes of each pod (default: 1), with as many pods as -np needs; or of machines that
+    --host-discovery-script names without a number
+--kubernetes-resources NAME=AMOUNT[,...]
+    what each pod gets, for example cpu=4,memory=16Gi,nvidia.com/gpu=1
+--kubernetes-volume CLAIM:PATH ...
+    mount a PersistentVolumeClaim in every pod; may be repeated
+--kubernetes-secret NAME
+    an existing Secret of the job, whose key 'secret' holds 32 random bytes as base64 text; without
+    it the manifest has a new one
+"""
+_SLURM = """
+--slurm-script
+    print a batch script for sbatch instead of starting anything; with --slots-per-host as the
+    number of processes on each node
+--slurm-args WORDS
+    more options for sbatch, one #SBATCH line each
+"""
+
+
+def _job_id(text: str) -> str:
+    try:
+        return check_job_id(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_port = whole_number("a port from 1 to 65535", 1, 65535)
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "--num-proc": process_number,
+    "--min-np": process_number,
+    "--max-np": process_number,
+    "--slots-per-host": whole_number("a number of processes, 1 or more", 1, 9_999),
+    "--reset-limit": whole_number("a number of resets, 0 or more", 0, sys.maxsize),
+    "--blacklist-cooldown-range": float,
+    "--job-id": _job_id,
+    "--ssh-port": _port,
+    "--debug-rank": whole_number("a rank", 0, 99_999),
+    "--debug-port": _port,
+}
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add all options except the general ones to ``parser``, under their headings."""
-    _add_start(parser.add_argument_group("start"))
+    """Add all options to ``parser``, under their headings."""
+    _add(parser, _GENERAL)
+    start = parser.add_argument_group("start")
+    _add(start.add_mutually_exclusive_group(), _HOSTS)
+    _add_settings(start, "start")
     _add_controller(parser.add_argument_group("MPI"))
-    _add_remote(parser.add_argument_group("other machines"))
+    _add(parser.add_argument_group("other machines"), _REMOTE)
     elastic = parser.add_argument_group("elastic")
-    add_elastic_options(elastic)
+    _add(elastic, _ELASTIC)
     _add_settings(elastic, "elastic")
-    _add_output(parser.add_argument_group("output"))
+    output = parser.add_argument_group("output")
+    _add(output, _OUTPUT)
+    # As documented, timestamps of output lines and of log lines exclude each other.
+    times = output.add_mutually_exclusive_group()
+    _add(times, _TIMES)
+    _add_settings(output, "output", times)
     for topic in ("tuning", "autotune", "stall check", "timeline", "metrics"):
         _add_settings(parser.add_argument_group(topic), topic)
-    add_kubernetes_options(parser)
-    _add_slurm(parser.add_argument_group("Slurm"))
+    _add_kubernetes(parser.add_argument_group("kubernetes"))
+    _add(parser.add_argument_group("Slurm"), _SLURM)
+
+
+def _add(group: argparse._ActionsContainer, texts: str) -> None:
+    for text in re.split(r"\n(?=-)", texts.strip()):
+        head, _, meaning = text.partition("\n")
+        names = re.findall(r"(?<!\S)-\S+", head)
+        values = head.split()[len(names) :]
+        details: dict[str, Any] = {"metavar": values[0]} if values else {"action": "store_true"}
+        if values[1:] == ["..."]:
+            details["action"] = "append"
+        elif values[1:]:
+            details.update(metavar=tuple(values), nargs=len(values))
+        if (kind := next(filter(None, map(_TYPES.get, names)), None)) is not None:
+            details["type"] = kind
+        group.add_argument(*names, help=" ".join(meaning.split()), **details)
+
+
+def is_elastic(given: argparse.Namespace) -> bool:
+    """Whether the command line describes an elastic job."""
+    return given.host_discovery_script is not None or given.min_np is not None
 
 
 def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
@@ -58,7 +225,8 @@ def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
 
 def unused_options(given: argparse.Namespace, controller: str) -> list[str]:
     """A sentence for each option without an effect on a job that ``controller`` starts."""
-    of_mpi, of_elastic = ("mpi_args", "binding_args"), ELASTIC_OPTIONS
+    of_mpi = ("mpi_args", "binding_args")
+    of_elastic = ("max_np", "reset_limit", "blacklist_cooldown_range")
     makes_text = given.kubernetes is not None or given.slurm_script
     takes_slots = makes_text or given.host_discovery_script is not None
     return [
@@ -105,7 +273,10 @@ def split_command(
             return words[:index], words[index + 1 :]
         if not word.startswith("-") or word == "-":
             break
-        index += 1 + _values_taken(word, parser)
+        if word in _OF_WORDS and index + 1 < len(words):
+            # Argparse would take a value such as "--partition=gpu" for an option of its own.
+            words[index : index + 2] = [f"{word}={words[index + 1]}"]
+        index += 1 + _values_taken(words[index], parser)
     return words[:index], words[index:]
 
 
@@ -127,18 +298,6 @@ def _value_count(action: argparse.Action) -> int:
     return action.nargs if isinstance(action.nargs, int) else 0
 
 
-def _add_slurm(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--slurm-script",
-        action="store_true",
-        help="print a batch script for sbatch instead of starting anything; with --slots-per-host "
-        "as the number of processes on each node",
-    )
-    group.add_argument(
-        "--slurm-args", metavar="WORDS", help="more options for sbatch, one #SBATCH line each"
-    )
-
-
 def _add_controller(group: argparse._ArgumentGroup) -> None:
     controllers = group.add_mutually_exclusive_group()
     for name, text in (
@@ -149,70 +308,20 @@ def _add_controller(group: argparse._ArgumentGroup) -> None:
         controllers.add_argument(
             name, dest="controller", action="store_const", const=name[2:], help=text
         )
-    group.add_argument("--mpi-args", metavar="WORDS", help="more words for mpirun or jsrun")
-    group.add_argument(
-        "--binding-args", metavar="WORDS", help="how mpirun binds processes, instead of not at all"
-    )
-    group.add_argument(
-        "--tcp", action="store_true", help="TCP only: NCCL_IB_DISABLE=1, and Spectrum MPI's -tcp"
-    )
+    _add(group, _MPI)
 
 
-def _add_start(group: argparse._ArgumentGroup) -> None:
-    hosts = group.add_mutually_exclusive_group()
-    hosts.add_argument(
-        "-H",
-        "--hosts",
-        metavar="NAME:SLOTS",
-        help="the machines, separated by commas, and how many processes each may run; ranks fill "
-        "them in this order; default localhost:N",
-    )
-    hosts.add_argument(
-        "-hostfile",
-        "--hostfile",
-        metavar="PATH",
-        help="the same as a file with lines of the form: name slots=N",
-    )
-    hosts.add_argument(
-        "--host-discovery-script",
-        metavar="COMMAND",
-        help="ask this command every second which machines there are, and let workers come and go "
-        "with them; it prints a line NAME or NAME:SLOTS for each",
-    )
-    _add_settings(group, "start")
-
-
-def _add_remote(group: argparse._ArgumentGroup) -> None:
+def _add_kubernetes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "-p",
-        "--ssh-port",
-        type=whole_number("a port from 1 to 65535", 1, 65535),
-        metavar="PORT",
-        help="port of their ssh servers; default: as ssh is configured",
+        "--kubernetes",
+        nargs="?",
+        const=KINDS[0],
+        choices=KINDS,
+        metavar="job|mpijob",
+        help="print a manifest for 'kubectl apply -f -' instead of starting anything: an Indexed "
+        "Job, or with --kubernetes=mpijob an MPIJob for Kubeflow's operator",
     )
-    group.add_argument(
-        "-i",
-        "--ssh-identity-file",
-        metavar="FILE",
-        help="private key that lets ssh in; default: as ssh is configured",
-    )
-    group.add_argument(
-        "--network-interfaces",
-        metavar="NAME[,NAME...]",
-        help="interfaces that the machines may use to reach each other, as all of them name them; "
-        "default: whatever leads there",
-    )
-    group.add_argument(
-        "--network-interface",
-        action="append",
-        metavar="NAME",
-        help="the same, one name each time it is given",
-    )
-    group.add_argument(
-        "--disable-cache",
-        action="store_true",
-        help="accepted: every start asks every machine anew, nothing is remembered",
-    )
+    _add(group, _KUBERNETES)
 
 
 def named_interfaces(given: argparse.Namespace) -> tuple[str, ...]:
@@ -222,46 +331,6 @@ def named_interfaces(given: argparse.Namespace) -> tuple[str, ...]:
         text = "--network-interface A,B is deprecated; use --network-interfaces A,B"
         warnings.warn(text, DeprecationWarning, stacklevel=1)
     return interface_names([given.network_interfaces or "", *single])
-
-
-def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--output-filename",
-        metavar="DIR",
-        help="keep the lines of each rank in DIR/rank.<R>/stdout and DIR/rank.<R>/stderr, too",
-    )
-    group.add_argument(
-        "--report",
-        metavar="FILE",
-        help="write a page for a browser when the job has ended, however it ended: step times, who "
-        "waited for whom, bandwidth, slowest tensors, events, settings (docs/report.md)",
-    )
-    group.add_argument(
-        "--full-prefix",
-        action="store_true",
-        help="begin lines on a terminal as elsewhere, with [rank]<stdout>: or [rank]<stderr>:",
-    )
-    group.add_argument(
-        "--debug-rank",
-        type=whole_number("a rank", 0, 99_999),
-        metavar="RANK",
-        help="run this rank of a Python program under pdb, which gets the terminal",
-    )
-    group.add_argument(
-        "--debug-port",
-        type=whole_number("a port from 1 to 65535", 1, 65535),
-        metavar="PORT",
-        help="with --debug-rank: run it under debugpy instead, which waits for an editor there",
-    )
-    # As documented, timestamps of output lines and of log lines exclude each other.
-    times = group.add_mutually_exclusive_group()
-    times.add_argument(
-        "-prefix-timestamp",
-        "--prefix-output-with-timestamp",
-        action="store_true",
-        help="begin each line of the workers with the time; not together with those of log lines",
-    )
-    _add_settings(group, "output", times)
 
 
 def _add_settings(

@@ -1,13 +1,99 @@
-"""The parser of ``horovodrun``'s command line, with the texts of its help."""
+"""The parser of ``horovodrun``'s command line, with the texts of its help.
+
+Mistakes are found before a process starts, with the word that was meant.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from textwrap import indent
+from typing import Any, NoReturn
 
-from horovod.launch.cli.mistakes import Parser
 from horovod.launch.cli.options import add_options, file_form
-from horovod.launch.model.argument_checks import process_number
+
+# Options of torchrun and mpirun, and what they are called here.
+_OTHER_NAMES = {
+    "--np": "-np",
+    "-n": "-np",
+    "--nproc": "-np",
+    "--nproc-per-node": "-np, the number of processes on all hosts together",
+    "--nnodes": "-H, the hosts with their slots, as in -H node-1:2,node-2:2",
+    "--host": "-H",
+    "--master-addr": "-H: horovodrun finds the addresses itself",
+    "--master-port": "-H: horovodrun finds the ports itself",
+    "--rdzv-endpoint": "-H: horovodrun finds the addresses itself",
+    "--max-restarts": "--reset-limit, in an elastic job",
+    "-x": "VAR=VALUE horovodrun ...: all processes get the environment of horovodrun",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the nearest option for one that it does not know, and has a short and a long help."""
+
+    def __init__(self, short_help: str, **details: Any) -> None:
+        super().__init__(add_help=False, **details)
+        self._short_help = short_help
+        self.add_argument("-h", "--help", action=_Help, nargs=0, help="print the usual options")
+        self.add_argument("--help-all", action=_Help, nargs=0, help="print all of this")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but for the error."""
+        given, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(unknown_option(unknown[0], list(self._option_string_actions)))
+        return given
+
+    def print_short_help(self) -> None:
+        """Print what most jobs need."""
+        print(self._short_help, end="")
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line, without the usage."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+class _Help(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, given: Any, values: Any, option: str | None = None
+    ) -> None:
+        assert isinstance(parser, Parser)
+        parser.print_help() if option == "--help-all" else parser.print_short_help()
+        parser.exit()
+
+
+def unknown_option(word: str, known: Sequence[str]) -> str:
+    """A sentence about an option that is not known."""
+    name = word.partition("=")[0]
+    meant = _OTHER_NAMES.get(name.replace("_", "-"))
+    if meant is None:
+        from difflib import get_close_matches  # here, because few starts need it
+
+        near = get_close_matches(name.replace("_", "-"), known, 1)
+        meant = near[0] if near else None
+    return f"{name}: no such option" + (f"; did you mean {meant}?" if meant else "")
+
+
+def command_problem(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Why the command is no program but a Python file, or None."""
+    word = command[0]
+    if not word.endswith(".py") or " " in word:
+        return None
+    if shutil.which(word, path=environ.get("PATH", os.defpath)) is not None:
+        return None
+    what = "a Python file, not a program" if Path(word).is_file() else "no program"
+    return f"{word}: {what}; did you mean: python {' '.join(command)}?"
+
+
+def is_own_python(command: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether the command is the Python that horovodrun runs in, which has the same packages."""
+    found = shutil.which(command[0], path=environ.get("PATH", os.defpath))
+    return found is not None and Path(found).parent == Path(sys.executable).parent
+
 
 _USAGE = """\
 horovodrun -np N [options] command [argument ...]
@@ -106,44 +192,5 @@ def make_parser() -> Parser:
         epilog=_EPILOG.replace("{file}", indent(file_form(), "  ")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("-v", "--version", action="store_true", help="print the version number")
-    add("-np", "--num-proc", type=process_number, metavar="N", help="how many processes to start")
-    add(
-        "-f",
-        "--experiment",
-        metavar="FILE",
-        help="run the experiments of a file instead of one command; see below",
-    )
-    add(
-        "--dry-run",
-        action="store_true",
-        help="with --experiment: check the file and print what would run, and start nothing",
-    )
-    add(
-        "-cb",
-        "--check-build",
-        action="store_true",
-        help="print the frameworks, controllers and operations that work here",
-    )
-    add(
-        "--check-network",
-        action="store_true",
-        help="measure latency and bandwidth between the hosts of -H, or within this machine, and "
-        "name what is slow",
-    )
-    add(
-        "--doctor",
-        action="store_true",
-        help="say why a job is slow, hangs or has failed, which rank is to blame and what to do: "
-        "of a job that runs or has ended, by its id or a folder of recordings; default: the newest",
-    )
-    add(
-        "--json",
-        action="store_true",
-        help="with --check-network or --doctor: print JSON for programs",
-    )
-    add("--verbose", action="store_true", help="say which processes start and end")
-    add("--config-file", metavar="YAML", help="settings in a file, see below")
     add_options(parser)
     return parser

@@ -60,12 +60,7 @@ def js_run(
 
 def create_slot_env_vars(slot_info: SlotInfo) -> dict[str, str]:
     """The variables of a worker's ranks and sizes."""
-    numbers = {
-        name: str(getattr(slot_info, name.lower()))
-        for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-    }
-    variables = {f"HOROVOD_{name}": number for name, number in numbers.items()}
-    return {"HOROVOD_HOSTNAME": slot_info.hostname, **variables}
+    return {f"HOROVOD_{name.upper()}": str(value) for name, value in vars(slot_info).items()}
 
 
 def create_run_env_vars(

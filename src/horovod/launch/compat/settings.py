@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.errors import TimeoutException
@@ -33,7 +33,7 @@ class Timeout:
             raise TimeoutException(self._message.format(activity=activity, timeout=self._timeout_s))
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class BaseSettings:
     """``start_timeout`` is in seconds, or a ``Timeout``; the other names are horovodrun's.
 
@@ -56,34 +56,24 @@ class BaseSettings:
     prefix_output_with_timestamp: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class Settings(BaseSettings):
     """A job of fixed size on ``hosts`` of the form ``name:slots[,name:slots...]``."""
 
-    def __init__(self, hosts: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.hosts = hosts
+    hosts: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class ElasticSettings(BaseSettings):
     """An elastic job on the hosts that ``discovery`` finds."""
 
-    def __init__(
-        self,
-        discovery: Any,
-        min_num_proc: int | None = None,
-        max_num_proc: int | None = None,
-        elastic_timeout: float | None = None,
-        reset_limit: int | None = None,
-        cooldown_range: tuple[int, int] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(elastic=True, **kwargs)
-        self.discovery = discovery
-        self.min_num_proc = min_num_proc
-        self.max_num_proc = max_num_proc
-        self.elastic_timeout = elastic_timeout
-        self.reset_limit = reset_limit
-        self.cooldown_range = cooldown_range
+    discovery: Any
+    min_num_proc: int | None = None
+    max_num_proc: int | None = None
+    elastic_timeout: float | None = None
+    reset_limit: int | None = None
+    cooldown_range: tuple[int, int] | None = None
+    elastic: bool = field(default=True, init=False)
 
 
 def arguments_of(

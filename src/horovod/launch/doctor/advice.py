@@ -1,22 +1,169 @@
-"""Findings about settings, tensors and clocks: what would help, with the evidence."""
+"""Findings about speed, settings, tensors and clocks: what would help, with the evidence.
+
+Slow ranks, and what steps spend their time on, come first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from horovod.launch.doctor.findings import (
     Finding,
     Severity,
+    capital,
     duration_text,
+    named_ranks,
     title,
 )
 from horovod.settings import Settings
+from horovod.trace.analysis.accounts import Account
 from horovod.trace.analysis.clocks import align_clocks
 from horovod.trace.analysis.fusion import Alone, Fusion, WhyAlone, find_fusion
+from horovod.trace.analysis.slow_ranks import (
+    Imbalance,
+    RankPace,
+    SlowPeer,
+    find_imbalance,
+    find_slow_peers,
+    peer_waits,
+)
 from horovod.trace.analysis.steps import Steps
 from horovod.trace.recording import EventKind
 from horovod.trace.report.number_texts import bytes_text
 from horovod.trace.worlds import RecordedWorld
+
+# Smaller values are no findings.
+_SLOW_SHARE = 0.15  # of a step
+_LEAST_NS = 5e5
+_SLOWEST_SHARE = 0.7  # of all steps, in which a slow rank is the slowest
+_TRANSPORT_SHARE = 0.3
+_PEER_SHARE = 0.05  # for one rank, in the middle of collectives
+
+
+def find_pace(world: RecordedWorld, steps: Steps, accounts: Sequence[Account]) -> Iterator[Finding]:
+    """Findings about what makes steps longer than necessary."""
+    imbalance = find_imbalance(accounts)
+    if imbalance is not None:
+        slow = _slow_ranks(imbalance)
+        if slow:
+            yield _slow(world, imbalance, slow, steps)
+        elif imbalance.lost_ns > max(_LEAST_NS, _SLOW_SHARE * imbalance.step_ns):
+            yield _uneven(imbalance)
+    step_ns = median(account.usual.duration_ns for account in accounts)
+    transport_ns = median(account.usual.transport_ns for account in accounts)
+    if transport_ns > max(_LEAST_NS, _TRANSPORT_SHARE * step_ns):
+        yield _transport(world, transport_ns, step_ns)
+    for slow_peer in find_slow_peers(peer_waits(world.recordings, steps), steps):
+        if slow_peer.wait_ns > max(_LEAST_NS, _PEER_SHARE * step_ns):
+            yield _slow_peer(world, slow_peer, step_ns)
+
+
+def _slow_ranks(imbalance: Imbalance) -> list[RankPace]:
+    """The ranks that others wait for in most steps, if they are a minority."""
+    limit_ns = max(_LEAST_NS, _SLOW_SHARE * imbalance.step_ns)
+    slow = [pace for pace in imbalance.ranks if pace.extra_ns > limit_ns]
+    is_steady = sum(pace.slowest_share for pace in slow) >= _SLOWEST_SHARE
+    return slow if is_steady and len(slow) * 2 <= len(imbalance.ranks) else []
+
+
+def _slow(
+    world: RecordedWorld, imbalance: Imbalance, slow: Sequence[RankPace], steps: Steps
+) -> Finding:
+    ranks = tuple(pace.rank for pace in slow)
+    worst = slow[0]
+    usual_ns = worst.compute_ns - worst.extra_ns
+    share = worst.extra_ns / imbalance.step_ns
+    others = "the other computes" if len(imbalance.ranks) == 2 else "the others compute"
+    verb = "is slow: it computes" if len(slow) == 1 else "are slow: the slowest computes"
+    text = (
+        f"{capital(named_ranks(ranks, world.names))} {verb} "
+        f"for {duration_text(worst.compute_ns)} a step, {others} for {duration_text(usual_ns)}. "
+        f"Every step of {duration_text(imbalance.step_ns)} could be up to "
+        f"{duration_text(worst.extra_ns)} ({share:.0%}) shorter. "
+        f"It was the slowest in {round(worst.slowest_share * steps.count)} of {steps.count} steps."
+    )
+    return Finding(
+        Severity.PROBLEM,
+        "slow-rank",
+        text,
+        _where_to_look(world, ranks),
+        ranks,
+        evidence={
+            "extra_seconds": worst.extra_ns / 1e9,
+            "step_seconds": imbalance.step_ns / 1e9,
+            "slowest_share": worst.slowest_share,
+            "steps": steps.count,
+        },
+    )
+
+
+def _where_to_look(world: RecordedWorld, ranks: Sequence[int]) -> str:
+    for host in world.hosts:
+        if len(host) > 1 and set(host) == set(ranks) and len(world.hosts) > 1:
+            return (
+                "These are all ranks of one machine: look at what else runs there, its clock rate "
+                "and temperature, and where its data comes from."
+            )
+    own = "what only rank 0 does, such as logging, validation and checkpoints; " * (0 in ranks)
+    return (
+        f"Look at {own}its data loader and its share of the data, and whether something else uses "
+        "its cores (top, py-spy dump --pid)."
+    )
+
+
+def _uneven(imbalance: Imbalance) -> Finding:
+    share = imbalance.lost_ns / imbalance.step_ns
+    return Finding(
+        Severity.ADVICE,
+        "uneven",
+        f"Ranks take turns at being the slowest, which costs {duration_text(imbalance.lost_ns)} "
+        f"({share:.0%}) of a step of {duration_text(imbalance.step_ns)}.",
+        "Inputs of different lengths do that (sort them into batches of one length), or machines "
+        "where something else uses the cores.",
+        evidence={
+            "lost_seconds": imbalance.lost_ns / 1e9,
+            "step_seconds": imbalance.step_ns / 1e9,
+        },
+    )
+
+
+def _transport(world: RecordedWorld, transport_ns: float, step_ns: float) -> Finding:
+    across = len(world.hosts) > 1
+    return Finding(
+        Severity.ADVICE,
+        "transport",
+        f"Moving and reducing data takes {duration_text(transport_ns)} "
+        f"({transport_ns / step_ns:.0%}) of a step of {duration_text(step_ns)}.",
+        "Send less: compression=hvd.Compression.fp16, or backward_passes_per_step with more work "
+        "between two reductions"
+        + ("; horovodrun --check-network measures the links." * across)
+        + ("." * (not across)),
+        evidence={"transport_seconds": transport_ns / 1e9, "step_seconds": step_ns / 1e9},
+    )
+
+
+def _slow_peer(world: RecordedWorld, slow: SlowPeer, step_ns: float) -> Finding:
+    name = world.name_of(slow.peer)
+    what = "bytes of" if slow.is_link else "the part of"
+    advice = (
+        "The link to its machine is slow: horovodrun --check-network with -H measures it."
+        if slow.is_link
+        else "It starts late on its share of each collective: look whether something else uses its "
+        "cores, or whether its threads hold Python's lock for long."
+    )
+    return Finding(
+        Severity.PROBLEM if slow.wait_ns > _SLOW_SHARE * step_ns else Severity.ADVICE,
+        "slow-link" if slow.is_link else "slow-peer",
+        f"In the middle of collectives, ranks wait {duration_text(slow.wait_ns)} a step for {what} "
+        f"{name}, and {duration_text(slow.usual_ns)} for others.",
+        advice,
+        (slow.peer,),
+        evidence={"wait_seconds": slow.wait_ns / 1e9, "usual_seconds": slow.usual_ns / 1e9},
+    )
+
+
+# Settings, tensors and clocks.
 
 _MANY = 8  # collectives a step
 _SMALL_BYTES = 256 * 1024
@@ -34,59 +181,49 @@ def _settings_of(world: RecordedWorld) -> Settings:
         return Settings()
 
 
-def find_setting_advice(world: RecordedWorld, step_ns: float) -> list[Finding]:
+def find_setting_advice(world: RecordedWorld, step_ns: float) -> Iterator[Finding]:
     """Settings that cost time; ``step_ns`` is the usual step time, 0 if it is not known."""
     settings = _settings_of(world)
-    findings = []
     if settings.debug:
-        findings.append(
-            _advice(
-                "debug",
-                "HOROVOD_DEBUG_COLLECTIVES=1 reads every tensor twice more and compares results.",
-                "Leave it out once the fault is found.",
-            )
+        yield _advice(
+            "debug",
+            "HOROVOD_DEBUG_COLLECTIVES=1 reads every tensor twice more and compares results.",
+            "Leave it out once the fault is found.",
         )
     wait_ns = settings.cycle_time_ms * 1e6
     if wait_ns > max(1e6, _WAIT_SHARE * step_ns):
         of_step = f", of a step of {duration_text(step_ns)}" if step_ns else ""
-        findings.append(
-            _advice(
-                "cycle-time",
-                f"HOROVOD_CYCLE_TIME={settings.cycle_time_ms:g}: tensors that are ready may wait "
-                f"{duration_text(wait_ns)} for others{of_step}.",
-                "Leave it out, or use --cycle-time-ms 0: tensors are fused without it.",
-            )
+        yield _advice(
+            "cycle-time",
+            f"HOROVOD_CYCLE_TIME={settings.cycle_time_ms:g}: tensors that are ready may wait "
+            f"{duration_text(wait_ns)} for others{of_step}.",
+            "Leave it out, or use --cycle-time-ms 0: tensors are fused without it.",
         )
-    findings += [*_cache(world, settings), *_cores(world), *_unnamed(world)]
-    return findings
+    yield from _cache(world, settings)
+    yield from _cores(world)
+    yield from _unnamed(world)
 
 
-def _cache(world: RecordedWorld, settings: Settings) -> list[Finding]:
+def _cache(world: RecordedWorld, settings: Settings) -> Iterator[Finding]:
     names = {label.key for r in world.recordings.values() for label in r.labels.values()}
     again = 0
     for recording in world.recordings.values():
         submits = recording.of_kind(EventKind.SUBMIT)
         again = max(again, len(submits) - len(recording.labels))
     capacity = settings.cache_capacity
-    if len(names) <= capacity or again <= len(names):
-        return []
-    return [
-        _advice(
+    if len(names) > capacity and again > len(names):
+        enough = 1 << (len(names) - 1).bit_length()
+        yield _advice(
             "cache",
             f"The job uses {len(names)} names of tensors, but remembers {capacity} only: the "
             "others are negotiated anew each time.",
-            f"Use --cache-capacity {_round_up(len(names))} (HOROVOD_CACHE_CAPACITY).",
+            f"Use --cache-capacity {enough} (HOROVOD_CACHE_CAPACITY).",
             names=len(names),
             capacity=capacity,
         )
-    ]
 
 
-def _round_up(count: int) -> int:
-    return 1 << (count - 1).bit_length()
-
-
-def _cores(world: RecordedWorld) -> list[Finding]:
+def _cores(world: RecordedWorld) -> Iterator[Finding]:
     for host in world.hosts:
         known = [rank for rank in host if rank in world.recordings]
         if not known:
@@ -96,45 +233,39 @@ def _cores(world: RecordedWorld) -> list[Finding]:
         if not cores:
             continue
         if len(host) > cores:
-            return [
-                _advice(
-                    "cores",
-                    f"{len(host)} ranks share {cores} core{'s' * (cores > 1)} on the machine of "
-                    f"rank {host[0]}: they take turns.",
-                    f"Start {cores} rank{'s' * (cores > 1)} there.",
-                    ranks_there=len(host),
-                    cores=cores,
-                )
-            ]
+            yield _advice(
+                "cores",
+                f"{len(host)} ranks share {cores} core{'s' * (cores > 1)} on the machine of "
+                f"rank {host[0]}: they take turns.",
+                f"Start {cores} rank{'s' * (cores > 1)} there.",
+                ranks_there=len(host),
+                cores=cores,
+            )
+            return
         if threads.isdecimal() and len(threads) < 10 and int(threads) * len(host) > cores:
-            return [
-                _advice(
-                    "threads",
-                    f"OMP_NUM_THREADS={threads} for each of {len(host)} ranks, but there are "
-                    f"{cores} cores on the machine of rank {host[0]}.",
-                    f"Set OMP_NUM_THREADS={max(1, cores // len(host))}.",
-                    threads=int(threads),
-                    cores=cores,
-                )
-            ]
-    return []
+            yield _advice(
+                "threads",
+                f"OMP_NUM_THREADS={threads} for each of {len(host)} ranks, but there are "
+                f"{cores} cores on the machine of rank {host[0]}.",
+                f"Set OMP_NUM_THREADS={max(1, cores // len(host))}.",
+                threads=int(threads),
+                cores=cores,
+            )
+            return
 
 
-def _unnamed(world: RecordedWorld) -> list[Finding]:
+def _unnamed(world: RecordedWorld) -> Iterator[Finding]:
     recording = world.recordings[min(world.recordings)]
     names = [label.name for label in recording.labels.values()]
     unnamed = [name for name in names if _is_numbered(name)]
-    if len(unnamed) < _MANY:
-        return []
-    return [
-        _advice(
+    if len(unnamed) >= _MANY:
+        yield _advice(
             "unnamed",
             f"{len(unnamed)} of the last {len(names)} tensors have no name: they are matched by "
             "their order, so one more call on one rank mixes them up, and each is negotiated anew.",
             "Give collectives a name=... that is the same in each step and on all ranks.",
             unnamed=len(unnamed),
         )
-    ]
 
 
 def _is_numbered(name: str) -> bool:
@@ -142,16 +273,15 @@ def _is_numbered(name: str) -> bool:
     return number.isdecimal() and kind not in ("barrier", "join")
 
 
-def find_fusion_advice(world: RecordedWorld, steps: Steps) -> list[Finding]:
+def find_fusion_advice(world: RecordedWorld, steps: Steps) -> Iterator[Finding]:
     """Small collectives that could be fused."""
     settings = _settings_of(world)
     fusion = find_fusion(world.recordings, steps, settings.fusion_threshold_bytes)
     if fusion is None or fusion.buckets < _MANY or fusion.bucket_bytes > _SMALL_BYTES:
-        return []
+        return
     small = [alone for alone in fusion.alone if alone.size_bytes <= _SMALL_BYTES]
-    if len(small) * 2 < fusion.buckets:
-        return []
-    return [_small_buckets(fusion, small, settings)]
+    if len(small) * 2 >= fusion.buckets:
+        yield _small_buckets(fusion, small, settings)
 
 
 def _small_buckets(fusion: Fusion, small: list[Alone], settings: Settings) -> Finding:
@@ -195,12 +325,12 @@ def _advice(code: str, text: str, advice: str, **evidence: object) -> Finding:
     return Finding(Severity.ADVICE, code, text, advice, evidence=evidence)
 
 
-def find_clock_differences(world: RecordedWorld) -> list[Finding]:
+def find_clock_differences(world: RecordedWorld) -> Iterator[Finding]:
     """Hosts whose time of day differs from the first host's."""
     clocks = align_clocks(world.recordings, world.hosts)
     first = next((rank for rank in world.hosts[0] if rank in clocks), None)
     if first is None:
-        return []
+        return
     lines = []
     for host in world.hosts[1:]:
         rank = next((rank for rank in host if rank in clocks), None)
@@ -210,17 +340,14 @@ def find_clock_differences(world: RecordedWorld) -> list[Finding]:
         if abs(day_ns) > _CLOCK_NS + clocks[rank].error_ns:
             way = "ahead" if day_ns > 0 else "behind"
             lines.append(f"{world.name_of(rank)}: {duration_text(abs(day_ns))} {way}")
-    if not lines:
-        return []
-    return [
-        Finding(
+    if lines:
+        yield Finding(
             Severity.NOTE,
             "clocks",
             f"Machines have another time of day than that of {world.name_of(first)}:",
             "Times in their logs cannot be compared before NTP sets their clocks.",
             lines=tuple(lines),
         )
-    ]
 
 
 def _day_ns(world: RecordedWorld, rank: int) -> int:

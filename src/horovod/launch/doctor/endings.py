@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from horovod.launch.doctor.findings import (
     Finding,
@@ -46,7 +46,7 @@ def find_endings(
         findings += raised
     elif deaths:
         severity = Severity.NOTE if is_after_hang else Severity.PROBLEM
-        findings.append(_death(world, deaths[0].rank, severity, failures))
+        findings.append(_death(world, deaths[0], severity, failures))
     elif not is_after_hang and (failed := first_error(world.recordings)) is not None:
         findings.append(_error(world, failed))
     if any(finding.severity is Severity.PROBLEM for finding in findings):
@@ -108,18 +108,17 @@ def _error(world: RecordedWorld, failed: Recording) -> Finding:
     )
 
 
-def _lost(world: RecordedWorld, causes: set[int]) -> list[Finding]:
+def _lost(world: RecordedWorld, causes: set[int]) -> Iterator[Finding]:
     """The ranks that ended only because another one had ended, in a line."""
     lost = [
         rank
         for rank, recording in sorted(world.recordings.items())
         if lost_its_peer(recording) and rank not in causes
     ]
-    if not lost:
-        return []
-    verb = "lost its peer." if len(lost) == 1 else "lost their peer."
-    text = f"{capital(named_ranks(lost, world.names))} {verb}"
-    return [Finding(Severity.NOTE, "lost-peer", text, ranks=tuple(lost))]
+    if lost:
+        verb = "lost its peer." if len(lost) == 1 else "lost their peer."
+        text = f"{capital(named_ranks(lost, world.names))} {verb}"
+        yield Finding(Severity.NOTE, "lost-peer", text, ranks=tuple(lost))
 
 
 def find_exit(outcome: Outcome, *, has_cause: bool) -> Finding:
@@ -138,7 +137,7 @@ def find_exit(outcome: Outcome, *, has_cause: bool) -> Finding:
 
 
 def _printed(failure: RankFailure) -> tuple[str, ...]:
-    """What a rank has printed last."""
+    """The last output of a rank."""
     lines = tuple(f"  {line}" for line in failure.lines[-_MOST_LINES:])
     return (f"rank {failure.rank} has printed last:", *lines) if lines else ()
 
@@ -147,7 +146,7 @@ def why_it_ended(world: RecordedWorld) -> str:
     """A short reason for an earlier world; empty if it ended without an error."""
     deaths = find_deaths(world.recordings)
     if deaths:
-        return f"{world.name_of(deaths[0].rank)} died"
+        return f"{world.name_of(deaths[0])} died"
     failed = first_error(world.recordings)
     return failed.detail if failed is not None else ""
 

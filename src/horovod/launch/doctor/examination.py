@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from horovod.launch.doctor.advice import (
     find_clock_differences,
     find_fusion_advice,
+    find_pace,
     find_setting_advice,
 )
 from horovod.launch.doctor.endings import (
@@ -22,7 +23,6 @@ from horovod.launch.doctor.endings import (
 )
 from horovod.launch.doctor.findings import Finding, Severity, capital, named_ranks
 from horovod.launch.doctor.hangs import find_hangs
-from horovod.launch.doctor.pace import find_pace
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
 from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
 from horovod.trace.analysis.trouble import find_deaths, has_left, lost_its_peer
@@ -95,7 +95,7 @@ def _rows(
     failed: Collection[int],
 ) -> list[RankRow]:
     by_rank = {account.rank: account for account in accounts}
-    dead = {death.rank for death in find_deaths(world.recordings)}
+    dead = set(find_deaths(world.recordings))
     return [
         RankRow(
             rank,
@@ -132,57 +132,41 @@ def _too_few(world: RecordedWorld) -> Finding:
     )
 
 
-def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Finding]:
+def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> Iterator[Finding]:
     """Ranks whose process has disappeared, and whose death no rank has recorded."""
-    dead = {death.rank for death in find_deaths(world.recordings)}
+    dead = set(find_deaths(world.recordings))
     gone = [
         rank
         for rank, state in states.items()
         if state is RankState.GONE and rank not in world.recordings and rank not in dead
     ]
-    if not gone:
-        return []
-    return [
-        Finding(
-            Severity.PROBLEM,
-            "gone",
-            f"{capital(named_ranks(gone, world.names))} ended without an error, as after SIGKILL.",
-            AFTER_DEATH,
-            tuple(gone),
-        )
-    ]
+    if gone:
+        names = capital(named_ranks(gone, world.names))
+        text = f"{names} ended without an error, as after SIGKILL."
+        yield Finding(Severity.PROBLEM, "gone", text, AFTER_DEATH, tuple(gone))
 
 
-def _missing(world: RecordedWorld, states: Mapping[int, RankState]) -> list[Finding]:
+def _missing(world: RecordedWorld, states: Mapping[int, RankState]) -> Iterator[Finding]:
     if not world.missing:
-        return []
+        return
     silent = [rank for rank in world.missing if rank in states]
     names = named_ranks(world.missing, world.names)
     did = "" if not silent else f" Ranks {', '.join(map(str, silent))} did not answer in time."
-    return [
-        Finding(
-            Severity.NOTE,
-            "missing",
-            f"There is no recording of {names}.{did}",
-            "For ranks of other machines set HOROVOD_RECORDER_DIR to a folder that all machines "
-            "share, or copy their recordings into one folder and name that.",
-            world.missing,
-        )
-    ]
+    yield Finding(
+        Severity.NOTE,
+        "missing",
+        f"There is no recording of {names}.{did}",
+        "For ranks of other machines set HOROVOD_RECORDER_DIR to a folder that all machines "
+        "share, or copy their recordings into one folder and name that.",
+        world.missing,
+    )
 
 
-def _earlier(worlds: Sequence[RecordedWorld]) -> list[Finding]:
+def _earlier(worlds: Sequence[RecordedWorld]) -> Iterator[Finding]:
     lines = [
         f"world {world.number} of {world.size}: {why_it_ended(world) or 'ended well'}"
         for world in worlds
     ]
-    if not lines:
-        return []
-    return [
-        Finding(
-            Severity.NOTE,
-            "earlier-worlds",
-            f"The job had {len(lines)} world{'s' * (len(lines) > 1)} before this one:",
-            lines=tuple(lines[-8:]),
-        )
-    ]
+    if lines:
+        text = f"The job had {len(lines)} world{'s' * (len(lines) > 1)} before this one:"
+        yield Finding(Severity.NOTE, "earlier-worlds", text, lines=tuple(lines[-8:]))

@@ -71,7 +71,9 @@ def capital(text: str) -> str:
 
 
 def title(label: Label) -> str:
-    """``allreduce 'x'``."""
+    """``allreduce 'x'``, or ``all_reduce number 17 of group default``."""
+    if label.title_in_group:
+        return label.name
     is_known = label.kind in set(Kind)
     operation = Kind(label.kind).name.lower() if is_known else "operation"
     if label.tensors > 1:

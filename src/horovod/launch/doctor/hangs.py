@@ -130,7 +130,7 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
         f"{named_ranks(stall.ready, world.names)} submitted it, {named_ranks(absent, world.names)} "
         "did not."
     )
-    doings = [_doing(world, rank, alike) for rank in stall.missing[:_MOST_DESCRIBED]]
+    doings = [_doing(world, rank) for rank in stall.missing[:_MOST_DESCRIBED]]
     lines = [line for rank in stall.missing[:_MOST_DESCRIBED] for line in _described(world, rank)]
     return Finding(
         Severity.PROBLEM,
@@ -149,8 +149,8 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
     )
 
 
-def _doing(world: RecordedWorld, rank: int, alike: list[Stall]) -> str:
-    """What the missing rank does instead."""
+def _doing(world: RecordedWorld, rank: int) -> str:
+    """A sentence about the missing rank: what it does instead."""
     recording = world.recordings[rank]
     if has_left(recording):
         return f"Rank {rank} has shut down."

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +19,7 @@ from rich.text import Text
 from horovod.launch.doctor.examination import Examination, RankRow, examine
 from horovod.launch.doctor.findings import Finding, Severity, duration_text, printable
 from horovod.launch.doctor.jobs import Evidence, NothingFoundError, find_job, gather
+from horovod.launch.doctor.tables import plain_console, plain_table
 
 _WIDTH = 100
 _MOST_ROWS = 16
@@ -89,14 +89,9 @@ def _row_json(row: RankRow) -> dict[str, Any]:
 def as_text(evidence: Evidence, examination: Examination, *, has_colour: bool) -> str:
     """The job, the findings and the figures of each rank."""
     file = StringIO()
-    console = Console(
-        file=file,
-        width=_WIDTH,
-        highlight=False,
-        emoji=False,
-        markup=False,
-        force_terminal=has_colour,
-        color_system="standard" if has_colour else None,
+    colours = "standard" if has_colour else None
+    console = plain_console(
+        file=file, width=_WIDTH, force_terminal=has_colour, color_system=colours
     )
     console.print(_shown(_headline(evidence, examination), style="bold"))
     console.print()
@@ -139,9 +134,7 @@ def _table(examination: Examination) -> Table:
     rows = examination.rows
     steps = examination.steps
     has_figures = steps is not None
-    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
-    table.add_column("Rank")
-    table.add_column("State")
+    table = plain_table("Rank", "State")
     for heading in ("Step", "Computes", "Waits", "Moves data") if has_figures else ():
         table.add_column(heading, justify="right")
     for row in _chosen(rows):

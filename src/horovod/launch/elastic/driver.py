@@ -7,26 +7,24 @@ policy one by one, and its actions carried out, before the loop sleeps again.
 
 from __future__ import annotations
 
-import selectors
 import shlex
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.launch.elastic.answers import Answers
-from horovod.launch.elastic.discovery import Finding
 from horovod.launch.elastic.host_sources import (
     DiscoveryScript,
     EmbeddedAgentHosts,
-    FixedHosts,
+    Finding,
     HostSource,
 )
-from horovod.launch.elastic.memory import Memory, Record, new_record
-from horovod.launch.elastic.messages import DriverMessages, Mailbox, open_store
+from horovod.launch.elastic.memory import DriverMessages, Memory, Record, new_record, open_store
 from horovod.launch.elastic.policy.actions import (
     Abandon,
     Action,
@@ -45,7 +43,7 @@ from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
 from horovod.launch.workers.processes import describe_exit, open_standard_files
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
-from horovod.rendezvous.identity.elastic_messages import Ready
+from horovod.rendezvous.identity.elastic_messages import Ready, read_key
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
 
@@ -86,13 +84,15 @@ def _run(
     assert plan.elastic is not None
     numbers = range(plan.elastic.limits.np)
     is_return = record is memory.recalled
+
+    def on_set(key: str, value: bytes) -> None:
+        if (message := read_key(key)) is not None:
+            loop.wakeups.call(lambda: driver.hear(*message, value))
+
     with (
         open_job_loop(plan, environ, numbers, is_continued=is_return) as loop,
-        closing(Mailbox()) as mailbox,
-        open_store(record, report=loop.wakeups.note, on_set=mailbox.put) as server,
-        closing(
-            _ElasticDriver(plan, environ, loop, mailbox, server, memory, record, updates)
-        ) as driver,
+        open_store(record, report=loop.say_later, on_set=on_set) as server,
+        closing(_ElasticDriver(plan, environ, loop, server, memory, record, updates)) as driver,
     ):
         driver.start()
         outcome = loop.run(driver)
@@ -103,44 +103,39 @@ def _run(
         return outcome
 
 
+@dataclass(eq=False, repr=False)
 class _ElasticDriver:
     """See ``JobHandler``."""
 
-    def __init__(
-        self,
-        plan: JobPlan,
-        environ: Mapping[str, str],
-        loop: JobLoop,
-        mailbox: Mailbox,
-        server: StoreServer,
-        memory: Memory,
-        record: Record,
-        updates: AgentUpdates | None,
-    ) -> None:
+    _plan: JobPlan
+    _environ: Mapping[str, str]
+    _loop: JobLoop
+    _server: StoreServer
+    _memory: Memory
+    _record: Record
+    _updates: AgentUpdates | None
+
+    def __post_init__(self) -> None:
+        plan, loop, updates = self._plan, self._loop, self._updates
         assert plan.elastic is not None
-        self._plan, self._elastic = plan, plan.elastic
-        self._loop = loop
-        self._mailbox = mailbox
-        self._memory = memory
-        self._record = record
-        self._policy = record.policy
-        self._server = server
-        self._messages = DriverMessages(server, record)
+        self._elastic = plan.elastic
+        self._policy = self._record.policy
+        self._messages = DriverMessages(self._server, self._record)
         self._answers = Answers(plan.call, plan.least_results) if plan.call else None
-        agents = EmbeddedAgentHosts(updates, loop.selector, self._found) if updates else None
-        self._source = agents or self._host_source(environ)
+        agents = EmbeddedAgentHosts(updates, loop.wakeups, self._found) if updates else None
+        self._source = agents or self._host_source()
         self._groups = WorkerGroups(
             plan,
-            environ,
+            self._environ,
             loop,
-            server,
-            record,
+            self._server,
+            self._record,
             listener=self,
             failed=self._host_failed,
             files=self._answers,
             agents=agents.addresses if agents else None,
         )
-        self._is_taking_over = record is memory.recalled
+        self._is_taking_over = self._record is self._memory.recalled
         self.is_void = False  # there is nothing to take over
         self._events: deque[Callable[[], list[Action]]] = deque()
         self._note = self._events.append
@@ -152,13 +147,12 @@ class _ElasticDriver:
             Abandon: self._messages.abandon,
             Assign: self._assign,
             Publish: lambda action: self._messages.publish(action.update),
-            Say: lambda action: loop.say(action.text),
+            Say: lambda action: self._loop.say(action.text),
             Finish: self._finish,
         }
 
     def start(self) -> None:
         """Look for hosts, or for the workers that another driver has left."""
-        self._loop.selector.register(self._mailbox, selectors.EVENT_READ, self._read_mailbox)
         if self._is_taking_over:
             self._take_over()
         else:
@@ -190,21 +184,22 @@ class _ElasticDriver:
         if self._answers is not None:
             self._answers.close()
 
-    def _host_source(self, environ: Mapping[str, str]) -> HostSource:
+    def _host_source(self) -> HostSource:
         plan = self._elastic
         if not plan.script:
             hosts = {host.hostname: host.slots for host in self._plan.hosts}
-            return FixedHosts(hosts, self._found)
+            self._loop.wakeups.call(lambda: self._found(Finding(hosts)))
+            return HostSource(self._found)
         return DiscoveryScript(
             plan.script,
             plan.slots_per_host,
             self._loop.selector,
             self._found,
-            environ,
+            self._environ,
             self._loop.adopt,
         )
 
-    # What happens; see ``JobHandler``.
+    # Events; see ``JobHandler``.
 
     @property
     def deadline(self) -> float | None:
@@ -239,8 +234,7 @@ class _ElasticDriver:
         return not self._is_taking_over
 
     def _found(self, finding: Finding) -> None:
-        if finding.log:
-            self._loop.say(finding.log)
+        self._loop.say(finding.log)
         is_known = bool(self._record.hostnames) and not finding.is_final
         if finding.error and is_known:  # another driver has had an answer
             self._say_once(f"{finding.error}; the last good answer is kept")
@@ -251,7 +245,7 @@ class _ElasticDriver:
             self._note(partial(self._policy.hosts_found, time.monotonic(), hosts))
 
     def ended(self, workers: Sequence[Worker]) -> None:
-        self._read_mailbox()  # their messages come first
+        self._loop.wakeups.take_calls()  # their messages come first
         for worker in workers:
             self._exited(worker.number, worker.exit_code or 0)
             self._loop.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
@@ -316,14 +310,14 @@ class _ElasticDriver:
         """Whether a worker that has ended has left its result."""
         return self._answers is None or self._answers.note_end(number, exit_code)
 
-    def _read_mailbox(self) -> None:
-        for worker, word, count, value in self._mailbox.take():
-            if word == "ready":
-                self._read_ready(worker, count, value)
-            elif word == "done":
-                self._note(partial(self._policy.worker_done, time.monotonic(), worker))
-            elif word == "fatal":
-                self._note_fatal(worker, printable(value.decode(errors="replace")))
+    def hear(self, worker: int, kind: str, count: int, value: bytes) -> None:
+        """A worker has said something; the kinds are those of ``WorkerKeys``."""
+        if kind == "ready":
+            self._read_ready(worker, count, value)
+        elif kind == "done":
+            self._note(partial(self._policy.worker_done, time.monotonic(), worker))
+        elif kind == "fatal":
+            self._note_fatal(worker, printable(value.decode(errors="replace")))
 
     def _read_ready(self, worker: int, count: int, value: bytes) -> None:
         try:
@@ -341,7 +335,7 @@ class _ElasticDriver:
         # A caller that waits for an answer gets the worker's own error.
         self._fatal[worker] = (now + (_LAST_WORDS_S if self._answers else 0.0), event)
 
-    # What is done.
+    # Actions.
 
     def _carry_out(self) -> None:
         while self._events and not self._loop.is_ending:

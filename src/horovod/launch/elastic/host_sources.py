@@ -2,32 +2,127 @@
 
 A source tells ``report`` what it finds, on the thread that calls it. The launcher reaps all its
 children itself, so the script is handed to ``adopt`` with what to call with its exit status.
+``Discovery`` reads its answers and says what holds while it has none; it is pure.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import selectors
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 
-from horovod.launch.elastic.discovery import Discovery, Finding, Trouble
-from horovod.launch.embedded.agent_news import AgentUpdates
+from horovod.launch.embedded.agent_news import AgentUpdates, FoundAgents
 from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
+from horovod.launch.workers.output import Feed, Output
 from horovod.launch.workers.processes import describe_exit, signal_group
+from horovod.launch.workers.wakeups import Wakeups
+
+_LINE = re.compile(r"(\w[\w.-]*)(?::([0-9]{1,6}))?", re.ASCII)
+
+
+def parse_found_hosts(text: str, slots_per_host: int | None) -> dict[str, int]:
+    """Hosts of lines ``host`` or ``host:slots`` in their order; repeated and empty lines are fine.
+
+    ``slots_per_host`` is for lines without a number. A host with 0 slots counts as not listed.
+
+    Raises:
+        ValueError: a line is something else, lacks a number, or contradicts an earlier one.
+    """
+    hosts: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if words := line.strip():
+            name, slots = _parse_line(f"line {number}, {_short(words)!r}", words, slots_per_host)
+            if hosts.setdefault(name, slots) != slots:
+                raise ValueError(
+                    f"line {number}, {_short(words)!r}: an earlier line says {name}:{hosts[name]}"
+                )
+    return {name: slots for name, slots in hosts.items() if slots > 0}
+
+
+def _parse_line(where: str, words: str, slots_per_host: int | None) -> tuple[str, int]:
+    match = _LINE.fullmatch(words)
+    if match is None:
+        raise ValueError(f"{where}: expected host or host:slots")
+    if match[2] is not None:
+        return match[1], int(match[2])
+    if slots_per_host is None:
+        raise ValueError(f"{where}: no number of slots; print {words}:N, or give --slots-per-host")
+    return match[1], slots_per_host
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+class Trouble(Enum):
+    """Why a discovery has no answer."""
+
+    FAILING = "fails"
+    SLOW = "is too slow"
+    GARBAGE = "prints what is not a list of hosts"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one call of the discovery.
+
+    ``hosts`` is a good answer. ``log`` is a line for the user, empty unless something changed.
+    ``error``: there has never been an answer, so the job cannot begin, or, if it ``is_final``,
+    there will be none any more.
+    """
+
+    hosts: Mapping[str, int] | None = None
+    log: str = ""
+    error: str = ""
+    is_final: bool = False
+
+
+class Discovery:
+    """The last good answer of ``source``. Each trouble, and its end, is reported once."""
+
+    def __init__(self, source: str, slots_per_host: int | None) -> None:
+        self.hosts: Mapping[str, int] | None = None
+        self._source = source
+        self._slots_per_host = slots_per_host
+        self._trouble: Trouble | None = None
+
+    def answered(self, text: str) -> Finding:
+        """It has printed ``text``."""
+        try:
+            self.hosts = parse_found_hosts(text, self._slots_per_host)
+        except ValueError as error:
+            return self.failed(Trouble.GARBAGE, str(error))
+        log = f"{self._source} works again" if self._trouble else ""
+        self._trouble = None
+        return Finding(self.hosts, log)
+
+    def failed(self, trouble: Trouble, text: str) -> Finding:
+        """There is no answer; ``text`` says more."""
+        if self.hosts is None:
+            return Finding(error=f"{self._source} {trouble.value}: {text}")
+        is_new = trouble is not self._trouble
+        self._trouble = trouble
+        said = f"{self._source} {trouble.value}: {text}; the last good answer is kept"
+        return Finding(log=said if is_new else "")
+
 
 _PERIOD_S = 1.0
 _LIMIT_S = 10.0
-_READ_BYTES = 65536
 _MAX_OUTPUT_BYTES = 1024 * 1024
 
 Report = Callable[[Finding], None]
 
 
 class HostSource:
-    """The source of a job's hosts. ``deadline`` is when ``tick`` is needed."""
+    """The source of a job's hosts. ``deadline`` is when ``tick`` is needed.
+
+    This one has no news: the hosts never change.
+    """
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -40,43 +135,18 @@ class HostSource:
         """End what runs; a child of it is still to be reaped."""
 
 
-class FixedHosts(HostSource):
-    """Hosts that never change."""
-
-    def __init__(self, hosts: Mapping[str, int], report: Report) -> None:
-        super().__init__(report)
-        self._hosts = dict(hosts)
-        self.deadline = 0.0
-
-    def tick(self, now: float) -> None:
-        """Report the hosts once."""
-        if self.deadline is not None:
-            self.deadline = None
-            self._report(Finding(self._hosts))
-
-
 class EmbeddedAgentHosts(HostSource):
     """Embedded agents as hosts. They come and go as the engine that placed them says.
 
     ``addresses`` are those of all agents that have ever been there.
     """
 
-    def __init__(
-        self, updates: AgentUpdates, selector: selectors.BaseSelector, report: Report
-    ) -> None:
+    def __init__(self, updates: AgentUpdates, wakeups: Wakeups, report: Report) -> None:
         super().__init__(report)
         self.addresses: dict[str, EmbeddedAgentAddress] = {}
-        self._updates = updates
-        self._selector = selector
-        selector.register(updates, selectors.EVENT_READ, self._read)
+        updates.tell(lambda message: wakeups.call(lambda: self._read(message)))
 
-    def close(self) -> None:
-        """See ``HostSource``."""
-        self._selector.unregister(self._updates)
-
-    def _read(self) -> None:
-        self._updates.clear()
-        agents = self._updates.latest
+    def _read(self, agents: FoundAgents | str) -> None:
         if isinstance(agents, str):
             self._report(Finding(error=agents, is_final=True))
             return
@@ -105,9 +175,8 @@ class DiscoveryScript(HostSource):
         self._adopt = adopt
         self._argv = command_argv((command,))
         self._discovery = Discovery(f"the host discovery script {command}", slots_per_host)
-        self._selector = selector
         self._environ = environ
-        self._fd: int | None = None
+        self._pipe = Output(selector)
         self._output = bytearray()
         self._is_too_slow = False
         self._next_start = 0.0
@@ -130,9 +199,7 @@ class DiscoveryScript(HostSource):
     def _note_exit(self, status: int) -> None:
         """The script was reaped; a negative ``status`` is a signal."""
         # A child that outlives the script may hold the pipe open, so only what is there is read.
-        while self._read_some() and len(self._output) <= _MAX_OUTPUT_BYTES:
-            pass
-        self._close_pipe()
+        self._pipe.drain()
         self.pid = None
         self.deadline = self._next_start
         if not self._is_too_slow:
@@ -142,7 +209,7 @@ class DiscoveryScript(HostSource):
         """See ``HostSource``."""
         if self.pid is not None:
             signal_group(self.pid, signal.SIGKILL)
-        self._close_pipe()
+        self._pipe.abandon()
         self.deadline = None
 
     def _start(self, now: float) -> None:
@@ -161,9 +228,7 @@ class DiscoveryScript(HostSource):
             return
         finally:
             os.close(write_fd)
-        os.set_blocking(read_fd, False)
-        self._fd = read_fd
-        self._selector.register(read_fd, selectors.EVENT_READ, self._read_some)
+        self._pipe.forward(read_fd, Feed(self._take))
         self._adopt(self.pid, self._note_exit)
 
     def _spawn(self, write_fd: int) -> int:
@@ -188,22 +253,6 @@ class DiscoveryScript(HostSource):
             return self._discovery.failed(Trouble.GARBAGE, text)
         return self._discovery.answered(self._output.decode(errors="backslashreplace"))
 
-    def _read_some(self) -> bool:
-        if self._fd is None:
-            return False
-        try:
-            data = os.read(self._fd, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._close_pipe()
-        elif len(self._output) <= _MAX_OUTPUT_BYTES:
+    def _take(self, data: bytes) -> None:
+        if len(self._output) <= _MAX_OUTPUT_BYTES:
             self._output += data
-        return bool(data)
-
-    def _close_pipe(self) -> None:
-        if self._fd is not None:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(self._fd)
-            os.close(self._fd)
-            self._fd = None

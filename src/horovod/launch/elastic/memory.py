@@ -10,6 +10,9 @@ and repeats what may not have been done. Reports of the detached agents become o
 missing worker has exited, an unknown one is killed. No event reaches the policy before one worker
 is found. If there is none, the job begins anew with another secret, port and *run*, so that no
 process of the old run can pass for a worker of the new one.
+
+A driver that has taken a job over begins with an empty store: updates are put there at once, ranks
+when workers ask for them again (``DriverMessages``).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import platform
 import random
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +45,15 @@ from horovod.launch.remote.job_folder import (
     job_folder_path,
 )
 from horovod.rendezvous.base.authentication import SECRET_BYTES
-from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
+from horovod.rendezvous.base.tcp import address_text
+from horovod.rendezvous.identity.elastic_messages import (
+    RankAssignment,
+    Update,
+    WorkerKeys,
+    update_key,
+    world_scope,
+)
+from horovod.rendezvous.store.server import StoreServer
 
 _STATE = "state"
 _MOST_BYTES = 1 << 30
@@ -55,7 +66,7 @@ class JobRefusedError(Exception):
 
 @dataclass
 class Record:
-    """What a driver knows that its workers and their hosts do not.
+    """The knowledge of a driver that its workers and their hosts do not have.
 
     ``run`` identifies one beginning of a job; ``pending`` are decisions that may not have been
     carried out.
@@ -178,3 +189,96 @@ def _heading(plan: JobPlan) -> dict[str, Any]:
         "job": hashlib.sha256(repr((plan, folder)).encode()).hexdigest(),
         "command": f"{shlex.join(plan.command)} (in {folder})",
     }
+
+
+# Messages between the driver and its workers, which go through the job's store.
+
+
+def open_store(
+    record: Record, *, report: Callable[[str], None], on_set: Callable[[str, bytes], None]
+) -> StoreServer:
+    """A new store, or one where the workers of an earlier driver look for it.
+
+    Raises:
+        JobRefusedError: another process listens there.
+    """
+    addresses = record.stores or [("127.0.0.1", 0)]
+    try:
+        return StoreServer(record.secret, addresses=addresses, report=report, on_set=on_set)
+    except OSError as error:
+        where = ", ".join(map(address_text, addresses))
+        raise JobRefusedError(
+            f"the job's workers look for horovodrun at {where}: {error}"
+        ) from None
+
+
+class DriverMessages:
+    """Writes to ``server`` and keeps ``record`` up to date."""
+
+    def __init__(self, server: StoreServer, record: Record) -> None:
+        self._server = server
+        self._record = record
+
+    def restore(self) -> None:
+        """Say again what workers may still wait for."""
+        for number, update in self._record.news.items():
+            self._server.set(update_key(number), update.to_bytes())
+        if self._record.abandoned is not None:
+            self.abandon(self._record.abandoned)
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether any living worker has asked for a rank."""
+        return bool(self._record.asked)
+
+    def note_question(self, worker: int, count: int) -> bool:
+        """A worker asks for a rank for the ``count``-th time. Returns whether that is new.
+
+        A question that was answered before is answered again here.
+        """
+        answered, assignment = self._record.answers.get(worker, (0, None))
+        if assignment is not None and count <= answered:
+            self._server.set(WorkerKeys(worker).assignment(answered), assignment.to_bytes())
+            return False
+        self._record.asked[worker] = count
+        return True
+
+    def answer(self, worker: int, assignment: RankAssignment) -> None:
+        """Answer the last question of ``worker``."""
+        record = self._record
+        count = record.asked[worker]
+        record.answers[worker] = (count, assignment)
+        if not (assignment.removal or assignment.is_provisional):
+            record.news = {n: u for n, u in record.news.items() if n > assignment.updates}
+        self._server.set(WorkerKeys(worker).assignment(count), assignment.to_bytes())
+
+    def begin_world(self, world: int) -> None:
+        """Drop the keys under which earlier worlds connected."""
+        worlds = self._record.worlds
+        while worlds and worlds[0] < world:
+            self._abandon(worlds.pop(0), "this world has been replaced")
+        if world not in worlds:
+            worlds.append(world)
+
+    def abandon(self, action: Abandon) -> None:
+        """Answer workers that connect in that world, or will, with the reason as an error."""
+        self._record.abandoned = action
+        self._abandon(action.world, action.reason)
+
+    def publish(self, update: Update) -> None:
+        """Tell the members of the current world."""
+        record = self._record
+        record.updates += 1
+        record.news[record.updates] = update
+        self._server.set(update_key(record.updates), update.to_bytes())
+
+    def forget(self, worker: int) -> None:
+        """The worker has ended, or cannot be reached any more."""
+        self._record.asked.pop(worker, None)
+        self._record.answers.pop(worker, None)
+        self._server.drop(WorkerKeys(worker).all)
+
+    def _abandon(self, world: int, reason: str) -> None:
+        """Both the keys of the mesh and those of data planes."""
+        for what in ("mesh", "plane"):
+            self._server.abandon(f"{what}/{world_scope(world)}", reason)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from horovod.launch.elastic.policy.capacity import Capacity
 from horovod.launch.elastic.policy.workers import Ending, Entry
+from horovod.launch.model.hosts import counted
 from horovod.rendezvous.identity.elastic_messages import Ready, StateVersion
 
 _ADVICE = (
@@ -112,15 +113,9 @@ def waiting(needed: int, count: int) -> str:
 
 
 def _commits(state_version: StateVersion) -> str:
-    count = state_version.commits
-    return f"{count} {'commit' if count == 1 else 'commits'} in world {state_version.world}"
+    return f"{counted(state_version.commits, 'commit')} in world {state_version.world}"
 
 
 def _there_are(count: int) -> str:
     """``there is 1 worker``, ``there are 2 workers``."""
-    return f"there {'is' if count == 1 else 'are'} {workers(count)}"
-
-
-def workers(count: int) -> str:
-    """``1 worker``, ``2 workers``."""
-    return f"{count} worker" if count == 1 else f"{count} workers"
+    return f"there {'is' if count == 1 else 'are'} {counted(count, 'worker')}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import WorkerFiles
@@ -49,6 +49,7 @@ class _Connection:
     ending: set[int] = field(default_factory=set)
 
 
+@dataclass(eq=False, repr=False)
 class WorkerGroups:
     """``listener`` gets all events; ``failed`` gets a host's name and why it cannot be used.
 
@@ -56,31 +57,22 @@ class WorkerGroups:
     found while the job runs, all hosts have embedded agents.
     """
 
-    def __init__(
-        self,
-        plan: JobPlan,
-        environ: Mapping[str, str],
-        loop: JobLoop,
-        server: StoreServer,
-        record: Record,
-        *,
-        listener: Listener,
-        failed: Callable[[str, str], None],
-        files: WorkerFiles | None,
-        agents: Mapping[str, EmbeddedAgentAddress] | None = None,
-    ) -> None:
-        assert plan.elastic is not None
-        self._plan, self._elastic = plan, plan.elastic
-        self._environ = environ
-        self._loop = loop
-        self._server = server
-        self._secret, self._run = record.secret, record.run
-        self._listener = listener
-        self._failed = failed
-        self._files = files
-        self._agents = agents
+    _plan: JobPlan
+    _environ: Mapping[str, str]
+    _loop: JobLoop
+    _server: StoreServer
+    _record: Record
+    _: KW_ONLY
+    listener: Listener
+    failed: Callable[[str, str], None]
+    files: WorkerFiles | None
+    agents: Mapping[str, EmbeddedAgentAddress] | None = None
+
+    def __post_init__(self) -> None:
+        assert self._plan.elastic is not None
+        self._elastic = self._plan.elastic
         self.has_found = False  # a worker of an earlier driver
-        self._here = None if plan.elastic.job_id else self._open_local_group()
+        self._here = None if self._plan.elastic.job_id else self._open_local_group()
         self._is_here: dict[str, bool] = {}
         self._connections: dict[str, _Connection] = {}
         self._groups: dict[int, WorkerGroup] = {}
@@ -103,7 +95,7 @@ class WorkerGroups:
             if not connection.group.is_connected and now >= connection.answer_by:
                 self._drop(hostname)
                 connection.group.dismiss()
-                self._failed(hostname, _with_lines(limit, connection.group))
+                self.failed(hostname, _with_lines(limit, connection.group))
 
     def take_over(self, workers: Mapping[int, str]) -> None:
         """Connect with the hosts of ``workers``, which another driver has started.
@@ -173,7 +165,7 @@ class WorkerGroups:
             if hostname not in hostnames and is_idle:
                 self._connections.pop(hostname).group.dismiss()
 
-    # What happens to hosts.
+    # Events of hosts.
 
     def connected(self, group: RemoteWorkerGroup) -> list[int]:
         """A host has answered: start what waits for it.
@@ -190,7 +182,7 @@ class WorkerGroups:
         except (OSError, ValueError) as error:
             self._drop(group.hostname)
             group.dismiss()
-            self._failed(group.hostname, f"cannot open the job's store for it: {error}")
+            self.failed(group.hostname, f"cannot open the job's store for it: {error}")
             return []
         environment = self._environ
         if not self._on_this_machine(group.hostname):
@@ -234,7 +226,7 @@ class WorkerGroups:
             del self._groups[number]
         if is_current:
             del self._connections[group.hostname]
-            self._failed(group.hostname, _with_lines(group.problem, group))
+            self.failed(group.hostname, _with_lines(group.problem, group))
         return numbers
 
     def _drop(self, hostname: str) -> None:
@@ -250,26 +242,26 @@ class WorkerGroups:
         elif isinstance(group, RemoteWorkerGroup) and group.hostname in self._connections:
             self._drop(group.hostname)
             group.dismiss()
-            self._failed(group.hostname, trouble.text)
+            self.failed(group.hostname, trouble.text)
 
     def _on_this_machine(self, hostname: str) -> bool:
         if hostname not in self._is_here:
-            self._is_here[hostname] = self._agents is None and is_this_machine(hostname)
+            self._is_here[hostname] = self.agents is None and is_this_machine(hostname)
         return self._is_here[hostname]
 
     def _open_local_group(self) -> WorkerGroup:
-        group = self._loop.local_group(self._listener)
+        group = self._loop.local_group(self.listener)
         group.prepare(
             self._plan_for("localhost", self._environ, self._server.addresses),
-            Rendezvous(*self._server.address, self._secret),
-            descriptors=self._files.for_worker if self._files else lambda number: {},
+            Rendezvous(*self._server.address, self._record.secret),
+            descriptors=self.files.for_worker if self.files else lambda number: {},
         )
         return group
 
     def _connect(self, hostname: str, numbers: Sequence[int] = ()) -> _Connection:
         """Connect with a host, whose detached agent should have these workers."""
-        way = self._command_for(hostname) if self._agents is None else self._agents[hostname]
-        group = self._loop.remote_group(hostname, way, listener=self._listener, call=self._files)
+        way = self._command_for(hostname) if self.agents is None else self.agents[hostname]
+        group = self._loop.remote_group(hostname, way, listener=self.listener, call=self.files)
         if numbers:
             self._groups.update(dict.fromkeys(numbers, group))
         answer_by = time.monotonic() + self._plan.others.start_timeout_s
@@ -280,7 +272,7 @@ class WorkerGroups:
     def _command_for(self, hostname: str) -> list[str]:
         module, arguments = "remote.agent", tuple[str, ...]()
         if self._elastic.job_id:
-            module, arguments = "remote.proxy", (self._elastic.job_id, hostname, self._run)
+            module, arguments = "remote.proxy", (self._elastic.job_id, hostname, self._record.run)
             if self._on_this_machine(hostname):
                 return python_command(sys.executable, module, arguments)
         return remote_python_command(
@@ -295,17 +287,17 @@ class WorkerGroups:
     def _plan_for(
         self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]
     ) -> HostPlan:
-        timeout_s = self._reconnect_timeout_s
-        return host_plan(self._plan, hostname, environment, stores, self._secret, timeout_s)
+        secret, timeout_s = self._record.secret, self._reconnect_timeout_s
+        return host_plan(self._plan, hostname, environment, stores, secret, timeout_s)
 
     def _stores_for(self, group: RemoteWorkerGroup) -> Sequence[tuple[str, int]]:
         """The addresses at which the host finds the job's store; missing ones are opened now."""
         if self._on_this_machine(group.hostname):
             return self._server.addresses[:1]
-        if self._agents is None:
+        if self.agents is None:
             known = {group.hostname: resolve(group.hostname)}
         else:
-            known = {group.hostname: (self._agents[group.hostname].host,)}
+            known = {group.hostname: (self.agents[group.hostname].host,)}
         seen = {group.hostname: group.launcher_address} if group.launcher_address else {}
         wanted = store_addresses(known, seen, self._plan.others.interfaces)
         there = dict(self._server.addresses)

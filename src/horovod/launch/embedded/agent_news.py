@@ -8,10 +8,10 @@ the secret are in a file or on a command line.
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
+import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -77,27 +77,22 @@ class AgentDirectory:
 
 
 class AgentUpdates:
-    """The launcher's side; ``fileno`` is readable when ``latest`` has changed.
-
-    ``latest`` are the agents, or the reason why there will be none any more.
-    """
+    """The launcher's side: the agents, or the reason why there will be none any more."""
 
     def __init__(self) -> None:
-        self.latest: FoundAgents | str = {}
-        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def fileno(self) -> int:
-        """The descriptor to wait for."""
-        return self._event_fd
+        self._messages = queue.SimpleQueue[FoundAgents | str]()
 
     def listen(self, stream: BinaryIO) -> None:
         """Read messages until the stream ends; on a thread of its own."""
         with contextlib.suppress(EOFError, pickle.UnpicklingError, OSError):
             while True:
-                self.latest = pickle.load(stream)
-                os.eventfd_write(self._event_fd, 1)
+                self._messages.put(pickle.load(stream))
 
-    def clear(self) -> None:
-        """``latest`` has been read."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._event_fd)
+    def tell(self, listener: Callable[[FoundAgents | str], None]) -> None:
+        """Call ``listener`` with each message, on a thread that lasts as long as the process."""
+
+        def tell() -> None:
+            while True:
+                listener(self._messages.get())
+
+        threading.Thread(target=tell, name="horovod-agents", daemon=True).start()

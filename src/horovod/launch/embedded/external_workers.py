@@ -8,16 +8,15 @@ the channel must be private.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horovod.core.base.rank_info import RankInfo, rank_infos
 from horovod.launch.model.host_plan import Rendezvous, worker_environment
 from horovod.launch.workers.addresses import store_addresses
+from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.store.server import StoreServer
-
-_SECRET_BYTES = 32
 
 
 def positions_on(nodes: Sequence[str]) -> list[RankInfo]:
@@ -44,7 +43,7 @@ class ExternalWorkerStore:
     """
 
     def __init__(self, others: Mapping[str, Sequence[str]], interfaces: Sequence[str] = ()) -> None:
-        secret = secrets.token_bytes(_SECRET_BYTES)
+        secret = os.urandom(SECRET_BYTES)
         addresses = store_addresses(others, {}, interfaces)
         self._server = StoreServer(secret, addresses=[(address, 0) for address in addresses])
         self._server.start()
@@ -61,7 +60,7 @@ def external_environments(
     extra: Mapping[str, Any],
     interfaces: Sequence[str] = (),
 ) -> list[dict[str, str]]:
-    """What each worker's environment is to have beside what is there, in the order of ``slots``."""
+    """The variables to add to each worker's environment, in the order of ``slots``."""
     is_one_host = len({slot.hostname for slot in slots}) == 1
     texts = {name: str(value) for name, value in extra.items()}
     used = None if is_one_host else interfaces

@@ -1,27 +1,184 @@
-"""``horovodrun --experiment FILE``: reads the file and runs, shows or prints its experiments."""
+"""``horovodrun --experiment FILE``: reads the file and runs, shows or prints its experiments.
+
+Plans and results are shown as tables. In a cluster the experiments are jobs with a pod for each
+worker. ``OUTPUT_DIR`` is /output there, as in RiseML's containers: a folder of the experiment,
+which its pods share if a volume is mounted there.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
-from horovod.launch.experiment.cluster import cluster_notes, cluster_objects, object_name
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from horovod.launch.doctor.tables import add_row, plain_console, plain_table
 from horovod.launch.experiment.document import ExperimentError, resolved_copy
+from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan, Site, make_plan
-from horovod.launch.experiment.runner import run_plan
+from horovod.launch.experiment.runner import Record, run_plan
 from horovod.launch.experiment.schema import ExperimentFile, read_experiment
 from horovod.launch.experiment.shares import SiteHost
-from horovod.launch.experiment.tables import show_plan, show_results
-from horovod.launch.kubernetes.command import pod_options
-from horovod.launch.kubernetes.manifest import render
-from horovod.launch.kubernetes.options import pod_form
-from horovod.launch.model.hosts import HostSlots
+from horovod.launch.kubernetes.manifest import OUTPUT, ClusterJob, objects_of, pod_options, render
+from horovod.launch.kubernetes.options import PodForm, pod_form
+from horovod.launch.model.hosts import HostSlots, counted
 from horovod.launch.model.job_plan import JobPlan
 from horovod.launch.workers.machine import recognise
+
+_GPU = "nvidia.com/gpu"
+
+
+def object_name(project: str) -> str | None:
+    """The project's name in the characters that Kubernetes allows; None if nothing is left."""
+    name = re.sub(r"[^a-z0-9]+", "-", project.lower())
+    return re.sub(r"^[^a-z]+|-+$", "", name)[:40].rstrip("-") or None
+
+
+def cluster_objects(
+    file: ExperimentFile,
+    form: PodForm,
+    kind: str,
+    variables: Mapping[str, str],
+    options: tuple[str, ...],
+) -> list[dict[str, Any]]:
+    """The objects of all experiments; every job has these ``variables`` and ``options``.
+
+    Raises:
+        ValueError: Kubernetes would refuse a name.
+    """
+    form = dataclasses.replace(
+        form, slots=file.processes_per_worker, resources=_resources(file, form.resources)
+    )
+    objects: list[dict[str, Any]] = []
+    for number, values in enumerate(grid(file.parameters), start=1):
+        ending = f"/{number}" if file.parameters else ""
+        name = form.name + ending.replace("/", "-")
+        job = ClusterJob(
+            form=dataclasses.replace(form, name=name, output_folder=form.name + ending),
+            process_count=file.demand.size,
+            lines=tuple(replaced(line, values) for line in file.run),
+            variables={**variables, **_variables(file, name, values)},
+            options=options,
+        )
+        objects += objects_of(job, kind)
+    return objects
+
+
+def cluster_notes(file: ExperimentFile, form: PodForm) -> list[str]:
+    """Notes on fields without an effect, and on effects that may surprise."""
+    notes = [str(unused) for unused in file.unused if not unused.is_for_clusters]
+    count = sum(1 for _ in grid(file.parameters))
+    if count > file.concurrency:
+        notes.append(
+            f"train.concurrency: {file.concurrency} at a time wanted; the cluster runs as many as "
+            "it has room for"
+        )
+    if all(volume.path != OUTPUT for volume in form.volumes):
+        notes.append(
+            f"OUTPUT_DIR is a folder of each pod and is lost with it; "
+            f"--kubernetes-volume CLAIM:{OUTPUT} keeps and shares it"
+        )
+    return notes
+
+
+def _variables(file: ExperimentFile, name: str, values: Mapping[str, str]) -> dict[str, str]:
+    # The cluster decides which GPUs a pod sees.
+    no_gpus = {} if file.gpus else {"CUDA_VISIBLE_DEVICES": ""}
+    parameters = {parameter.variable: values[parameter.name] for parameter in file.parameters}
+    return {**parameters, "EXPERIMENT_ID": name, "OUTPUT_DIR": OUTPUT, **no_gpus}
+
+
+def _resources(file: ExperimentFile, given: Mapping[str, str]) -> dict[str, str]:
+    """``given`` and the file's other resources; given GPUs of any maker replace the file's."""
+    resources = {}
+    if file.cpus is not None:
+        resources["cpu"] = file.cpus
+    if file.megabytes is not None:
+        resources["memory"] = f"{file.megabytes}M"
+    if file.gpus and not any(name.endswith("/gpu") for name in given):
+        resources[_GPU] = str(file.gpus)
+    return {**resources, **given}
+
+
+# The width where standard output is not a terminal.
+_FILE_WIDTH = 1000
+
+
+def show_plan(plan: ExperimentPlan, stream: TextIO) -> None:
+    """Show what running ``plan`` would do."""
+    console = _console(stream)
+    console.print(_facts(plan))
+    names = [parameter.name for parameter in plan.file.parameters]
+    table = plain_table("Experiment", *names, "Run", "OUTPUT_DIR", overflow="fold")
+    for experiment in plan.experiments:
+        lines = experiment.lines
+        run = "\n".join(f"{number}. {line.rstrip()}" for number, line in enumerate(lines, start=1))
+        values = [experiment.values[name] for name in names]
+        add_row(table, experiment.name, *values, run, _shown(experiment.output_directory))
+    console.print(table)
+    for note in (*map(str, plan.file.unused), plan.limit):
+        if note:
+            console.print(Text(note))
+
+
+def show_results(records: Sequence[Record], stream: TextIO) -> None:
+    """Show the state of all experiments, and how long each took."""
+    names = list(records[0].experiment.values) if records else []
+    headings = ("Experiment", *names, "State", "Time", "Reason", "OUTPUT_DIR")
+    table = plain_table(*headings, overflow="fold")
+    for record in records:
+        values = [record.experiment.values[name] for name in names]
+        time = _duration(record.ended_s - record.started_s) if record.started_s else ""
+        folder = _shown(record.experiment.output_directory)
+        add_row(
+            table, record.experiment.name, *values, record.state.value, time, record.reason, folder
+        )
+    _console(stream).print(table)
+
+
+def _facts(plan: ExperimentPlan) -> Table:
+    file = plan.file
+    facts = Table.grid(padding=(0, 2))
+    workers, processes = file.worker_count, file.processes_per_worker
+    # Each host with the processes there, in the order of ranks.
+    hosts = (", ".join(f"{name}:{n}" for name, n in s.hosts.items()) for s in plan.shares)
+    what = "workers x processes" if file.workers else "without train.tensorflow.horovod"
+    add_row(facts, "project", file.project)
+    add_row(facts, "experiments", f"{len(plan.experiments)}, {len(plan.shares)} at a time")
+    add_row(facts, "processes", f"{workers} x {processes} = {file.demand.size} each ({what})")
+    add_row(facts, "GPUs", f"{workers} x {file.gpus} = {workers * file.gpus} each (workers x gpus)")
+    add_row(facts, "hosts", "\n".join(dict.fromkeys(hosts)))
+    return facts
+
+
+def _console(stream: TextIO) -> Console:
+    return plain_console(file=stream, width=None if stream.isatty() else _FILE_WIDTH)
+
+
+def _shown(path: Path) -> str:
+    """The path relative to the current folder, if it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+# The command.
 
 _OUTPUT = "output"
 _MOST_BYTES = 100_000  # are read within a second
@@ -97,7 +254,7 @@ def _read(path: Path, text: bytes) -> ExperimentFile | None:
     try:
         return read_experiment(text)
     except ExperimentError as error:
-        _say(f"{path}: {_count(len(error.problems), 'problem')}, nothing was started")
+        _say(f"{path}: {counted(len(error.problems), 'problem')}, nothing was started")
         for problem in error.problems:
             print(f"  {problem}", file=sys.stderr)
         return None
@@ -123,8 +280,8 @@ def _run(plan: ExperimentPlan, text: bytes, options: JobPlan, environ: Mapping[s
     for note in (*map(str, plan.file.unused), plan.limit):
         if note:
             _say(note)
-    count = _count(len(plan.experiments), "experiment")
-    processes = _count(plan.file.demand.size, "process", "es")
+    count = counted(len(plan.experiments), "experiment")
+    processes = counted(plan.file.demand.size)
     _say(f"{plan.file.project}: {count}, {len(plan.shares)} at a time, {processes} each")
     sys.stderr.flush()
     status, records = run_plan(plan, options, environ, lambda each: _make_folder(each, text))
@@ -134,10 +291,6 @@ def _run(plan: ExperimentPlan, text: bytes, options: JobPlan, environ: Mapping[s
 
 def _say(text: str) -> None:
     print(f"horovodrun: {text}", file=sys.stderr)
-
-
-def _count(count: int, what: str, plural: str = "s") -> str:
-    return f"{count} {what}{plural if count != 1 else ''}"
 
 
 # Folders of experiments: output/<project>/<number>[/<experiment>].

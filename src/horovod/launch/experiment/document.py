@@ -235,11 +235,11 @@ def _name(key: yaml.Node) -> str:
 
 
 def _unusable(text: str) -> str:
-    """What ``text`` must be without to be in a command or variable; empty if it can be."""
+    """The kind of character that no command or variable can hold; empty if ``text`` has none."""
     try:
         return " without NUL characters" if b"\0" in text.encode() else ""
     except UnicodeEncodeError:
-        return " without half characters"
+        return " without surrogates"
 
 
 def _compose(text: bytes | str) -> yaml.Node | None:

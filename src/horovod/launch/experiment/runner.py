@@ -22,10 +22,9 @@ from enum import Enum
 from horovod.launch.calls.call import memory_file
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
-from horovod.launch.run.supervision import read_outcome, send_plan
+from horovod.launch.run.supervision import read_outcome, send_plan, start_launcher
 from horovod.launch.workers.output import Console, Output, consoles
 from horovod.launch.workers.processes import describe_exit, open_standard_files
-from horovod.launch.workers.python_command import python_command
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.launch.workers.worker_group import GRACE_S
 
@@ -109,34 +108,18 @@ class _LineJob:
         """Start it without waiting. Raises OSError if no process can be started."""
         self._report = memory_file()
         self.output = Output(selector)
-        readers: list[int] = []
-        writers: list[int] = []
+        streams = (subprocess.PIPE, subprocess.PIPE)
         try:
-            for _ in consoles:
-                reader, writer = os.pipe()
-                readers.append(reader)
-                writers.append(writer)
-            # SIGTERM asks it to end the job; a second one kills the job's processes.
-            self.process = subprocess.Popen(
-                python_command(sys.executable, "run.supervisor"),
-                stdin=subprocess.PIPE,
-                stdout=writers[0],
-                stderr=writers[1],
-                bufsize=0,
-                env=environ,
-                pass_fds=(self._report.fileno(),),
-                start_new_session=True,
-            )
+            self.process = start_launcher(sys.executable, (), self._report, None, environ, streams)
         except BaseException:
             self._report.close()
-            for fd in readers:
-                os.close(fd)
             raise
-        finally:
-            for fd in writers:
-                os.close(fd)
-        for fd, console in zip(readers, consoles, strict=True):
-            self.output.add(fd, prefix, console)
+        for stream, console in zip(
+            (self.process.stdout, self.process.stderr), consoles, strict=True
+        ):
+            assert stream is not None
+            with stream:
+                self.output.add(os.dup(stream.fileno()), prefix, console)
         send_plan(self.process, plan, self._report)
 
     def kill(self) -> None:
@@ -153,30 +136,24 @@ class _LineJob:
             return read_outcome(self._report, self.process.wait())
 
 
+@dataclass(eq=False, repr=False)
 class _ExperimentRunner:
-    def __init__(
-        self,
-        plan: ExperimentPlan,
-        options: JobPlan,
-        environ: Mapping[str, str],
-        prepare: Callable[[Experiment], None],
-        selector: selectors.BaseSelector,
-        wakeups: Wakeups,
-    ) -> None:
-        self._plan = plan
-        self._options = options
-        self._environ = environ
-        self._prepare = prepare
-        self._selector = selector
-        self._wakeups = wakeups
-        self._consoles = consoles(selector)
-        self.records = [Record(experiment) for experiment in plan.experiments]
+    _plan: ExperimentPlan
+    _options: JobPlan
+    _environ: Mapping[str, str]
+    _prepare: Callable[[Experiment], None]
+    _selector: selectors.BaseSelector
+    _wakeups: Wakeups
+
+    def __post_init__(self) -> None:
+        self._consoles = consoles(self._selector)
+        self.records = [Record(experiment) for experiment in self._plan.experiments]
         self._waiting = deque(self.records)
-        self._free = list(range(len(plan.shares)))
+        self._free = list(range(len(self._plan.shares)))
         self._running: dict[Record, _LineJob] = {}
         self._status = 0  # 128 + the signal that has ended all
         self._deadline: float | None = None
-        selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
+        self._selector.register(self._wakeups, selectors.EVENT_READ, self._on_wakeup)
 
     def run(self) -> int:
         """Run until all have ended; returns the exit status."""

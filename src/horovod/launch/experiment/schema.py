@@ -87,7 +87,7 @@ class ExperimentFile:
 
     @property
     def demand(self) -> Demand:
-        """What each experiment needs to run."""
+        """The workers, processes and GPUs that each experiment needs."""
         return Demand(self.worker_count, self.processes_per_worker, self.gpus)
 
 
@@ -183,7 +183,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     return f"expected {listed(known)}{f' (did you mean {close[0]}?)' if close else ''}"
 
 
-# What depends on several fields, or on more than a schema can say.
+# Checks of several fields, and checks that a schema cannot express.
 
 
 def _check_project(document: Document) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.model.hosts import HostSlots, assign_ranks
+from horovod.launch.model.hosts import HostSlots, assign_ranks, counted
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SiteHost:
 
 @dataclass(frozen=True)
 class Demand:
-    """What an experiment needs: workers, and the processes and GPUs of each worker."""
+    """The demand of an experiment: workers, and the processes and GPUs of each worker."""
 
     workers: int
     processes: int
@@ -76,7 +76,7 @@ def why_none(demand: Demand, hosts: Sequence[SiteHost]) -> str:
             "(as CUDA_VISIBLE_DEVICES says, else nvidia-smi -L; on another machine, its slots)"
         )
     have = ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
-    each = f"{demand.processes} processes" if demand.processes > 1 else "1 process"
+    each = counted(demand.processes)
     gpus = f" and {demand.gpus} GPUs" if demand.gpus else ""
     return (
         f"{demand.size} processes were asked for, and there is no room for them on {have}: "

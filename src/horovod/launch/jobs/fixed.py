@@ -2,6 +2,10 @@
 
 The loop and the ending are those of every job (``job_loop.py``). The store serves the workers on a
 second thread. The first worker that fails ends the job, and so does the loss of a host.
+
+The other hosts start all at once (``RemoteHosts``); errors name all hosts that failed. Each host
+gets one connection: the ssh that starts its agent shows whether the host can be reached, and the
+agent waits for its plan on the same connection. No worker starts before every host has answered.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from textwrap import indent
 
-from horovod.launch.jobs.job_loop import JobLoop, counted, open_job_loop
+from horovod.launch.jobs.job_loop import JobLoop, open_job_loop
 from horovod.launch.jobs.last_words import worker_failure
 from horovod.launch.jobs.report import with_job_id
 from horovod.launch.jobs.torch_variables import torch_master, torch_position
@@ -24,9 +29,10 @@ from horovod.launch.model.host_plan import (
     host_plan,
     remote_environment,
 )
+from horovod.launch.model.hosts import counted
 from horovod.launch.model.job_plan import JobOutcome, JobPlan, failure_text
+from horovod.launch.model.ssh import advice
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
-from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.workers.addresses import store_addresses
 from horovod.launch.workers.debugger import debugged
 from horovod.launch.workers.processes import describe_exit, open_standard_files
@@ -35,6 +41,95 @@ from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.store.client import REPORT_KEYS
 from horovod.rendezvous.store.server import StoreServer
+
+_SHOWN_COMMAND = 60
+_TCP_ADVICE = "TCP connections from here to its node have to get through: is there a firewall?"
+# The most failures that are described in full: many hosts mostly fail alike.
+_MOST_TOLD = 5
+
+
+class RemoteHosts:
+    """The remote groups of a job."""
+
+    def __init__(self, groups: Sequence[RemoteWorkerGroup], start_timeout_s: float) -> None:
+        self.groups = tuple(groups)
+        self._start_timeout_s = start_timeout_s
+        self._deadline = float("inf")
+
+    def connect(self, environ: Mapping[str, str]) -> None:
+        """Connect with all hosts; each is then connected, lost or late."""
+        self._deadline = time.monotonic() + self._start_timeout_s
+        for group in self.groups:
+            group.connect(environ)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether every host has, with an agent or a failure."""
+        return all(group.is_connected or group.is_gone for group in self.groups)
+
+    @property
+    def deadline(self) -> float | None:
+        """When all workers must have been started; None once they are."""
+        return None if all(group.is_started for group in self.groups) else self._deadline
+
+    def failures(self) -> str:
+        """Why the job cannot start: the hosts that failed; empty if none did."""
+        return _report(
+            f"could not connect to some {self._hosts}; nothing has been started",
+            [group for group in self.groups if group.is_gone],
+        )
+
+    def delays(self) -> str:
+        """Why the job has not started in time: the hosts that failed or are late."""
+        late = [group for group in self.groups if not group.is_started]
+        silent = [group for group in late if not group.is_connected]
+        what = f"could not connect to some {self._hosts}" if silent else "some hosts do not start"
+        limit = f"within {self._start_timeout_s:g} s (--start-timeout)"
+        return _report(f"{what} {limit}", silent or late)
+
+    @property
+    def _hosts(self) -> str:
+        return "hosts via ssh" if any(group.command for group in self.groups) else "embedded agents"
+
+    def seen_addresses(self) -> dict[str, str]:
+        """This machine's address as each host sees it, if it knows."""
+        return {c.hostname: c.launcher_address for c in self.groups if c.launcher_address}
+
+
+def ranks_of(group: RemoteWorkerGroup) -> str:
+    """``rank 2`` or ``ranks 2 to 5``."""
+    first, last = group.ranks[0], group.ranks[-1]
+    return f"rank {first}" if first == last else f"ranks {first} to {last}"
+
+
+def _report(title: str, groups: Sequence[RemoteWorkerGroup]) -> str:
+    if not groups:
+        return ""
+    parts = [f"horovodrun: {title}:", *map(_describe, groups[:_MOST_TOLD])]
+    if others := groups[_MOST_TOLD:]:
+        parts.append(f"  and {', '.join(f'{c.hostname} ({_problem(c)})' for c in others)}")
+    return "\n".join(parts) + "\n"
+
+
+def _describe(group: RemoteWorkerGroup) -> str:
+    command, lines = group.command, group.last_lines
+    if not command:
+        return f"  {group.hostname}: {_problem(group)}\n    try: {_TCP_ADVICE}"
+    *reach, last = command
+    shown = shlex.join([*reach, last[:_SHOWN_COMMAND] + "..."])
+    hint = advice(command, group.child.exit_code, lines)
+    parts = [f"  {group.hostname}: {_problem(group)}", f"    {shown}"]
+    if lines:
+        parts.append(indent(lines, "    | "))
+    return "\n".join([*parts, f"    try: {hint}"])
+
+
+def _problem(group: RemoteWorkerGroup) -> str:
+    if group.problem:
+        return group.problem
+    if group.is_connected:
+        return "has not started its workers"
+    return "no answer" if group.child.exit_code is None else group.child.how_it_ended
 
 
 def run_job(
@@ -66,27 +161,23 @@ def run_job(
         return outcome
 
 
+@dataclass(eq=False, repr=False)
 class _FixedJob:
     """See ``JobHandler``."""
 
-    def __init__(
-        self,
-        plan: JobPlan,
-        environ: Mapping[str, str],
-        rendezvous: Rendezvous | None,
-        loop: JobLoop,
-    ) -> None:
-        self._plan = plan
-        self._environ = environ
-        self._rendezvous = rendezvous
-        self._secret = rendezvous.secret if rendezvous else os.urandom(SECRET_BYTES)
-        self._loop = loop
+    _plan: JobPlan
+    _environ: Mapping[str, str]
+    _rendezvous: Rendezvous | None
+    _loop: JobLoop
+
+    def __post_init__(self) -> None:
+        self._secret = self._rendezvous.secret if self._rendezvous else os.urandom(SECRET_BYTES)
         self._server: StoreServer | None = None
         self._torch_master: dict[str, str] = {}
-        self._here = loop.local_group(self)
+        self._here = self._loop.local_group(self)
         self._remote_hosts = RemoteHosts(
-            [self._open_group(name) for name in plan.slots_by_host if self._is_other(name)],
-            plan.others.start_timeout_s,
+            [self._open_group(name) for name in self._plan.slots_by_host if self._is_other(name)],
+            self._plan.others.start_timeout_s,
         )
         self._groups: tuple[WorkerGroup, ...] = (self._here, *self._remote_hosts.groups)
 
@@ -115,7 +206,7 @@ class _FixedJob:
         if self._server is not None:
             self._server.close()
 
-    # How it begins.
+    # The start.
 
     def _is_other(self, hostname: str) -> bool:
         return hostname in self._plan.others.addresses
@@ -143,7 +234,7 @@ class _FixedJob:
         if self._rendezvous is not None:  # others start the rest of the job
             return {}
         hostname = self._plan.slots[0].hostname
-        if self._is_other(hostname):  # of a name that only ssh knows there is no address
+        if self._is_other(hostname):  # a name that only ssh knows has no address
             own_address = next(iter(self._plan.others.addresses[hostname]), hostname)
         return torch_master(own_address, self._environ)
 
@@ -157,7 +248,7 @@ class _FixedJob:
         self._server = StoreServer(
             self._secret,
             addresses=[(address, 0) for address in addresses],
-            report=self._loop.wakeups.note,
+            report=self._loop.say_later,
         )
         stores = self._server.addresses
         self._server.start()
@@ -190,7 +281,7 @@ class _FixedJob:
                 }
                 group.start_worker(WorkerSpec(slot.rank, slot, extra))
 
-    # What happens meanwhile; see ``JobHandler``.
+    # Events; see ``JobHandler``.
 
     @property
     def deadline(self) -> float | None:

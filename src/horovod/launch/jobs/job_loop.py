@@ -15,15 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.launch.jobs.last_words import LastWords
 from horovod.launch.jobs.report import new_report, outcome_writer, say_last
 from horovod.launch.jobs.status_line import StatusLine
+from horovod.launch.model.hosts import counted
 from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobOutcome, JobPlan
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.logs import LogFile, Logs
-from horovod.launch.workers.output import Console, Output, Sink, consoles
+from horovod.launch.workers.output import Console, Lines, Output, Sink, consoles
 from horovod.launch.workers.prefixes import full_prefix, short_prefix
 from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, signal_group
 from horovod.launch.workers.wakeups import Wakeups
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from horovod.launch.calls.call import WorkerFiles
 
 _CLOSE_S = 2.0  # for an ssh that has nothing left to do
-# Before the workers are ended: a survivor writes down what a killed rank did last, and its error.
+# The time before the workers are ended: survivors record the last events of a killed rank, and
+# their own errors.
 _LAST_WORDS_S = 0.1
 
 
@@ -75,11 +78,6 @@ def open_job_loop(
         yield loop
 
 
-def counted(count: int) -> str:
-    """``1 process``, ``2 processes``."""
-    return f"{count} process" if count == 1 else f"{count} processes"
-
-
 @dataclass
 class _Ending:
     """Why the job ends, and how far its end has come."""
@@ -112,7 +110,7 @@ class JobLoop:
         self._file_limit = file_limit
         self._reserve = Reserve()
         self._stdout, self._stderr = consoles(selector)
-        self._output = Output(selector, is_timestamped=plan.is_timestamped)
+        self._output = Output(selector)
         self._talks = not (plan.is_quiet or plan.is_silent) and plan.call is None
         self._status = StatusLine(is_shown=self._talks and self._stderr.is_terminal)
         self._ranks = len(plan.slots)  # or as many as ran a moment ago
@@ -164,7 +162,7 @@ class JobLoop:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What workers on this machine need for the status line."""
+        """The variables that workers on this machine need for the status line."""
         return self._status.environment
 
     def adopt(self, pid: int, on_exit: Callable[[int], None]) -> None:
@@ -207,9 +205,10 @@ class JobLoop:
         def short() -> str:
             return short_prefix(worker.rank_info.rank, stream, os.environ)
 
+        lines = partial(Lines, is_timestamped=self._plan.is_timestamped, watcher=watcher)
         if not console.is_terminal or self._plan.has_full_prefix:
-            return self._output.lines(full, console, log, watcher=watcher)
-        return self._output.lines(short, console, log, log_prefix=full, watcher=watcher)
+            return lines(full, console, log)
+        return lines(short, console, log, log_prefix=full)
 
     def _other_children(self) -> list[int]:
         ssh = [
@@ -219,26 +218,20 @@ class JobLoop:
 
     # Lines for the user.
 
-    def say(self, text: str) -> None:
-        """Print a line on standard error."""
-        self._note(text)
-        if not self._plan.is_silent:
+    def say(self, text: str, *, is_shown: bool = True) -> None:
+        """Print a line on standard error, unless it is empty; the report gets it in any case."""
+        if text and self._report is not None:
+            self._report.note(text)
+        if text and is_shown and not self._plan.is_silent:
             self._stderr.write(f"horovodrun: {text}\n".encode(errors="surrogateescape"))
+
+    def say_later(self, text: str) -> None:
+        """Print it in the loop; from any thread."""
+        self.wakeups.call(lambda: self.say(text))
 
     def say_verbose(self, text: str) -> None:
         """Print a line if the user has asked for more."""
-        if self._plan.is_verbose:
-            self.say(text)
-        else:
-            self._note(text)
-
-    def _note(self, text: str) -> None:
-        if self._report is not None:
-            self._report.note(text)
-
-    def _say_if(self, text: str) -> None:
-        if text:
-            self.say(text)
+        self.say(text, is_shown=self._plan.is_verbose)
 
     # The loop.
 
@@ -282,7 +275,7 @@ class JobLoop:
         for group in self.groups:
             group.balance()
         self._others = [group for group in self._others if not group.is_closed]
-        self._say_if(self.logs.news())
+        self.say(self.logs.news())
 
     def _show_status(self) -> None:
         self._ranks = len(self._plan.slots) or self.living or self._ranks
@@ -290,15 +283,14 @@ class JobLoop:
             self._stderr.show_status(text)
 
     def _take_turn(self, handler: JobHandler) -> None:
-        if self._stdout.is_broken or self._stderr.is_broken:
-            text = "horovodrun: the reader of the output has closed it\n"
-            self.end(JobOutcome(128 + signal.SIGPIPE, text))
-        else:
+        broken = next((each for each in (self._stdout, self._stderr) if each.is_broken), None)
+        if broken is None:
             handler.turn()
+        else:
+            self.end(JobOutcome(128 + signal.SIGPIPE, f"horovodrun: {broken.problem}\n"))
 
     def _on_wakeup(self) -> None:
-        for text in self.wakeups.take_notes():
-            self.say(text)
+        self.wakeups.take_calls()
         signals = self.wakeups.take_signals()
         if signal.SIGCHLD in signals:
             self._reap()
@@ -332,7 +324,7 @@ class JobLoop:
         if ended and self._handler is not None:
             self._handler.ended(ended)
 
-    # How it ends.
+    # The end.
 
     @property
     def is_ending(self) -> bool:
@@ -374,14 +366,14 @@ class JobLoop:
         if late := self._late():
             self.say(f"these do not end although they got SIGKILL: {late}")
         self._stderr.hide_status()
-        self._say_if(self.logs.news())
-        self._say_if(self.logs.summary())
+        self.say(self.logs.news())
+        self.say(self.logs.summary())
         outcome = self._last_words.explained(
             self._plan, ending.outcome, is_killed=ending.is_killing
         )
         if self._talks and outcome.status == 0:
             self.say(self._status.last(self._ranks))
-        self._say_if(self._write_outcome(outcome))
+        self.say(self._write_outcome(outcome))
         if self._plan.call is None:  # the caller of a function raises the outcome as an error
             self._stderr.write(outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,23 +63,23 @@ def say_last(text: str) -> None:
         print(f"horovodrun: {text}", file=sys.stderr, flush=True)
 
 
+@dataclass(eq=False, repr=False)
 class JobReport:
     """The report of a job that begins now. ``note`` takes lines, shown to the user or not."""
 
-    def __init__(
-        self, path: Path, command: Sequence[str], job_id: str = "", recordings: Path | None = None
-    ) -> None:
-        self._path = path
-        self._command = command
-        self._job_id = job_id
-        self._recordings = recordings
+    _path: Path
+    _command: Sequence[str]
+    _job_id: str = ""
+    _recordings: Path | None = None
+
+    def __post_init__(self) -> None:
         self._begin_s = time.time()
         self._said: list[tuple[float, str]] = []
 
     def note(self, text: str) -> None:
         """Keep a line; of many the first and the last ones are kept."""
         if self._said and text.startswith(self._said[-1][1]):
-            self._said.pop()  # the same in more words
+            self._said.pop()  # this line repeats it with more detail
         self._said.append((time.time(), text))
         if len(self._said) > _MOST_SAID:
             del self._said[_MOST_SAID // 2]

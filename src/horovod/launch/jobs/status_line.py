@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
+from horovod.launch.model.hosts import counted
 from horovod.metrics.progress import ProgressMemory, Row
 
 INTERVAL_S = 0.5
@@ -35,7 +36,7 @@ class Pace:
 
 def pace_between(before: Rows, after: Rows) -> Pace | None:
     """The pace between two looks at the ranks, or None without a step."""
-    ranks = [rank for rank in after if after[rank].steps > _of(before, rank).steps]
+    ranks = [rank for rank in after if _has_moved(_of(before, rank), after[rank])]
     if not ranks:
         return None
     waits = {rank: _wait_share(_of(before, rank), after[rank]) for rank in ranks}
@@ -47,13 +48,18 @@ def pace_between(before: Rows, after: Rows) -> Pace | None:
     return Pace(after[first].steps, elapsed_ns / steps / 1e9, waiting, slowest if is_told else None)
 
 
+def _has_moved(before: Row, after: Row) -> bool:
+    """Whether both are of one process, which has taken a step; workers of elastic jobs change."""
+    return after.steps > before.steps and after.elapsed_ns > before.elapsed_ns
+
+
 def _of(rows: Rows, rank: int) -> Row:
     return rows.get(rank, Row(0, 0, 0))
 
 
 def _wait_share(before: Row, after: Row) -> float:
-    elapsed_ns = after.elapsed_ns - before.elapsed_ns
-    return (after.blocked_ns - before.blocked_ns) / elapsed_ns if elapsed_ns > 0 else 0.0
+    share = (after.blocked_ns - before.blocked_ns) / (after.elapsed_ns - before.elapsed_ns)
+    return min(max(share, 0.0), 1.0)  # several threads of a rank may wait
 
 
 def pace_text(pace: Pace) -> str:
@@ -85,7 +91,7 @@ class StatusLine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What workers on this machine need in their environment."""
+        """The variables that workers on this machine need."""
         return self._memory.environment if self._memory is not None else {}
 
     def text(self, ranks: int) -> str | None:
@@ -99,12 +105,12 @@ class StatusLine:
         while len(self._looks) > 2 and self._looks[1][0] < now - _WINDOW_S:
             self._looks.popleft()
         pace = pace_between(self._looks[0][1], rows)
-        took = f"{_counted(ranks)}, {time_text(now - self._begin_s)}"
+        took = f"{counted(ranks, 'rank')}, {time_text(now - self._begin_s)}"
         return took if pace is None else f"{took}, {pace_text(pace)}"
 
     def last(self, ranks: int) -> str:
-        """What is said of a job that has ended well."""
-        took = f"{_counted(ranks)} finished in {time_text(time.monotonic() - self._begin_s)}"
+        """The last line of a job that has ended well."""
+        took = f"{counted(ranks, 'rank')} finished in {time_text(time.monotonic() - self._begin_s)}"
         pace = None if self._memory is None else pace_between({}, self._memory.rows())
         return took if pace is None else f"{took}; {pace_text(pace)}"
 
@@ -113,7 +119,3 @@ class StatusLine:
         if self._memory is not None:
             with closing(self._memory):
                 self._memory = self.deadline = None
-
-
-def _counted(ranks: int) -> str:
-    return "1 rank" if ranks == 1 else f"{ranks} ranks"

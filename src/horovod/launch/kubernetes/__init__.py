@@ -1,5 +1,5 @@
 """Jobs in Kubernetes: manifests, which ``horovodrun`` prints, and the launcher in their pods.
 
-``options`` reads the command line; ``command`` and ``manifest`` write the objects. ``pod`` is the
-launcher in each pod of an Indexed Job, and ``pod_rendezvous`` connects the pods to one job.
+``options`` reads the command line, ``manifest`` writes the objects. ``pod`` is the launcher in each
+pod of an Indexed Job, and connects the pods to one job.
 """

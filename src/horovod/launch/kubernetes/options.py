@@ -1,4 +1,4 @@
-"""The options of ``horovodrun --kubernetes``, and the pods they describe. Pure."""
+"""The pods that the options of ``horovodrun --kubernetes`` describe. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from horovod.launch.model.argument_checks import whole_number
-
 KINDS = ("job", "mpijob")
+DEFAULT_NAME = "horovod"
 
 _PREFIX = "kubernetes_"
 _OF_HOSTS = ("ssh_port", "ssh_identity_file", "network_interfaces", "network_interface")
-_DEFAULT_NAME = "horovod"
 # The name of a Service must be a label of RFC 1035.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 63
@@ -41,56 +39,12 @@ class PodForm:
     """
 
     image: str
-    name: str = _DEFAULT_NAME
+    name: str = DEFAULT_NAME
     slots: int = 1
     resources: dict[str, str] = field(default_factory=dict)
     volumes: tuple[Volume, ...] = ()
     secret: str | None = None
     output_folder: str | None = None
-
-
-def add_kubernetes_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to ``parser``, under a heading of their own."""
-    add = parser.add_argument_group("kubernetes").add_argument
-    add(
-        "--kubernetes",
-        nargs="?",
-        const=KINDS[0],
-        choices=KINDS,
-        metavar="job|mpijob",
-        help="print a manifest for 'kubectl apply -f -' instead of starting anything: an Indexed "
-        "Job, or with --kubernetes=mpijob an MPIJob for Kubeflow's operator",
-    )
-    add("--kubernetes-image", metavar="IMAGE", help="container image with horovod and the program")
-    add(
-        "--kubernetes-name",
-        metavar="NAME",
-        help=f"name of the job and all its objects (default: {_DEFAULT_NAME})",
-    )
-    add(
-        "--slots-per-host",
-        type=whole_number("a number of processes, 1 or more", 1, 9_999),
-        metavar="N",
-        help="processes of each pod (default: 1), with as many pods as -np needs; or of machines "
-        "that --host-discovery-script names without a number",
-    )
-    add(
-        "--kubernetes-resources",
-        metavar="NAME=AMOUNT[,...]",
-        help="what each pod gets, for example cpu=4,memory=16Gi,nvidia.com/gpu=1",
-    )
-    add(
-        "--kubernetes-volume",
-        action="append",
-        metavar="CLAIM:PATH",
-        help="mount a PersistentVolumeClaim in every pod; may be repeated",
-    )
-    add(
-        "--kubernetes-secret",
-        metavar="NAME",
-        help="an existing Secret of the job, whose key 'secret' holds 32 random bytes as base64 "
-        "text; without it the manifest has a new one",
-    )
 
 
 def pod_form(
@@ -124,7 +78,7 @@ def pod_form(
         raise ValueError("--kubernetes-secret: an MPIJob has none; its launcher makes one")
     return PodForm(
         image=image,
-        name=given.kubernetes_name or name or _DEFAULT_NAME,
+        name=given.kubernetes_name or name or DEFAULT_NAME,
         slots=given.slots_per_host or 1,
         resources=_resources(given.kubernetes_resources),
         volumes=_volumes(given.kubernetes_volume or ()),

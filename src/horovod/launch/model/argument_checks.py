@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import operator
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+from horovod.launch.model.job_plan import Limits
+
+T = TypeVar("T")
 
 
 def check_integer(name: str, value: Any) -> int:
@@ -34,6 +39,34 @@ def check_seconds(name: str, value: Any) -> float | None:
     return seconds
 
 
+def renamed(old: str, value: T, new: str, given: T, stacklevel: int, default: Any = None) -> T:
+    """``given``, or the ``value`` of its deprecated name. Raises ValueError if both are given."""
+    if value is None:
+        return given
+    if given not in (default, value):
+        raise ValueError(f"give {new} or {old}, not both: {given!r} and {value!r}")
+    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel)
+    return value
+
+
+def check_limits(
+    np: int, least: Any, most: Any, reset_limit: Any, elastic_timeout_s: float
+) -> Limits:
+    """The limits of an elastic job that starts with ``np`` processes. Raises TypeError, ValueError.
+
+    ``least`` is ``min_num_proc``, by default ``np``, and ``most`` is ``max_num_proc``.
+    """
+    min_np = np if least is None else check_count("min_num_proc", least)
+    if min_np > np:
+        raise ValueError(f"min_num_proc={min_np}: expected 1 to {np}, which is num_proc")
+    max_np = None if most is None else check_count("max_num_proc", most)
+    if max_np is not None and max_np < np:
+        raise ValueError(f"max_num_proc={max_np}: expected {np}, which is num_proc, or more")
+    if reset_limit is not None and check_integer("reset_limit", reset_limit) < 0:
+        raise ValueError(f"reset_limit={reset_limit!r}: expected a number of resets, 0 or more")
+    return Limits(np, min_np, max_np, reset_limit, elastic_timeout_s, cooldown=None)
+
+
 def whole_number(what: str, least: int, most: int) -> Callable[[str], int]:
     """The type of a command line's option that takes ``what``, such as ``a port``."""
 
@@ -45,4 +78,7 @@ def whole_number(what: str, least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-process_number = whole_number("a number of processes, 1 or more", 1, 99_999)
+_MOST_PROCESSES = 99_999
+process_number = whole_number(
+    f"a number of processes, 1 or more, at most {_MOST_PROCESSES}", 1, _MOST_PROCESSES
+)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from horovod.core.base.checked import BadMessageError, Fields, printable
+from horovod.core.base.checked import Fields, Record, between, encoded, nullable, shown, worded
 from horovod.core.base.rank_info import RankInfo, read_rank_info
 from horovod.launch.model.hosts import node_of
 from horovod.launch.model.job_plan import JobPlan
@@ -26,19 +26,19 @@ _MOST_STORE_S = 10.0  # in which an agent must find a way to the store
 
 
 @dataclass(frozen=True)
-class WorkerSpec:
+class WorkerSpec(Record):
     """One worker: its number, its position, and variables that only it gets.
 
     No two workers of a job ever have the same number. Without elastic training it is the rank.
     """
 
-    number: int
-    rank_info: RankInfo
-    extra: Mapping[str, str]
+    number: Annotated[int, between(0, 2**32 - 1)]
+    rank_info: Annotated[RankInfo, read_rank_info]
+    extra: Annotated[Mapping[str, str], Fields.texts_by_name]
 
 
 @dataclass(frozen=True)
-class HostPlan:
+class HostPlan(Record):
     """Every worker of ``hostname`` runs ``argv`` in ``environment``, with additions of its own.
 
     The job's store is the first of ``stores``, addresses and ports, that can be reached from the
@@ -47,15 +47,15 @@ class HostPlan:
     ``reconnect_timeout_s``.
     """
 
-    hostname: str
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    stores: tuple[tuple[str, int], ...]
-    secret: bytes = field(repr=False)
-    store_timeout_s: float = 10.0
-    interfaces: tuple[str, ...] | None = None
+    hostname: Annotated[str, shown(255)]
+    argv: Annotated[tuple[str, ...], worded(_MOST_WORD)]
+    environment: Annotated[Mapping[str, str], Fields.texts_by_name]
+    stores: Annotated[tuple[tuple[str, int], ...], Fields.addresses]
+    secret: Annotated[bytes, encoded] = field(repr=False)
+    store_timeout_s: Annotated[float, Fields.number] = 10.0
+    interfaces: Annotated[tuple[str, ...] | None, nullable(worded(255))] = None
     has_call: bool = False
-    reconnect_timeout_s: float = 0.0
+    reconnect_timeout_s: Annotated[float, Fields.number] = 0.0
 
 
 def host_plan(
@@ -66,11 +66,11 @@ def host_plan(
     secret: bytes,
     reconnect_timeout_s: float = 0.0,
 ) -> HostPlan:
-    """What ``hostname`` has to run of a job."""
+    """The part of a job that runs on ``hostname``."""
     return HostPlan(
         hostname=hostname,
         argv=tuple(command_argv(plan.command)),
-        environment=environment,
+        environment=dict(environment),
         stores=tuple(stores),
         secret=secret,
         store_timeout_s=min(_MOST_STORE_S, plan.others.start_timeout_s / 2),
@@ -81,7 +81,7 @@ def host_plan(
 
 
 def command_argv(command: Sequence[str]) -> list[str]:
-    """What to execute: several words as they are, one word with spaces by ``/bin/sh``."""
+    """The words to execute: several words unchanged, one word with spaces by ``/bin/sh``."""
     if len(command) == 1 and any(character.isspace() for character in command[0]):
         return ["/bin/sh", "-c", command[0]]
     return list(command)
@@ -99,49 +99,6 @@ def remote_environment(environ: Mapping[str, str]) -> dict[str, str]:
         and not name.endswith("CUDA_VISIBLE_DEVICES")
         and name not in _OF_A_SESSION
     }
-
-
-def fields_of(plan: HostPlan) -> dict[str, Any]:
-    """``plan`` as JSON."""
-    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
-    fields["environment"] = dict(plan.environment)
-    fields["secret"] = base64.b64encode(plan.secret).decode()
-    return fields
-
-
-def plan_of(fields: Fields) -> HostPlan:
-    """The inverse of ``fields_of``; BadMessageError for other fields."""
-    try:
-        secret = base64.b64decode(fields.text("secret", 1024), validate=True)
-    except BadMessageError:
-        raise
-    except ValueError as error:
-        raise fields.error("secret", "what cannot be decoded", f"base64 ({error})") from None
-    plan = HostPlan(
-        hostname=printable(fields.text("hostname", 255)),
-        argv=fields.texts("argv", _MOST_WORD),
-        environment=fields.texts_by_name("environment"),
-        stores=fields.addresses("stores"),
-        secret=secret,
-        store_timeout_s=fields.number("store_timeout_s"),
-        interfaces=None if fields.is_null("interfaces") else fields.texts("interfaces", 255),
-        has_call=fields.flag("has_call"),
-        reconnect_timeout_s=fields.number("reconnect_timeout_s"),
-    )
-    fields.close()
-    return plan
-
-
-def spec_fields(spec: WorkerSpec) -> dict[str, Any]:
-    """``spec`` as JSON."""
-    return asdict(spec)
-
-
-def spec_of(fields: Fields) -> WorkerSpec:
-    """The inverse of ``spec_fields``; BadMessageError for other fields."""
-    number = fields.integer("number", 0, 2**32 - 1)
-    info = read_rank_info(fields.fields("rank_info"))
-    return WorkerSpec(number, info, fields.texts_by_name("extra"))
 
 
 # Variables that a launcher has from its own job if it is itself a worker.

@@ -53,6 +53,11 @@ def interface_names(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def chosen_interfaces(nics: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The names in a collection, or in one string with commas; none for None."""
+    return interface_names([nics] if isinstance(nics, str) else sorted(nics or ()))
+
+
 def _parse(pattern: re.Pattern[str], parts: Sequence[str], expected: str) -> tuple[HostSlots, ...]:
     slots: dict[str, int] = {}
     for part in parts:
@@ -61,6 +66,17 @@ def _parse(pattern: re.Pattern[str], parts: Sequence[str], expected: str) -> tup
             raise ValueError(f"invalid host input {part!r}: {expected}")
         slots[match[1]] = slots.get(match[1], 0) + int(match[2])
     return tuple(HostSlots(name, count) for name, count in slots.items())
+
+
+def counted(count: int, what: str = "process") -> str:
+    """``1 process``, ``2 processes``, ``3 ranks``."""
+    ending = "es" if what.endswith("s") else "s"
+    return f"{count} {what}{ending if count != 1 else ''}"
+
+
+def hosts_text(hosts: Iterable[HostSlots]) -> str:
+    """``node-1:2, node-2:4``."""
+    return ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
 
 
 def node_of(hostname: str) -> str:
@@ -85,5 +101,5 @@ def check_slots(hosts: Sequence[HostSlots], process_count: int) -> None:
     if available < process_count:
         raise ValueError(
             f"{process_count} processes were asked for, but the hosts have {available} slots: "
-            + ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
+            + hosts_text(hosts)
         )

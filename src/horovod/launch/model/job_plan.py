@@ -109,7 +109,7 @@ class OtherHosts:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What to run where.
+    """A job: what runs on which hosts.
 
     A job of fixed size has ``slots``, the positions of its ranks; a job with ``elastic`` gets its
     ranks while it runs. ``hosts`` are those that the user named.
@@ -144,7 +144,7 @@ class JobPlan:
     elastic: ElasticPlan | None = None
 
     def environment_of(self, rank: int) -> dict[str, str]:
-        """What this rank's worker gets beside its position and the launcher's environment."""
+        """The variables of this rank's worker besides its position and the launcher's own."""
         of_rank = self.rank_environment[rank] if self.rank_environment else {}
         return {**self.extra_environment, **of_rank}
 

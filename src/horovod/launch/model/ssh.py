@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -11,7 +12,7 @@ _OPTIONS = (
     "PasswordAuthentication=no",
     "StrictHostKeyChecking=no",
     "ConnectTimeout=10",
-    # A host that is gone without a word counts as lost after two minutes; nothing else may tell.
+    # A host that disappears silently counts as lost after two minutes.
     "ServerAliveInterval=15",
     "ServerAliveCountMax=8",
 )
@@ -24,7 +25,7 @@ _NOT_FOUND = 127
 
 @dataclass(frozen=True)
 class SshOptions:
-    """What the user says about ssh; None leaves it to ssh's own configuration."""
+    """The user's options for ssh; None leaves it to ssh's own configuration."""
 
     port: int | None = None
     identity_file: str | None = None
@@ -33,7 +34,7 @@ class SshOptions:
 def remote_words(
     hostname: str, command: str, options: SshOptions, environ: Mapping[str, str]
 ) -> list[str]:
-    """What runs ``command``, a line for a shell, on ``hostname``, with standard input passed on."""
+    """The words that run ``command``, a line for a shell, on ``hostname`` with this stdin."""
     replacement = environ.get(_AGENT_VARIABLE, "")
     if PurePath(replacement).name == _KUBEXEC:
         return [replacement, hostname, command]
@@ -63,9 +64,11 @@ def agent_command(directory: str, python: str, arguments: Sequence[str]) -> str:
 
 
 def advice(words: Sequence[str], exit_code: int | None, last_lines: str) -> str:
-    """What to try when ``words`` did not start an agent; ``exit_code`` is None if it hangs."""
+    """Advice when ``words`` did not start an agent; ``exit_code`` is None if it hangs."""
     *reach, _ = words
     by_hand = f"{shlex.join([*reach, 'true'])}"
+    if shutil.which(words[0]) is None:
+        return f"install {words[0]} here; Debian and Ubuntu: apt-get install openssh-client"
     if "No module named 'horovod" in last_lines:
         return "install this version of horovod there, for the Python that it was started with"
     if exit_code is None:

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from horovod.launch.doctor.tables import add_row, plain_console, plain_table
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.network.links import Link, Pair, Verdict, judge, rounds_of
 from horovod.launch.network.measure import measure_links
@@ -98,17 +96,14 @@ def _link_json(hosts: Sequence[str], link: Link, verdict: Verdict) -> dict[str, 
 def as_text(hosts: Sequence[str], links: Sequence[Link], verdict: Verdict) -> str:
     """The table, and sentences about slow and unreachable links."""
     file = StringIO()
-    console = Console(file=file, width=_WIDTH, highlight=False, emoji=False, markup=False)
-    console.print(_table(hosts, links, verdict))
+    plain_console(file=file, width=_WIDTH).print(_table(hosts, links, verdict))
     sentences = "\n".join(_sentences(hosts, links, verdict))
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
     return "\n".join([*lines, "", sentences])
 
 
 def _table(hosts: Sequence[str], links: Sequence[Link], verdict: Verdict) -> Table:
-    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
-    table.add_column("Link")
-    table.add_column("Over")
+    table = plain_table("Link", "Over")
     table.add_column("Latency", justify="right")
     table.add_column("Bandwidth", justify="right")
     table.add_column("")
@@ -117,8 +112,7 @@ def _table(hosts: Sequence[str], links: Sequence[Link], verdict: Verdict) -> Tab
         note = f"slow: {verdict.slow[link.pair]}" if link.pair in verdict.slow else ""
         if link.problem:
             figures, note = ["", "", ""], "cannot be used, see below"
-        # As Text, so that brackets in a name are no markup.
-        table.add_row(*map(Text, (_name(hosts, link.pair), *figures, note)))
+        add_row(table, _name(hosts, link.pair), *figures, note)
     return table
 
 

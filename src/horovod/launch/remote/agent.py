@@ -16,18 +16,16 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn
 
 from horovod.errors import InitError
-from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, plan_of, spec_of
-from horovod.launch.remote.launcher_connection import LauncherConnection
+from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec
+from horovod.launch.remote.launcher_connection import LauncherConnection, OutputBuffer
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
 from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
 from horovod.launch.workers.output import Output
-from horovod.launch.workers.output_buffer import OutputBuffer
 from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, take_stdin
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.launch.workers.worker_group import (
@@ -37,7 +35,7 @@ from horovod.launch.workers.worker_group import (
     Worker,
     WorkerGroup,
 )
-from horovod.rendezvous.store.address_search import find_store
+from horovod.rendezvous.store.hosted import find_store
 
 _BLOCKED = (
     "TCP connections from there to the machine of horovodrun have to get through: is there a "
@@ -138,7 +136,7 @@ class Agent:
         """Whether a launcher is connected, as far as is known."""
         return self._connection.is_open
 
-    # What other kinds of agents do in another way.
+    # Methods that other kinds of agents override.
 
     def say(self, text: str) -> None:
         """Print a line for the log of this host."""
@@ -158,7 +156,7 @@ class Agent:
     def note_exit(self, exit_code: int) -> None:
         """A worker has exited, and the launcher is told."""
 
-    # What it does.
+    # Its work.
 
     def serve(self, timeout_s: float) -> None:
         """Serve until nothing is left to do; the first launcher has ``timeout_s`` to connect."""
@@ -293,15 +291,12 @@ class Agent:
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:
             if not self._is_prepared:
-                self._plan = self.unsealed(plan_of(frame.fields))
+                self._plan = self.unsealed(HostPlan.read(frame.fields))
                 self._call = ReceivedCall() if self._plan.has_call else None
         elif frame.kind == Kind.CALL and self._call:
             self._call.add(frame.payload)
         elif frame.kind == Kind.START and self._plan:
-            fields = frame.fields
-            specs = fields.each("workers", spec_of)
-            fields.close()
-            self._start(self._plan, specs)
+            self._start(self._plan, WorkerSpec.read(frame.fields))
         elif frame.kind == Kind.TAKEN:
             if not 0 <= frame.number <= self.unacknowledged[frame.stream]:
                 expected = f"at most {self.unacknowledged[frame.stream]}"
@@ -319,12 +314,10 @@ class Agent:
             self._group.forget(frame.worker)
             self._forget_closed()
 
-    def _start(self, plan: HostPlan, specs: Sequence[WorkerSpec]) -> None:
-        if self.is_ending or not (self._is_prepared or self._prepare(plan)):
-            return
-        for spec in specs:
+    def _start(self, plan: HostPlan, spec: WorkerSpec) -> None:
+        if not self.is_ending and (self._is_prepared or self._prepare(plan)):
             self._group.start_worker(spec)
-        adopt_orphans()
+            adopt_orphans()
 
     def _prepare(self, plan: HostPlan) -> bool:
         """Prepare for the first worker. Returns whether workers can be started."""
@@ -358,7 +351,7 @@ class Agent:
         self._report_trouble(trouble)
 
     def _report_trouble(self, trouble: Trouble) -> None:
-        self._connection.send(encode_json(Kind.TROUBLE, asdict(trouble)))
+        self._connection.send(encode(Kind.TROUBLE, trouble.to_bytes()))
 
     def _on_wakeup(self) -> None:
         signals = self._wakeups.take_signals()

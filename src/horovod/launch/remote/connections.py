@@ -25,16 +25,45 @@ from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.wire.frames import FrameWriter
 from horovod.launch.wire.handshake import LauncherHandshake, RecordError, Records
+from horovod.launch.workers.output import Feed, Output
 from horovod.launch.workers.processes import Watchdog, describe_exit, signal_group, spawn
 from horovod.rendezvous.base.handshake import ProtocolError
 
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 256 * 1024  # from a socket
 _KEPT_BYTES = 8 * 1024
 _KEPT_LINES = 20
 
 
-class SshChild:
-    """Runs ``command``; ``on_data`` gets its standard output, piece by piece."""
+class AgentConnection:
+    """A connection with an agent; ``on_data`` gets what the agent sends, piece by piece.
+
+    ``writer`` sends frames; it is None without a connection. ``pid`` is 0 without a process.
+    ``exit_code`` is None while it goes on, and also if it could not be started.
+    """
+
+    pid = 0
+
+    def __init__(self, selector: selectors.BaseSelector, on_data: Callable[[bytes], None]) -> None:
+        self.exit_code: int | None = None
+        self.writer: FrameWriter | None = None
+        self._selector = selector
+        self._on_data = on_data
+        self._writer_fd = -1
+
+    def _open_writer(self, fd: int, sealed: Callable[[bytes], bytes] = bytes) -> None:
+        """Send frames to ``fd``, which belongs to the connection then."""
+        self._writer_fd = fd
+        self.writer = FrameWriter(fd, self._selector, sealed)
+
+    def _close_writer(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+            os.close(self._writer_fd)
+
+
+class SshChild(AgentConnection):
+    """Runs ``command``, whose standard input and output lead to the agent."""
 
     def __init__(
         self,
@@ -43,14 +72,10 @@ class SshChild:
         watchdog: Watchdog,
         on_data: Callable[[bytes], None],
     ) -> None:
+        super().__init__(selector, on_data)
         self.command = tuple(command)
-        self.pid = 0
-        self.exit_code: int | None = None  # None also if it could not be started
-        self._selector = selector
         self._watchdog = watchdog
-        self._on_data = on_data
-        self.writer: FrameWriter | None = None  # for frames; None without a connection
-        self._stdin_fd = self._stdout_fd = self._stderr_fd = -1
+        self._output = Output(selector)
         self._errors = b""
 
     @property
@@ -75,7 +100,8 @@ class SshChild:
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Start it. Raises OSError; nothing was started then."""
-        reader, self._stdin_fd = os.pipe()
+        reader, writer = os.pipe()
+        self._open_writer(writer)
         try:
             pipes = spawn(self.command, environ, inherits_stdin=True, descriptors={0: reader})
         except OSError:
@@ -84,39 +110,32 @@ class SshChild:
         finally:
             os.close(reader)
         self._watchdog.add(pipes.pid)
-        self.pid, self._stdout_fd, self._stderr_fd = pipes.pid, pipes.stdout_fd, pipes.stderr_fd
-        self.writer = FrameWriter(self._stdin_fd, self._selector)
-        for fd, read in ((self._stdout_fd, self._read), (self._stderr_fd, self._read_errors)):
-            os.set_blocking(fd, False)
-            self._selector.register(fd, selectors.EVENT_READ, read)
+        self.pid = pipes.pid
+        self._output.forward(pipes.stdout_fd, Feed(self._on_data))
+        self._output.forward(pipes.stderr_fd, Feed(self._keep))
 
     def note_exit(self, exit_code: int) -> None:
         """The child was reaped; read what is left in its pipes."""
         self._watchdog.drop(self.pid)
         self.exit_code = exit_code
-        while self._read() and self._stdout_fd >= 0:
-            pass
-        self._read_errors()
-        self._close_files()
+        self._output.drain()
+        self.hang_up()
 
     def hang_up(self) -> None:
         """Close its standard input. An agent at its end then ends its workers and itself."""
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
-        if self._stdin_fd >= 0:
-            os.close(self._stdin_fd)
-            self._stdin_fd = -1
+        self._close_writer()
 
     def abort(self) -> None:
         """End it and read no more."""
-        self._close_files()
+        self.hang_up()
+        self._output.abandon()
         if self.is_running:
             signal_group(self.pid, signal.SIGTERM)
 
     def close(self, deadline: float) -> None:
         """Hang up and reap it; what is left at ``deadline`` is killed. May be repeated."""
-        self._close_files()
+        self.hang_up()
+        self._output.abandon()
         if self.is_running:
             _wait_for_exit(self.pid, deadline)
             signal_group(self.pid, signal.SIGKILL)
@@ -125,39 +144,8 @@ class SshChild:
             self.exit_code = 0
             self._watchdog.drop(self.pid)
 
-    def _read(self) -> int:
-        """The number of bytes read."""
-        if self._stdout_fd < 0:
-            return 0
-        try:
-            data = os.read(self._stdout_fd, _READ_BYTES)
-        except BlockingIOError:
-            return 0
-        if data:
-            self._on_data(data)
-        else:
-            self._stdout_fd = self._forget(self._stdout_fd)
-        return len(data)
-
-    def _read_errors(self) -> None:
-        if self._stderr_fd < 0:
-            return
-        with suppress(BlockingIOError):
-            data = os.read(self._stderr_fd, _READ_BYTES)
-            self._errors = (self._errors + data)[-_KEPT_BYTES:]
-            if not data:
-                self._stderr_fd = self._forget(self._stderr_fd)
-
-    def _close_files(self) -> None:
-        self.hang_up()
-        self._stdout_fd = self._forget(self._stdout_fd)
-        self._stderr_fd = self._forget(self._stderr_fd)
-
-    def _forget(self, fd: int) -> int:
-        if fd >= 0:
-            self._selector.unregister(fd)
-            os.close(fd)
-        return -1
+    def _keep(self, data: bytes) -> None:
+        self._errors = (self._errors + data)[-_KEPT_BYTES:]
 
 
 def _wait_for_exit(pid: int, deadline: float) -> None:
@@ -176,15 +164,13 @@ def _wait_for_exit(pid: int, deadline: float) -> None:
 _KEEPALIVE_S, _KEEPALIVE_COUNT = 15, 8
 
 
-class EmbeddedAgentLink:
-    """See ``SshChild``. ``on_end`` is called when the other side or the network has ended it.
+class EmbeddedAgentLink(AgentConnection):
+    """TCP. ``on_end`` is called when the other side or the network has ended it.
 
-    There is no process: ``pid`` is 0, and an ``exit_code`` of 1 says that the connection was lost.
+    An ``exit_code`` of 1 says that the connection was lost.
     ``may_retry``: it was cut before both sides had proved themselves, by another host on the way or
     by an agent with too many unauthenticated peers.
     """
-
-    pid = 0
 
     def __init__(
         self,
@@ -193,19 +179,15 @@ class EmbeddedAgentLink:
         on_data: Callable[[bytes], None],
         on_end: Callable[[], None],
     ) -> None:
-        self.exit_code: int | None = None
+        super().__init__(selector, on_data)
         self.may_retry = False
         self.how_it_ended = ""
         self.last_lines = ""
         self._address = address
-        self._selector = selector
-        self._on_data = on_data
         self._on_end = on_end
         self._handshake = LauncherHandshake(address.secret)
         self._records: Records | None = None  # after the handshake
         self._socket: socket.socket | None = None
-        self.writer: FrameWriter | None = None  # for frames, after the handshake
-        self._writer_fd = -1
 
     @property
     def is_running(self) -> bool:
@@ -230,7 +212,7 @@ class EmbeddedAgentLink:
 
     def hang_up(self) -> None:
         """Close the sending side. The agent then ends its workers and itself."""
-        self._drop_writer()
+        self._close_writer()
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_WR)
@@ -289,11 +271,9 @@ class EmbeddedAgentLink:
         assert self._socket is not None
         self._socket.sendall(self._handshake.feed(data))  # so few bytes always fit
         if self._handshake.is_over:
-            self._writer_fd = os.dup(
-                self._socket.fileno()
-            )  # a descriptor of its own, for the selector
             self._records = self._handshake.records()
-            self.writer = FrameWriter(self._writer_fd, self._selector, self._records.sealed)
+            # A descriptor of its own, for the selector.
+            self._open_writer(os.dup(self._socket.fileno()), self._records.sealed)
         return self._handshake.rest
 
     def _end(self, problem: str) -> None:
@@ -301,15 +281,9 @@ class EmbeddedAgentLink:
         self.abort()
         self._on_end()
 
-    def _drop_writer(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
-            os.close(self._writer_fd)
-
     def abort(self) -> None:
         """End it and read no more."""
-        self._drop_writer()
+        self._close_writer()
         if self._socket is not None:
             self._selector.unregister(self._socket)
             self._socket.close()

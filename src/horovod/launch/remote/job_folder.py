@@ -141,7 +141,7 @@ def _is_same(fd: int, path: Path) -> bool:
         return False
 
 
-# What an agent tells the proxy that has started it: it listens, or another agent lives.
+# The answers of an agent to the proxy that has started it: it listens, or another agent lives.
 READY, BUSY = b"ready\n", b"busy\n"
 # Its answers to a proxy that has named its run. Any other answer is the reason of a refusal.
 WELCOME, ENDING = b"welcome\n", b"ending\n"

@@ -1,11 +1,16 @@
-"""An agent's connection with its launcher: frames in both directions."""
+"""An agent's connection with its launcher: frames in both directions.
+
+``OutputBuffer`` keeps the output of workers while no launcher takes it.
+"""
 
 from __future__ import annotations
 
 import os
 import selectors
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from horovod.core.base.checked import BadMessageError
 from horovod.launch.wire.frames import Frame, FrameError, FrameReader, FrameWriter
@@ -14,6 +19,7 @@ from horovod.launch.wire.handshake import RecordError, Records
 _READ_BYTES = 256 * 1024
 
 
+@dataclass(eq=False, repr=False)
 class LauncherConnection:
     """``on_frame`` gets the launcher's frames, ``on_end`` is called when it has disconnected.
 
@@ -22,17 +28,12 @@ class LauncherConnection:
     dropped.
     """
 
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        on_frame: Callable[[Frame], None],
-        on_end: Callable[[], None],
-        on_altered: Callable[[str], None],
-    ) -> None:
-        self._selector = selector
-        self._on_frame = on_frame
-        self._on_end = on_end
-        self._on_altered = on_altered
+    _selector: selectors.BaseSelector
+    _on_frame: Callable[[Frame], None]
+    _on_end: Callable[[], None]
+    _on_altered: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._records: Records | None = None
         self._is_altered = False
         self._writer: FrameWriter | None = None
@@ -117,3 +118,41 @@ class LauncherConnection:
         for piece in (data,) if records is None else records.opened(data):
             for frame in reader.feed(piece):
                 self._on_frame(frame)
+
+
+_BUFFER_BYTES = 1024 * 1024
+_BUFFER_LINE_BYTES = 64 * 1024
+
+Stream = tuple[int, int]  # a worker's number; 0 or 1
+
+
+class OutputBuffer:
+    """Keeps at most ``max_bytes``; ``dropped_lines`` counts the oldest ones, which had to go."""
+
+    def __init__(self, max_bytes: int = _BUFFER_BYTES) -> None:
+        self.dropped_lines = 0
+        self._max_bytes = max_bytes
+        self._lines: deque[tuple[Stream, bytes]] = deque()
+        self._partial: dict[Stream, bytes] = {}
+        self._kept_bytes = 0
+
+    def add(self, stream: Stream, data: bytes) -> None:
+        """A worker has written ``data``."""
+        self._kept_bytes += len(data)
+        *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
+        self._lines += [(stream, line + b"\n") for line in lines]
+        if len(rest) > _BUFFER_LINE_BYTES:
+            self._lines.append((stream, rest))
+        elif rest:
+            self._partial[stream] = rest
+        while self._kept_bytes > self._max_bytes and self._lines:
+            self._kept_bytes -= len(self._lines.popleft()[1])
+            self.dropped_lines += 1
+
+    def take(self) -> Iterator[tuple[Stream, bytes]]:
+        """All there is, line by line, in its order; nothing of it is kept."""
+        lines, partial = self._lines, self._partial
+        self._lines, self._partial = deque(), {}
+        self._kept_bytes = self.dropped_lines = 0
+        yield from lines
+        yield from partial.items()

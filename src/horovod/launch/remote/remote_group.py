@@ -11,12 +11,13 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from horovod.core.base.checked import MOST_PID, BadMessageError, Fields, printable
 from horovod.core.base.rank_info import read_rank_info
-from horovod.launch.model.host_plan import HostPlan, WorkerSpec, fields_of, spec_fields
+from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote.connections import EmbeddedAgentLink, SshChild
 from horovod.launch.wire.frames import (
@@ -26,7 +27,6 @@ from horovod.launch.wire.frames import (
     FrameReader,
     Kind,
     encode,
-    encode_json,
 )
 from horovod.launch.wire.remote_call import RemoteAnswers, call_frames
 from horovod.launch.workers.output import Console, Sink
@@ -68,25 +68,23 @@ class Listener(StartListener, Protocol):
         """The connection has ended, or could not even begin; ``group.problem`` says how."""
 
 
+@dataclass(eq=False, repr=False)
 class RemoteWorkerGroup:
     """See ``WorkerGroup``. ``way``: the command that starts the agent, or its address."""
 
-    def __init__(
-        self,
-        hostname: str,
-        way: Sequence[str] | EmbeddedAgentAddress,
-        *,
-        selector: selectors.BaseSelector,
-        watchdog: Watchdog,
-        consoles: tuple[Console, Console],
-        sinks: Callable[[Worker], tuple[Sink, Sink]],
-        call: WorkerFiles | None,
-        listener: Listener,
-    ) -> None:
-        self.hostname = hostname
+    hostname: str
+    _way: Sequence[str] | EmbeddedAgentAddress
+    _: KW_ONLY
+    selector: selectors.BaseSelector
+    watchdog: Watchdog
+    consoles: tuple[Console, Console]
+    sinks: Callable[[Worker], tuple[Sink, Sink]]
+    call: WorkerFiles | None
+    listener: Listener
+
+    def __post_init__(self) -> None:
         self.workers: dict[int, Worker] = {}
-        self.command = () if isinstance(way, EmbeddedAgentAddress) else tuple(way)
-        self._way = way
+        self.command = () if isinstance(self._way, EmbeddedAgentAddress) else tuple(self._way)
         self.problem = ""
         self.launcher_address = ""  # as the host sees it, if it knows
         self.dropped_lines = 0  # of output, while no launcher was connected
@@ -95,19 +93,15 @@ class RemoteWorkerGroup:
         self.retry_at: float | None = None
         self._attempts = 0
         self._environ: Mapping[str, str] = {}
-        self._selector, self._watchdog = selector, watchdog
         self.child = self._new_child()
         self._refusal = ""
         self._has_plan = False
-        self._consoles, self._make_sinks = consoles, sinks
         self._awaited: dict[int, WorkerSpec] = {}  # requested, and neither started nor troubled
         self._sinks: dict[int, dict[int, Sink]] = {}  # by worker and stream, until the stream ends
         self._forgotten: set[int] = set()
         self._is_asked = False  # to end
         self._give_up_at: float | None = None  # waiting for the agent's end
-        self._call = call
-        self._answers = RemoteAnswers(call)
-        self._listener = listener
+        self._answers = RemoteAnswers(self.call)
         self._reader = FrameReader()
         self._prelude = b""
         self._unacknowledged = [0, 0]  # bytes of output by stream
@@ -162,14 +156,13 @@ class RemoteWorkerGroup:
     def prepare(self, plan: HostPlan) -> None:
         """Send what all workers have in common, once, when the agent has answered."""
         self._has_plan = True
-        self._send(encode_json(Kind.PLAN, fields_of(self.child.sealed(plan))))
-        self._send_in_order(call_frames(self._call))
+        self._send(encode(Kind.PLAN, self.child.sealed(plan).to_bytes()))
+        self._send_in_order(call_frames(self.call))
 
     def start_worker(self, spec: WorkerSpec) -> None:
         """See ``WorkerGroup``; needs ``prepare`` before."""
         self._awaited[spec.number] = spec
-        fields = {"workers": [spec_fields(spec)]}
-        self._send_in_order(iter((encode_json(Kind.START, fields),)))
+        self._send_in_order(iter((encode(Kind.START, spec.to_bytes()),)))
 
     def end_worker(self, number: int) -> None:
         """See ``WorkerGroup``."""
@@ -224,7 +217,7 @@ class RemoteWorkerGroup:
         if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
             self._give_up_at = None
             self.child.abort()
-        for stream, console in enumerate(self._consoles):
+        for stream, console in enumerate(self.consoles):
             count = self._unacknowledged[stream]
             if count >= _TAKEN_BYTES and console.waiting_bytes < _LOW_WATER_BYTES:
                 self._send(encode(Kind.TAKEN, count, stream=stream))
@@ -244,7 +237,7 @@ class RemoteWorkerGroup:
         """The connection has ended."""
         if self._may_try_again():
             self.retry_at = time.monotonic() + _PAUSE_S
-            self._listener.refused(self)
+            self.listener.refused(self)
         elif not self.is_gone:
             self._be_lost(self.child.how_it_ended)
 
@@ -260,8 +253,8 @@ class RemoteWorkerGroup:
 
     def _new_child(self) -> SshChild | EmbeddedAgentLink:
         if isinstance(self._way, EmbeddedAgentAddress):
-            return EmbeddedAgentLink(self._way, self._selector, self._on_data, self._note_end)
-        return SshChild(self.command, self._selector, self._watchdog, self._on_data)
+            return EmbeddedAgentLink(self._way, self.selector, self._on_data, self._note_end)
+        return SshChild(self.command, self.selector, self.watchdog, self._on_data)
 
     def _be_lost(self, problem: str) -> None:
         self.problem, self.is_gone, self._give_up_at = problem, True, None
@@ -269,7 +262,7 @@ class RemoteWorkerGroup:
             for sink in sinks.values():
                 sink.close()
         self._sinks.clear()
-        self._listener.lost(self)
+        self.listener.lost(self)
 
     def _living(self) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.exit_code is None]
@@ -326,12 +319,12 @@ class RemoteWorkerGroup:
         elif kind == Kind.EXITED:
             return self._on_exited(number, frame.number)
         elif kind == Kind.TROUBLE:
-            return self._on_trouble(frame.fields)
+            return self._on_trouble(Trouble.read(frame.fields))
         elif kind == Kind.GONE:
             return self._on_gone()
         elif kind == Kind.HELLO:
             self._on_hello(frame.fields)
-            return partial(self._listener.connected, self)
+            return partial(self.listener.connected, self)
         return None
 
     def _on_hello(self, fields: Fields) -> None:
@@ -347,21 +340,18 @@ class RemoteWorkerGroup:
             raise BadMessageError("STARTED", "pid", str(pid), f"1 to {MOST_PID}")
         worker = Worker(number, self._awaited.pop(number).rank_info, pid)
         self._add(worker)
-        return partial(self._listener.started, worker)
+        return partial(self.listener.started, worker)
 
     def _add(self, worker: Worker) -> None:
         self.workers[worker.number] = worker
-        self._sinks[worker.number] = dict(enumerate(self._make_sinks(worker)))
+        self._sinks[worker.number] = dict(enumerate(self.sinks(worker)))
 
-    def _on_trouble(self, fields: Fields) -> Callable[[], None]:
-        status, text = fields.integer("status", 0, 255), printable(fields.text("text"))
-        number = None if fields.is_null("number") else fields.integer("number")
-        fields.close()
-        if number is None:
+    def _on_trouble(self, trouble: Trouble) -> Callable[[], None]:
+        if trouble.number is None:
             self._awaited.clear()
         else:
-            del self._awaited[number]
-        return partial(self._listener.troubled, self, Trouble(status, text, number))
+            del self._awaited[trouble.number]
+        return partial(self.listener.troubled, self, trouble)
 
     def _on_closed(self, number: int, stream: int) -> None:
         self._sinks[number].pop(stream).close()
@@ -376,7 +366,7 @@ class RemoteWorkerGroup:
         self._answers.complete(number)
         worker.exit_code = exit_code
         self._let_go(number)
-        return partial(self._listener.ended, [worker])
+        return partial(self.listener.ended, [worker])
 
     def _on_gone(self) -> Callable[[], None] | None:
         self.is_gone = self.is_gone or self._is_asked
@@ -394,6 +384,5 @@ class RemoteWorkerGroup:
 
 
 def _worker_of(fields: Fields) -> Worker:
-    number = fields.integer("number", 0, 2**32 - 1)
-    info = read_rank_info(fields.fields("rank_info"))
+    number, info = fields.integer("number", 0, 2**32 - 1), read_rank_info(fields)
     return Worker(number, info, fields.integer("pid", 1, MOST_PID))

@@ -11,11 +11,17 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from horovod.launch.model.argument_checks import check_count, check_integer, check_seconds
+from horovod.launch.model.argument_checks import (
+    check_count,
+    check_integer,
+    check_limits,
+    check_seconds,
+    renamed,
+)
 from horovod.launch.model.hosts import HostSlots, interface_names, parse_hostfile, parse_hosts
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts, check_hosts
 from horovod.launch.model.ssh import SshOptions
@@ -25,7 +31,7 @@ from horovod.settings import Settings, environment_of
 
 # Frames between the caller of horovod.run and the warning.
 _STACKLEVEL = 5
-# What changes nothing without the parameters that make a job elastic.
+# These have no effect without the parameters that make a job elastic.
 _ELASTIC_PARAMETERS = ("max_num_proc", "reset_limit", "cooldown_range")
 
 
@@ -63,7 +69,7 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     start_timeout_s = check_seconds("start_timeout", values["start_timeout"])
     executable, uses_mpi = _executable(values["executable"]), bool(values["use_mpi"])
     folder = values["output_filename"]
-    module = "run.mpi_worker" if uses_mpi else "calls.worker"
+    module = "run.mpi_function" if uses_mpi else "calls.worker"
     plan = JobPlan(
         command=tuple(python_command(executable, module)),
         slots=placement.slots,
@@ -92,13 +98,7 @@ def _resolve_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
         ("max_np", "max_num_proc", None),
         ("network_interface", "network_interfaces", None),
     ):
-        value = values.pop(old)
-        if value is None:
-            continue
-        if values[new] not in (default, value):
-            raise ValueError(f"give {new} or {old}, not both: {values[new]!r} and {value!r}")
-        warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, _STACKLEVEL)
-        values[new] = value
+        values[new] = renamed(old, values.pop(old), new, values[new], _STACKLEVEL + 1, default)
     return values
 
 
@@ -215,25 +215,13 @@ def _elastic_plan(
 
 
 def _limits(values: Mapping[str, Any], np: int) -> Limits:
-    min_np = _optional_count("min_num_proc", values) or np
-    if min_np > np:
-        raise ValueError(f"min_num_proc={min_np}: expected 1 to {np}, which is num_proc")
-    max_np = _optional_count("max_num_proc", values)
-    if max_np is not None and max_np < np:
-        raise ValueError(f"max_num_proc={max_np}: expected {np}, which is num_proc, or more")
-    reset_limit = values["reset_limit"]
-    if reset_limit is not None and check_integer("reset_limit", reset_limit) < 0:
-        raise ValueError(f"reset_limit={reset_limit!r}: expected a number of resets, 0 or more")
+    given = (values["min_num_proc"], values["max_num_proc"], values["reset_limit"])
+    limits = check_limits(np, *given, Settings.from_env().elastic_timeout_s)
     cooldown = _cooldown(values["cooldown_range"])
-    timeout_s = Settings.from_env().elastic_timeout_s
     try:
-        return Limits(np, min_np, max_np, reset_limit, timeout_s, cooldown)
+        return replace(limits, cooldown=cooldown)
     except ValueError as error:  # the range itself
         raise ValueError(f"cooldown_range={values['cooldown_range']!r}: {error}") from None
-
-
-def _optional_count(name: str, values: Mapping[str, Any]) -> int | None:
-    return None if values[name] is None else check_count(name, values[name])
 
 
 def _cooldown(bounds: Any) -> tuple[float, float] | None:

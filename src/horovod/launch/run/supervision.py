@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -38,16 +38,8 @@ def supervise(
     """
     flush_streams()
     with memory_file() as report:
-        with subprocess.Popen(
-            python_command(executable, "run.supervisor", [ELASTIC] if is_elastic else []),
-            stdin=subprocess.PIPE,
-            stdout=streams[0],
-            stderr=streams[1],
-            env=environ,
-            bufsize=0,  # closing it has nothing to write
-            pass_fds=(*(files.descriptors if files else ()), report.fileno()),
-            start_new_session=True,
-        ) as process:
+        arguments = [ELASTIC] if is_elastic else []
+        with start_launcher(executable, arguments, report, files, environ, streams) as process:
             try:
                 send_plan(process, plan(), report)
                 if agents is not None:
@@ -61,6 +53,30 @@ def supervise(
                 if agents is not None:
                     agents.close()
         return read_outcome(report, process.returncode)
+
+
+def start_launcher(
+    executable: str,
+    arguments: Sequence[str],
+    report: BinaryIO,
+    files: CallFiles | None,
+    environ: Mapping[str, str] | None,
+    streams: tuple[int | None, int | None],
+) -> subprocess.Popen[bytes]:
+    """The launcher's process, which waits for its plan and will leave the outcome in ``report``.
+
+    SIGTERM asks it to end the job; a second one kills the job's processes.
+    """
+    return subprocess.Popen(
+        python_command(executable, "run.supervisor", arguments),
+        stdin=subprocess.PIPE,
+        stdout=streams[0],
+        stderr=streams[1],
+        env=environ,
+        bufsize=0,  # closing it has nothing to write
+        pass_fds=(*(files.descriptors if files else ()), report.fileno()),
+        start_new_session=True,
+    )
 
 
 def flush_streams() -> None:

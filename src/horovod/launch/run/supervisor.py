@@ -59,7 +59,7 @@ def _load(*, is_elastic: bool) -> None:
 
 
 def _run(plan: JobPlan, news: AgentUpdates | None) -> JobOutcome:
-    # Of the two, a process needs one.
+    # A process needs only one of the two.
     if plan.elastic is None:
         from horovod.launch.jobs.fixed import run_job
 

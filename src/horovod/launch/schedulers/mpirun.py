@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from horovod.launch.model.host_plan import command_argv, is_passed_on
-from horovod.launch.model.hosts import HostSlots
+from horovod.launch.model.hosts import HostSlots, hosts_text
 from horovod.launch.model.ssh import SshOptions
 
 # From so many hosts on, Open MPI starts all daemons from one process instead of as a tree.
@@ -173,7 +173,7 @@ def _mpich_options(job: MpiJob) -> list[str]:
     if len(slots) != 1:
         raise ValueError(
             "this MPI starts equally many processes on each host, but the hosts have "
-            + ", ".join(f"{host.hostname}:{host.slots}" for host in job.hosts)
+            + hosts_text(job.hosts)
         )
     if len(job.interfaces) > 1:
         raise ValueError(f"this MPI takes one network interface, found {', '.join(job.interfaces)}")

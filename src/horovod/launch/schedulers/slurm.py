@@ -43,8 +43,13 @@ def _options(text: str) -> list[str]:
     """An option of ``sbatch`` with its value in each line."""
     lines: list[str] = []
     for word in shlex.split(text):
+        if not word.isprintable():  # a line's end would begin a command of the script
+            raise ValueError(
+                f"--slurm-args: {word!r} has more than one line, or control characters"
+            )
         if word.startswith("-"):
-            lines.append(word)
+            name, equals, value = word.partition("=")
+            lines.append(f"{name}={shlex.quote(value)}" if equals else name)
         elif lines and "=" not in lines[-1] and " " not in lines[-1]:
             lines[-1] += f" {shlex.quote(word)}"
         else:

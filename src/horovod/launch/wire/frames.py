@@ -24,7 +24,7 @@ from typing import Any
 from horovod.core.base.checked import BadMessageError, Fields
 from horovod.launch.workers.output import Console
 
-MAGIC = b"\0horovod agent 4\n"  # the number is the protocol's version
+MAGIC = b"\0horovod agent 5\n"  # the number is the protocol's version
 CHUNK_BYTES = 64 * 1024
 # A plan contains the launcher's whole environment, which a system limits to less than this.
 _MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
@@ -38,7 +38,7 @@ class Kind(IntEnum):
 
     PLAN = 1  # JSON: what is the same for all workers of the host (host_plan.py)
     CALL = 2  # a piece of horovod.run's call
-    START = 3  # JSON: workers to start, at any time; the call is complete
+    START = 3  # JSON: a worker to start, at any time; the call is complete
     TAKEN = 4  # so many bytes of this stream's output have been passed on
     END = 5  # ask all processes to end; stream 1: also those that left their groups
     KILL = 6
@@ -72,17 +72,14 @@ class Frame:
             raise self.error("payload", f"{len(self.payload)} bytes", "a number of 8 bytes")
         return int.from_bytes(self.payload, "big", signed=True)
 
-    def error(self, field: str, found: str, expected: str) -> FrameError:
+    def error(self, field: str, found: str, expected: str) -> BadMessageError:
         """An error about one of its fields."""
-        return FrameError(str(BadMessageError(self.kind.name, field, found, expected)))
+        return BadMessageError(self.kind.name, field, found, expected)
 
     @property
     def fields(self) -> Fields:
-        """The payload of kinds that carry JSON; FrameError when it is none."""
-        try:
-            return Fields.read(self.kind.name, self.payload)
-        except BadMessageError as error:
-            raise FrameError(str(error)) from None
+        """The payload of kinds that carry JSON; BadMessageError when it is none."""
+        return Fields.read(self.kind.name, self.payload)
 
 
 class FrameError(Exception):

@@ -25,7 +25,7 @@ PROTOCOL = Protocol(b"hvdagnt3\n")
 
 
 class _Handshake:
-    """What both sides share."""
+    """The common part of both sides."""
 
     side: Side
 

@@ -68,10 +68,10 @@ class ReceivedCall:
 
     def __init__(self) -> None:
         # Here, because most agents have no call, and must start quickly.
-        from horovod.launch.calls.call import memory_file
+        from horovod.launch.calls import call
 
-        self._new_file = memory_file
-        self._call = memory_file()
+        self._module = call
+        self._call = call.memory_file()
         self._answers: dict[int, BinaryIO] = {}
 
     def add(self, piece: bytes) -> None:
@@ -80,17 +80,13 @@ class ReceivedCall:
 
     def complete(self) -> None:
         """The call has arrived: make it read-only."""
-        from horovod.launch.calls.call import seal
-
         self._call.flush()
-        seal(self._call)
+        self._module.seal(self._call)
 
     def for_worker(self, worker: int) -> Mapping[int, int]:
         """The descriptors of a worker that starts now."""
-        from horovod.launch.calls.call import ANSWER_FD, CALL_FD
-
-        self._answers[worker] = self._new_file()
-        return {CALL_FD: self._call.fileno(), ANSWER_FD: self._answers[worker].fileno()}
+        answer = self._answers[worker] = self._module.memory_file()
+        return {self._module.CALL_FD: self._call.fileno(), self._module.ANSWER_FD: answer.fileno()}
 
     def answer_of(self, worker: int, exit_code: int) -> Iterator[bytes]:
         """See ``answer_frames``. The answer is kept until the last frame."""

@@ -11,6 +11,8 @@ import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 
+from horovod.rendezvous.base.interfaces import local_addresses
+
 _LOOPBACK = "127.0.0.1"
 _ANY_PORT = 9  # a route depends on no port
 
@@ -51,15 +53,10 @@ def interface_addresses(names: Sequence[str] = ()) -> tuple[str, ...]:
     Raises:
         ValueError: there is no such interface here, it is down or has no address.
     """
-    import psutil  # here, because few jobs need it
-
-    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
-    usable = {
-        name: [a.address for a in found if _is_usable(a.family, a.address)]
-        for name, found in addresses.items()
-        if name in states and states[name].isup
-    }
-    usable = {name: found for name, found in usable.items() if found}
+    usable: dict[str, list[str]] = {}
+    for found in local_addresses():
+        if _is_usable(found.host):
+            usable.setdefault(found.interface, []).append(found.host)
     for name in names:
         if name not in usable:
             raise ValueError(
@@ -104,13 +101,11 @@ def _source_towards(address: str) -> str:
             source = str(probe.getsockname()[0])
     except OSError:
         return ""
-    return source if _is_usable(probe.family, source) else ""
+    return source if _is_usable(source) else ""
 
 
-def _is_usable(family: int, address: str) -> bool:
+def _is_usable(address: str) -> bool:
     """Whether the address needs no interface beside it."""
-    if family not in (socket.AF_INET, socket.AF_INET6):
-        return False
     return "%" not in address and not ipaddress.ip_address(address).is_link_local
 
 

@@ -9,6 +9,7 @@ its selector.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import selectors
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
     from horovod.launch.workers.logs import LogFile
 
 _READ_BYTES = 65536
-_COLUMNS = 80  # of a terminal that does not know
+_COLUMNS = 80  # of a terminal that does not tell its width
 _ERASE_LINE, _DIM, _PLAIN = b"\r\x1b[K", b"\x1b[2m", b"\x1b[m"
 _BEGUN_S = 0.2
 _HIGH_WATER_BYTES = 1024 * 1024
 _LOW_WATER_BYTES = 256 * 1024
 # A pipe that polls as writable takes this much without blocking (pipe(7)).
 _WRITE_BYTES = select.PIPE_BUF
-# What a dead worker can have left in its pipe; more comes from a process that outlived it.
+# The most that a dead worker can have left in its pipe; more comes from a process of its own.
 _MAX_LEFT_BYTES = 1024 * 1024
 
 
@@ -50,10 +51,11 @@ class Console:
         self._waiting = bytearray()
         self._is_registered = False
         self.is_broken = False
+        self.problem = ""  # why it is broken
 
     @property
     def waiting_bytes(self) -> int:
-        """How much has been taken and not yet been written."""
+        """The bytes that were taken and not written yet."""
         return len(self._waiting)
 
     def write(self, data: bytes, of: Lines | None = None) -> None:
@@ -73,7 +75,7 @@ class Console:
             width = _COLUMNS
             with contextlib.suppress(OSError):  # the terminal has hung up
                 width = os.get_terminal_size(self._fd).columns or _COLUMNS
-            self._take(_DIM + text[: width - 1].encode() + _PLAIN)
+            self._take(_DIM + _shortened(text, width - 1).encode() + _PLAIN)
             self._has_status = True
 
     def hide_status(self) -> None:
@@ -146,8 +148,11 @@ class Console:
             del self._waiting[:written]
         except BlockingIOError:
             select.select([], [self._fd], [])
-        except OSError:  # EPIPE, or EIO from a terminal that has hung up
+        except OSError as error:  # EPIPE, EIO from a terminal that has hung up, or a full disk
             self.is_broken = True
+            self.problem = "the reader of the output has closed it"
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                self.problem = f"the output cannot be written: {error.strerror}"
             self._waiting.clear()
 
 
@@ -160,12 +165,19 @@ def consoles(selector: selectors.BaseSelector) -> tuple[Console, Console]:
     return stdout, Console(2, selector)
 
 
+def _shortened(text: str, width: int) -> str:
+    """``text``, or as many of its parts between commas as fit."""
+    if len(text) <= width:
+        return text
+    return text[: width + 2].rpartition(", ")[0] or text[:width]
+
+
 class Sink(Protocol):
     """Where one stream of one worker goes."""
 
     @property
     def waiting_bytes(self) -> int:
-        """How much is waiting, of this stream or of all that take the same way."""
+        """The bytes that wait, of this stream or of all streams with the same target."""
 
     def feed(self, data: bytes) -> None:
         """Take ``data``; never blocks."""
@@ -177,11 +189,26 @@ class Sink(Protocol):
         """The stream has ended."""
 
 
+@dataclass(eq=False)
+class Feed:
+    """A ``Sink`` that gives the data to ``feed`` as it comes."""
+
+    feed: Callable[[bytes], None]
+    waiting_bytes = 0
+
+    def flush(self) -> None:
+        """See ``Sink``."""
+
+    def close(self) -> None:
+        """See ``Sink``."""
+
+
 class Lines:
     """A stream as whole lines with a prefix: to ``console``, and into ``log``.
 
     ``prefix`` is called for every line, since the rank of an elastic job's worker may change.
-    ``log_prefix`` is that of the log, if it differs. ``watcher`` gets the data as it comes.
+    ``log_prefix`` is that of the log, if it differs. Lines begin with the time if
+    ``is_timestamped``. ``watcher`` gets the data as it comes.
     """
 
     def __init__(
@@ -190,7 +217,7 @@ class Lines:
         console: Console,
         log: LogFile | None = None,
         *,
-        is_timestamped: bool,
+        is_timestamped: bool = False,
         log_prefix: Callable[[], str] | None = None,
         watcher: Callable[[bytes], None] | None = None,
     ) -> None:
@@ -219,7 +246,7 @@ class Lines:
         self._console.note_begun(self, self._prefixer.is_begun)
 
     def begun(self) -> bytes:
-        """What is new of the begun line, or all of it after another stream's line."""
+        """The new part of the begun line; all of it after a line of another stream."""
         text = self._prefixer.begun()
         shown, self._shown_bytes = self._shown_bytes, len(text)
         return text[shown:] if self._console.is_open_for(self) else text
@@ -262,32 +289,13 @@ class _Pipe:
 class Output:
     """Reads workers' pipes through ``selector``, whose keys carry what to call."""
 
-    def __init__(self, selector: selectors.BaseSelector, *, is_timestamped: bool = False) -> None:
+    def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
         self._pipes: set[_Pipe] = set()
-        self._is_timestamped = is_timestamped
 
     def add(self, fd: int, prefix: str, console: Console, log: LogFile | None = None) -> None:
         """Read ``fd``, a pipe's read end; its lines go to ``console`` and to ``log``."""
-        self.forward(fd, self.lines(lambda: prefix, console, log))
-
-    def lines(
-        self,
-        prefix: Callable[[], str],
-        console: Console,
-        log: LogFile | None = None,
-        log_prefix: Callable[[], str] | None = None,
-        watcher: Callable[[bytes], None] | None = None,
-    ) -> Lines:
-        """A sink for lines, which begin with the time if ``is_timestamped``."""
-        return Lines(
-            prefix,
-            console,
-            log,
-            is_timestamped=self._is_timestamped,
-            log_prefix=log_prefix,
-            watcher=watcher,
-        )
+        self.forward(fd, Lines(lambda: prefix, console, log))
 
     def forward(self, fd: int, sink: Sink) -> None:
         """Read ``fd``, a pipe's read end; the data goes to ``sink``."""
@@ -309,6 +317,11 @@ class Output:
         """Read what is left and close all pipes, even if a process still holds them open."""
         for pipe in list(self._pipes):
             self._finish(pipe, _flush_if_late)
+
+    def abandon(self) -> None:
+        """Close all pipes, whatever is in them."""
+        for pipe in list(self._pipes):
+            self._close(pipe)
 
     def finish(self, sinks: Collection[Sink]) -> None:
         """Read what is left for ``sinks`` and close their pipes; never blocks.

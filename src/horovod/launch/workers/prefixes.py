@@ -7,7 +7,7 @@ from datetime import datetime
 
 # A longer line is broken, so that a worker that never ends one cannot fill the memory.
 _MAX_LINE_BYTES = 16 * 1024 * 1024
-# Of the terminal's 16 colours those that are read well on black and on white.
+# Those of the terminal's 16 colours that are readable on black and on white.
 _COLOURS = (32, 34, 35, 36, 33, 94)
 
 
@@ -37,7 +37,7 @@ class LinePrefixer:
         self._prefix = prefix
         self._partial: list[bytes] = []
         self._partial_bytes = 0
-        self._begun_prefix: bytes | None = None  # of a line that was shown before its end
+        self._begun_prefix: bytes | None = None  # of a line that is already shown
         self._is_after_return = False
 
     def feed(self, data: bytes) -> bytes:

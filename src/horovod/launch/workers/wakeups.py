@@ -1,4 +1,4 @@
-"""Signals and notes from other threads as something that a selector can wait for.
+"""Signals and calls from other threads as something that a selector can wait for.
 
 Python's own signal handlers run between two bytecodes of the main thread. The interpreter also
 writes the signals' numbers into a socket. That wakes the launcher's only wait, without a race and
@@ -11,6 +11,7 @@ import contextlib
 import signal
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -20,12 +21,12 @@ class Wakeups:
     """Within ``with``: SIGCHLD, SIGINT, SIGTERM and SIGHUP make ``fileno`` readable.
 
     A signal that was ignored on entry (``nohup``, a shell's background job) stays ignored. Main
-    thread only, except for ``note``.
+    thread only, except for ``call``.
     """
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
-        self._notes: deque[str] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._handlers: dict[int, Any] = {}
         self._wakeup_fd = -1
         self._is_watching = False
@@ -67,10 +68,10 @@ class Wakeups:
         """The descriptor to wait for."""
         return self._reader.fileno()
 
-    def note(self, text: str) -> None:
-        """Leave a line for the main thread; from any thread."""
-        self._notes.append(text)
-        with contextlib.suppress(BlockingIOError):
+    def call(self, action: Callable[[], None]) -> None:
+        """Have the main thread call ``action`` soon; from any thread."""
+        self._calls.append(action)
+        with contextlib.suppress(OSError):  # full, so it wakes anyway; or nothing waits any more
             self._writer.send(b"\0")
 
     def take_signals(self) -> list[int]:
@@ -81,6 +82,7 @@ class Wakeups:
                 numbers += [number for number in received if number]
         return numbers
 
-    def take_notes(self) -> list[str]:
-        """The lines left since the last call."""
-        return [self._notes.popleft() for _ in range(len(self._notes))]
+    def take_calls(self) -> None:
+        """Do what other threads have asked for since the last time."""
+        while self._calls:
+            self._calls.popleft()()

@@ -12,9 +12,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Protocol
 
+from horovod.core.base.checked import Fields, Record, between, nullable, shown
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, worker_environment
 from horovod.launch.workers.output import Output, Sink
@@ -44,20 +45,20 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"rank {self.rank_info.rank} on {self.rank_info.hostname} (pid {self.pid})"
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Trouble(Record):
     """Why a worker cannot be started; ``status`` is the launcher's exit status for that.
 
     Without a ``number`` no worker can be started on the host.
     """
 
-    status: int
-    text: str
-    number: int | None = None
+    status: Annotated[int, between(0, 255)]
+    text: Annotated[str, shown()]
+    number: Annotated[int | None, nullable(Fields.integer)] = None
 
 
 class StartListener(Protocol):
@@ -127,30 +128,24 @@ class _Group:
     kill_at: float | None = None
 
 
+@dataclass(eq=False, repr=False)
 class LocalWorkerGroup:
     """The workers of this machine. ``other_children`` are children that it leaves alone.
 
     ``file_limit`` is a worker's soft limit of descriptors, if not that of this process.
     """
 
-    def __init__(
-        self,
-        output: Output,
-        watchdog: Watchdog,
-        *,
-        sinks: Callable[[Worker], tuple[Sink, Sink]],
-        listener: StartListener,
-        other_children: Callable[[], Collection[int]] = tuple,
-        file_limit: int | None = None,
-    ) -> None:
+    _output: Output
+    _watchdog: Watchdog
+    _: KW_ONLY
+    sinks: Callable[[Worker], tuple[Sink, Sink]]
+    listener: StartListener
+    other_children: Callable[[], Collection[int]] = tuple
+    file_limit: int | None = None
+
+    def __post_init__(self) -> None:
         self.workers: dict[int, Worker] = {}
         self._groups: dict[int, _Group] = {}
-        self._output = output
-        self._watchdog = watchdog
-        self._make_sinks = sinks
-        self._listener = listener
-        self._other_children = other_children
-        self._file_limit = file_limit
         self._reaches_strays = False
         self._plan: HostPlan | None = None
         self._has_started = False  # any worker, ever
@@ -185,19 +180,19 @@ class LocalWorkerGroup:
                 environment,
                 inherits_stdin=self._stdin_of == number,
                 descriptors=self._descriptors(number),
-                file_limit=self._file_limit,
+                file_limit=self.file_limit,
             )
         except OSError as error:
-            self._listener.troubled(self, _trouble(plan.argv[0], spec, error))
+            self.listener.troubled(self, _trouble(plan.argv[0], spec, error))
             return
         self._has_started = True
         self._watchdog.add(pipes.pid)
         worker = self.workers[number] = Worker(number, spec.rank_info, pipes.pid)
-        sinks = self._make_sinks(worker)
+        sinks = self.sinks(worker)
         self._groups[number] = _Group(worker, sinks)
         for fd, sink in zip((pipes.stdout_fd, pipes.stderr_fd), sinks, strict=True):
             self._output.forward(fd, sink)
-        self._listener.started(worker)
+        self.listener.started(worker)
 
     def note_exit(self, pid: int, exit_code: int) -> Worker | None:
         """The worker that this reaped process was."""
@@ -299,20 +294,32 @@ class LocalWorkerGroup:
         """Descendants outside the workers' groups; none after a success: they may live on."""
         if not self._reaches_strays or not self._has_started:
             return []
-        pids = descendants(but_not=(self._watchdog.pid, *self._other_children()))
+        pids = descendants(but_not=(self._watchdog.pid, *self.other_children()))
         return [pid for pid in pids if _group_of(pid) not in groups]
 
 
 def _trouble(word: str, spec: WorkerSpec, error: OSError) -> Trouble:
     where = f" on {spec.rank_info.hostname}"
     if isinstance(error, FileNotFoundError):
-        path = "" if "/" in word else " in PATH"
-        return Trouble(_NOT_FOUND, f"command not found{path}{where}: {word}", spec.number)
+        path, hint = ("", "") if "/" in word else (" in PATH", _near_command(word))
+        return Trouble(_NOT_FOUND, f"command not found{path}{where}: {word}{hint}", spec.number)
     if isinstance(error, PermissionError):
         text = f"{word}: not executable{where}: {error.strerror}"
     else:
         text = f"cannot start rank {spec.rank_info.rank}{where} ({word}): {error.strerror}"
     return Trouble(_CANNOT_START, text, spec.number)
+
+
+def _near_command(word: str) -> str:
+    """A question that names a command much like ``word``, if there is one."""
+    from difflib import get_close_matches  # here, because few starts need it
+
+    folders = [
+        path for path in os.get_exec_path() if os.path.isdir(path) and os.access(path, os.R_OK)
+    ]
+    names = {name for folder in folders for name in os.listdir(folder)}
+    near = get_close_matches(word, sorted(names), 1, 0.8)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _group_of(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""What a listening port gives to peers that have proved nothing: few descriptors, and no last one.
+"""Limits the descriptors that unauthenticated peers of a listening port can use.
 
 Any process that reaches a port can make this process accept connections. Unauthenticated peers get
 a quarter of the descriptors at most. The last descriptors are for this process alone.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields, printable
 from horovod.errors import InitError
@@ -21,7 +21,7 @@ _MOST_HOST = 255
 
 @dataclass(frozen=True)
 class HostMesh:
-    """What the ranks of one host share. The tuples follow the host's ranks in rising order.
+    """The resources that the ranks of one host share. The tuples are in the order of its ranks.
 
     ``region_fd`` is shared memory of the agreed size, zeroed. A descriptor in ``pidfds`` becomes
     readable when that process ends; -1 for this rank and where the system gives none. ``doorbells``
@@ -56,6 +56,33 @@ class SetLinks:
         close_all((*(link[1] for link in self.control), *(link[2] for link in self.data)))
 
 
+class SetConnector(Protocol):
+    """Connects further process sets of a world."""
+
+    def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
+        """Connections for a further process set; all ranks of the world call it in the same order.
+
+        A rank that is no member gets none and does not wait; nor does a member of a set within one
+        host. The other members block until all of them are connected, at most as long as ``init``.
+
+        Raises:
+            InitError: members cannot reach each other, or have ended; the same on every member.
+        """
+
+    def connect_members(
+        self, key: str, members: Sequence[int], store: Any, timeout_s: float
+    ) -> SetLinks:
+        """Connections for a process set that only its members know.
+
+        Each member calls it with the same ``key``, which is used once, and a ``Store`` that all
+        members reach and that several threads may use. Blocks until all are connected, for about
+        ``timeout_s`` at most; not where all of them are on one host.
+
+        Raises:
+            InitError: as ``connect_set``.
+        """
+
+
 @dataclass(frozen=True)
 class Mesh:
     """The result of a rendezvous. All tuples but ``hosts``, ``links`` and ``news`` go by rank.
@@ -77,19 +104,8 @@ class Mesh:
     doorbells: tuple[int, ...]
     links: SetLinks
     news: tuple[tuple[int, int, LinkSeals], ...]
-    connector: Callable[[int, Sequence[int]], SetLinks]
+    connector: SetConnector
     object_key: bytes = field(repr=False)
-
-    def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
-        """Connections for a further process set; all ranks of the world call it in the same order.
-
-        A rank that is no member gets none and does not wait; nor does a member of a set within one
-        host. The other members block until all of them are connected, at most as long as ``init``.
-
-        Raises:
-            InitError: members cannot reach each other, or have ended; the same on every member.
-        """
-        return self.connector(set_id, members)
 
     @property
     def address(self) -> str:

@@ -59,7 +59,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Claims:
-    """What a rank believes. All fields but ``rank`` must be the same on all ranks of the host."""
+    """The facts that a rank states. All but ``rank`` must be equal on all ranks of the host."""
 
     rank: int
     size: int

@@ -30,12 +30,11 @@ from horovod.rendezvous.identity.elastic_messages import (
     WorkerKeys,
     update_key,
 )
-from horovod.rendezvous.store.client import Store
+from horovod.rendezvous.store.client import Store, wait_for
 
 _ELASTIC = "HOROVOD_ELASTIC"
 _WORKER = "_HOROVOD_WORKER"
 _RECONNECT_TIMEOUT = "_HOROVOD_RECONNECT_TIMEOUT"
-_LONG_S = 3600.0
 _SHORT_S = 1.0  # in which a driver that is back, or a dead connection, shows
 _PAUSE_S = 0.2
 
@@ -137,7 +136,7 @@ class ElasticClient:
                 )
                 store.set(self._keys.ready(self._count), ready.to_bytes())
                 self._has_asked = True
-            answer = _await(store, self._keys.assignment(self._count))
+            answer = wait_for(store, self._keys.assignment(self._count))
             return _read(RankAssignment.from_bytes, answer)
         except InitError:
             self._has_asked = False  # another driver does not know the question
@@ -172,7 +171,7 @@ class ElasticClient:
         def watch(store: Store) -> None:
             nonlocal count
             while True:
-                update = _read(Update.from_bytes, _await(store, update_key(count + 1)))
+                update = _read(Update.from_bytes, wait_for(store, update_key(count + 1)))
                 count += 1
                 if count > self.assignment.updates:  # else this world was made because of it
                     self._news.append((count, update))
@@ -213,14 +212,6 @@ def _shorten_removal() -> None:
             others(kind, error, trace)
 
     sys.excepthook = say
-
-
-def _await(store: Store, key: str) -> bytes:
-    while True:
-        try:
-            return store.get(key, _LONG_S)
-        except TimeoutError:
-            continue
 
 
 def _read(from_bytes: Callable[[bytes], _Message], value: bytes) -> _Message:

@@ -54,10 +54,6 @@ class Ready(Record):
     checkpoint: str = ""
 
 
-def _read_rank_info(fields: Fields, name: str) -> RankInfo:
-    return read_rank_info(fields.fields(name))
-
-
 @dataclass(frozen=True)
 class RankAssignment(Record):
     """A worker's position in a world, whose ``members`` are the workers' numbers by rank.
@@ -71,7 +67,7 @@ class RankAssignment(Record):
     message = "rank assignment"
 
     world: int = 0
-    rank_info: Annotated[RankInfo, _read_rank_info] = field(default_factory=RankInfo)
+    rank_info: Annotated[RankInfo, read_rank_info] = field(default_factory=RankInfo)
     members: tuple[int, ...] = ()
     updates: int = 0
     must_sync: bool = True

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from horovod.core.base.rank_info import RankInfo, rank_infos
 from horovod.errors import InitError
 
-Launcher = Literal["horovodrun", "torchrun", "mpirun", "srun", "other", "none"]
+Launcher = Literal["horovodrun", "torchrun", "mpirun", "srun", "torch.distributed", "other", "none"]
 # Our launcher sets this variable.
 LAUNCHER = "_HOROVOD_LAUNCHER"
 _GIVEN_BY_LAUNCHERS = (
@@ -48,7 +48,7 @@ class ProcessInfo(RankInfo):
 
     @property
     def node(self) -> str:
-        """What the launcher calls the machine."""
+        """The launcher's name of the machine."""
         return self.group or self.hostname
 
     def restricted_to(self, ranks: Sequence[int]) -> ProcessInfo:

@@ -100,7 +100,7 @@ def ask_for_secret(port: int, timeout_s: float) -> bytes:
 
 
 def _limit_waits(waiting: socket.socket, timeout_s: float) -> None:
-    """With Python's own timeouts a connect would fail at once when the backlog is full."""
+    """Limit a socket's waits. With Python's own timeout a connect fails if the backlog is full."""
     limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6) or 1)
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
         waiting.setsockopt(socket.SOL_SOCKET, option, limit)

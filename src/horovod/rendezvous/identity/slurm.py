@@ -15,14 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horovod.core.base.own_files import replacing
+from horovod.core.base.own_files import open_own, replacing
 from horovod.core.base.rank_info import cross_numbers
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.environment import ProcessInfo, hostname_of, position_of
-from horovod.rendezvous.store.address_search import find_store
 from horovod.rendezvous.store.client import StoreClient
-from horovod.rendezvous.store.hosted import HostedStore, start_store
+from horovod.rendezvous.store.hosted import HostedStore, find_store, start_store
 
 _SIZE = "SLURM_STEP_NUM_TASKS"
 _PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
@@ -138,7 +137,7 @@ def _withdraw(store: HostedStore, path: Path) -> None:
 
 
 def wait_for_contact(path: Path, deadline: Deadline) -> HostedStore:
-    """What rank 0 published; blocks until it has.
+    """The store that rank 0 publishes; blocks until it has.
 
     Raises:
         InitError: it did not in time, or the file is not this user's own.
@@ -164,18 +163,13 @@ def _read(path: Path) -> bytes | None:
     with contextlib.suppress(OSError):
         os.listdir(path.parent)  # network file systems cache that a file was missing
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(open_own(path), "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InitError(f"init: cannot read {path} ({_FOLDER}): {error}") from None
-    with open(fd, "rb") as file:
-        state = os.fstat(fd)
-        if not stat.S_ISREG(state.st_mode):
-            raise InitError(f"init: {path}: expected a regular file")
-        if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o077:
-            raise InitError(
-                f"init: {path} belongs to user {state.st_uid} with mode "
-                f"{stat.S_IMODE(state.st_mode):o}; expected user {os.getuid()} and 600"
-            )
-        return file.read()
+    if mode & 0o077:
+        raise InitError(f"init: {path} has mode {mode:o}; expected 600, since it has a secret")
+    return content

@@ -1,4 +1,4 @@
-"""The store that torchrun gives its processes, as a ``Store``, and the job's secret in it.
+"""A store of torch, such as torchrun's, as a ``Store``, and the job's secret in it.
 
 torchrun has no place for a secret of ours, so rank 0 makes one and publishes it in torchrun's own
 store. That store answers every process that reaches its port, so the secret keeps out only the
@@ -16,24 +16,26 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from horovod.core.base.checked import BadMessageError
+from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.identity.environment import ProcessInfo
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import Store as TorchsStore  # type: ignore[attr-defined]
 
-_SECRET_KEY = "secret"
+_NAME_BYTES = 16
 _LONGEST_PAUSE_S = 0.05
 
 
 class TorchStore:
-    """A ``Store`` over torch's ``TCPStore``; every key gets ``prefix`` in front."""
+    """A ``Store`` over one of torch; every key gets ``prefix`` in front. For several threads."""
 
-    def __init__(self, store: TCPStore, prefix: str) -> None:
-        self._store: TCPStore | None = store
+    def __init__(self, store: TorchsStore, prefix: str, title: str = "torchrun's store") -> None:
+        self._store: TorchsStore | None = store
         self._prefix = prefix
+        self._title = title
 
     @property
     def is_closed(self) -> bool:
@@ -46,7 +48,7 @@ class TorchStore:
             # The stub says str; the binding takes bytes and returns them unchanged.
             self._open_store().set(self._prefix + key, value)  # type: ignore[arg-type]
         except RuntimeError as error:
-            raise InitError(f"init: torchrun's store failed: {error}") from None
+            raise InitError(f"init: {self._title} failed: {error}") from None
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """See ``Store.get``. Polls, since torch logs a warning for each wait that times out."""
@@ -60,29 +62,30 @@ class TorchStore:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             return bytes(self._open_store().get(self._prefix + key))
         except RuntimeError as error:
-            raise InitError(f"init: torchrun's store failed: {error}") from None
+            raise InitError(f"init: {self._title} failed: {error}") from None
+
+    def part(self, prefix: str) -> TorchStore:
+        """The same store, whose keys get ``prefix``, too."""
+        return TorchStore(self._open_store(), self._prefix + prefix, self._title)
 
     def close(self) -> None:
         """See ``Store.close``."""
         self._store = None
 
-    def _open_store(self) -> TCPStore:
+    def _open_store(self) -> TorchsStore:
         if self._store is None:
-            raise InitError("init: the connection to torchrun's store has ended")
+            raise InitError(f"init: the connection to {self._title} has ended")
         return self._store
 
 
 def open_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: float) -> TorchStore:
     """Connect to the store at MASTER_ADDR:MASTER_PORT, or host it where torchrun's agent does not.
 
-    Keys carry torchrun's restart count, so processes started anew never read old values.
-
     Raises:
         InitError: an address is missing or wrong, no store listens there, or torch is missing.
     """
     address, port = _address(environ)
     agent_hosts = environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
-    prefix = f"horovod/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
     try:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
     except ImportError as error:
@@ -101,27 +104,77 @@ def open_store(identity: ProcessInfo, environ: Mapping[str, str], timeout_s: flo
             f"init: cannot reach torchrun's store at {address}:{port} (MASTER_ADDR, MASTER_PORT): "
             f"{error}"
         ) from None
-    return TorchStore(store, prefix)
+    return TorchStore(store, "horovod/")
 
 
-def agree_on_secret(identity: ProcessInfo, store: TorchStore, timeout_s: float) -> bytes:
-    """The job's secret, which rank 0 makes; blocks until rank 0 has published it.
+def agree_on_world(
+    identity: ProcessInfo, store: TorchStore, secret: bytes, timeout_s: float
+) -> tuple[str, bytes]:
+    """What this world's keys begin with, and its secret; blocks until all ranks are here.
+
+    The store can be older than the world: torchrun keeps one through all its restarts, whose number
+    its agents count differently. So each rank asks under a name that is new, and takes only the
+    answer to that. Rank 0 answers until every rank has said that it got its answer.
+
+    Args:
+        secret: of all ranks; empty: rank 0 makes one and publishes it.
 
     Raises:
-        TimeoutError: rank 0 did not publish it within ``timeout_s``.
-        InitError: the value has another length.
+        InitError: ranks are missing, or a value has another length.
     """
+    scope = identity.scope
     if identity.rank == 0:
-        secret = os.urandom(SECRET_BYTES)
-        store.set(_SECRET_KEY + identity.scope, secret)
-        return secret
-    found = store.get(_SECRET_KEY + identity.scope, timeout_s)
-    if len(found) != SECRET_BYTES:
-        error = BadMessageError(
-            "secret", "length", f"{len(found)} bytes", f"{SECRET_BYTES} bytes", "rank 0"
-        )
-        raise InitError(f"init: {error}")
-    return found
+        world, made = os.urandom(_NAME_BYTES), secret or os.urandom(SECRET_BYTES)
+        answer = world if secret else world + made
+        _answer_ranks(store, identity, answer, Deadline(timeout_s))
+        return f"{world.hex()}/", made
+    name = os.urandom(_NAME_BYTES).hex()
+    store.set(f"{scope}asks/{identity.rank}", name.encode())
+    try:
+        answer = store.get(f"{scope}answer/{name}", timeout_s)
+    except TimeoutError:
+        raise InitError(f"init: rank 0 did not come in {timeout_s:g} s", ranks=[0]) from None
+    _check_length("answer", answer, _NAME_BYTES + (0 if secret else SECRET_BYTES), 0)
+    world = answer[:_NAME_BYTES]
+    store.set(f"{scope}got/{world.hex()}/{name}", b"1")
+    return f"{world.hex()}/", secret or answer[_NAME_BYTES:]
+
+
+def _answer_ranks(
+    store: TorchStore, identity: ProcessInfo, answer: bytes, deadline: Deadline
+) -> None:
+    scope, world = identity.scope, answer[:_NAME_BYTES].hex()
+    names: dict[int, str] = {}
+    missing, pause_s = list(range(1, identity.size)), 0.001
+    while missing:
+        for rank in list(missing):
+            asked = _value(store, f"{scope}asks/{rank}")
+            if asked is None:
+                continue
+            _check_length("asks", asked, 2 * _NAME_BYTES, rank)
+            name = asked.decode(errors="replace")
+            if names.get(rank) != name:
+                names[rank] = name
+                store.set(f"{scope}answer/{name}", answer)
+            elif _value(store, f"{scope}got/{world}/{name}") is not None:
+                missing.remove(rank)
+        if missing and deadline.has_passed:
+            raise InitError(f"init: {ranks_text(missing)} did not come", ranks=missing)
+        time.sleep(pause_s if missing else 0)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _value(store: TorchStore, key: str) -> bytes | None:
+    try:
+        return store.get(key, 0)
+    except TimeoutError:
+        return None
+
+
+def _check_length(key: str, value: bytes, expected: int, rank: int) -> None:
+    if len(value) != expected:
+        lengths = (f"{len(value)} bytes", f"{expected} bytes")
+        raise InitError(f"init: {BadMessageError(key, 'length', *lengths, f'rank {rank}')}")
 
 
 def _address(environ: Mapping[str, str]) -> tuple[str, int]:

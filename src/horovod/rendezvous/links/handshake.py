@@ -49,7 +49,7 @@ def verdict_in(answer: bytes) -> Verdict:
 
 @dataclass(frozen=True)
 class Claims:
-    """What the dialer wants: one link of one bootstrap, at the address that it dialled.
+    """The link that the dialer wants, of one bootstrap, at the address that it dialled.
 
     ``context`` is a digest of everything else that both ranks must agree on.
     """

@@ -23,7 +23,7 @@ _HEAD = ("from", "to", "address", "result")
 
 
 class Purpose(IntEnum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     CONTROL = 1
     DATA = 2
@@ -100,7 +100,7 @@ class Unreached(Record):
 
 @dataclass(frozen=True)
 class Report(Record):
-    """Which of the ranks that ``rank`` dialled it reached."""
+    """The ranks that ``rank`` has dialled: those that it reached, and those that it did not."""
 
     message = "report"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from horovod import __version__
@@ -40,7 +40,7 @@ _CHECK_S = 0.5  # between two looks for a rank that dials a lost connection agai
 
 @dataclass(frozen=True)
 class World:
-    """What all attempts of one world share. ``protection`` is that of data links."""
+    """The data that all attempts of one world share. ``protection`` is that of data links."""
 
     rank: int
     capabilities: Sequence[RankCapabilities]
@@ -56,7 +56,7 @@ class World:
 
 @dataclass(frozen=True)
 class _Member(Record):
-    """What one member publishes. ``cipher_problem``: why it cannot seal links, else empty."""
+    """The message of one member. ``cipher_problem``: why it cannot seal links, else empty."""
 
     message = "addresses"
 
@@ -66,30 +66,28 @@ class _Member(Record):
     listening: Annotated[list[Listening], listed(Listening)]
 
 
+@dataclass(eq=False, repr=False)
 class LinkRound:
     """Connects this rank with the members in ``hosts`` within ``deadline``; ``key`` is used once.
 
     A context manager: an error in its block fails on the other members too.
     """
 
-    def __init__(
-        self,
-        world: World,
-        hosts: Sequence[Sequence[int]],
-        key: str,
-        deadline: Deadline,
-        *,
-        with_news: bool = False,
-    ) -> None:
-        self._world = world
-        self._rank = world.rank
-        self._hosts = hosts
-        self._key = key
-        self._deadline = deadline
+    _world: World
+    _hosts: Sequence[Sequence[int]]
+    _key: str
+    _deadline: Deadline
+    _: KW_ONLY
+    with_news: bool = False
+
+    def __post_init__(self) -> None:
+        self._rank = self._world.rank
         self._cipher = find_cipher()
-        self._ranks = sorted(member for host in hosts for member in host)
-        self._links = plan_links(self._rank, hosts, with_news)
-        self._context = digest_of(key, _build(), json.dumps([list(host) for host in hosts]))
+        self._ranks = sorted(member for host in self._hosts for member in host)
+        self._links = plan_links(self._rank, self._hosts, self.with_news)
+        self._context = digest_of(
+            self._key, _build(), json.dumps([list(host) for host in self._hosts])
+        )
         self._step = self._allgather("addresses")
 
     def __enter__(self) -> LinkRound:
@@ -239,5 +237,5 @@ class LinkRound:
 
 
 def _build() -> str:
-    """What must be the same on all ranks, so that their engines can exchange bytes."""
+    """The build, which must be the same on all ranks: their engines exchange bytes."""
     return f"horovod {__version__} ({sys.byteorder} endian)"

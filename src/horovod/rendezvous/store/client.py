@@ -7,6 +7,7 @@ stay open without traffic for the life of the process.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -29,6 +30,7 @@ REPORT_KEYS = "report/"
 # A client waits longer than the server by this time: only a stopped server is that late.
 _GRACE_S = 5.0
 
+_REQUEST_S = 3600.0  # after which a wait without a limit asks again
 _MOST_CERTAIN = 3  # failures in a row that prove that there is no store of this job
 _PAUSE_S, _MOST_PAUSE_S = 0.05, 0.5
 # The system drops connection requests at a flooded listener, so a new request soon is better.
@@ -53,6 +55,13 @@ class Store(Protocol):
 
     def close(self) -> None:
         """End the connection; may be called twice."""
+
+
+def wait_for(store: Store, key: str) -> bytes:
+    """The value of ``key``, however long it takes; InitError if the store is lost."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            return store.get(key, _REQUEST_S)
 
 
 class AbandonedError(InitError):

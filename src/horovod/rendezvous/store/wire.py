@@ -31,14 +31,14 @@ _REQUEST = struct.Struct(f"!B{CLIENT_BYTES}sQIB")
 
 
 class Operation(IntEnum):
-    """What a client asks for."""
+    """The requests of a client."""
 
     SET = 1
     GET = 2
 
 
 class Status(IntEnum):
-    """What the server answers."""
+    """The answers of the server."""
 
     DONE = 0
     TIMEOUT = 1

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from horovod.launch.elastic.discovery import parse_found_hosts
+from horovod.launch.elastic.host_sources import parse_found_hosts
 from horovod.launch.elastic.policy.capacity import Blacklist
 from horovod.launch.model.host_plan import command_argv
 from horovod.launch.workers.processes import describe_exit

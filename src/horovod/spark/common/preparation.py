@@ -28,7 +28,7 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class _DatasetKey:
-    """What identifies a prepared dataset, beside the DataFrame."""
+    """The identity of a prepared dataset, besides its DataFrame."""
 
     prefix_path: str
     columns: tuple[str, ...]

@@ -19,7 +19,7 @@ import torch
 
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 from horovod.spark.common.columns import Block
-from horovod.spark.common.shuffling import cut, joined, mixed
+from horovod.spark.common.reader import cut, joined, mixed
 
 __all__ = [
     "PytorchAsyncDataLoader",

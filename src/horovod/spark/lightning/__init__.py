@@ -3,11 +3,11 @@
 ``strategy`` needs no Spark, so the stages are imported when they are used.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import lightning
+
+from horovod.core.base.later import imported_later as _imported_later
 
 if TYPE_CHECKING:
     from horovod.spark.lightning.estimator import TorchEstimator, TorchModel
@@ -20,9 +20,4 @@ if int(lightning.__version__.split(".")[0]) < 2:
 __all__ = ["TorchEstimator", "TorchModel"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from horovod.spark.lightning import estimator
-
-        return getattr(estimator, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = _imported_later(__name__, dict.fromkeys(__all__, "horovod.spark.lightning.estimator"))

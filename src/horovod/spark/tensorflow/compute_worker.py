@@ -9,16 +9,13 @@ on one machine.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 import horovod.spark
-from horovod.tensorflow.data import registry
-from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
-from horovod.tensorflow.data.compute_worker import KEY_BYTES, parser, remove_config, workers_of_each
+from horovod.tensorflow.data.compute_service import compute_worker_fn
+from horovod.tensorflow.data.compute_worker import parser, serving
 
 __all__ = ["main"]
 
@@ -40,17 +37,8 @@ def main(
     """
     context = SparkSession.builder.getOrCreate().sparkContext
     size = context.defaultParallelism if num_proc is None else num_proc
-    workers = workers_of_each(dispatchers, size)
-    path, key = Path(config_file), os.urandom(KEY_BYTES)
-    remove_config(path)  # of an earlier job
-    with registry.serve(key) as addresses:
-        config = TfDataServiceConfig(dispatchers, workers, dispatcher_side, addresses, key, timeout)
-        config.write(path)
-        try:
-            horovod.spark.run(compute_worker_fn, args=(config,), num_proc=size)
-        finally:
-            with contextlib.suppress(OSError, ValueError):  # keep an error of the job
-                remove_config(path)
+    with serving(dispatchers, dispatcher_side, timeout, config_file, size) as config:
+        horovod.spark.run(compute_worker_fn, args=(config,), num_proc=size)
 
 
 if __name__ == "__main__":

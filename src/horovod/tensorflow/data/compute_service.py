@@ -77,12 +77,9 @@ class TfDataServiceConfig:
     def to_dict(self) -> dict[str, Any]:
         """The fields as values for JSON; the key in base64."""
         return {
-            "dispatchers": self.dispatchers,
-            "workers_per_dispatcher": self.workers_per_dispatcher,
-            "dispatcher_side": self.dispatcher_side,
+            **vars(self),
             "addresses": {name: [list(at) for at in ats] for name, ats in self.addresses.items()},
             "key": base64.b64encode(self.key).decode(),
-            "timeout": self.timeout,
         }
 
     @staticmethod

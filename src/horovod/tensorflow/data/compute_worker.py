@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import horovod.numpy as hvd
@@ -23,9 +24,9 @@ from horovod.tensorflow.data.compute_service import (
     compute_worker_fn,
 )
 
-__all__ = ["KEY_BYTES", "main", "parser", "remove_config", "workers_of_each"]
+__all__ = ["main", "parser", "remove_config", "serving", "workers_of_each"]
 
-KEY_BYTES = 32
+_KEY_BYTES = 32
 
 
 def main(
@@ -40,31 +41,44 @@ def main(
     """
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    workers = workers_of_each(dispatchers, size)
+    workers_of_each(dispatchers, size)  # wrong numbers are refused on all ranks
     if rank > 0:
         config = hvd.broadcast_object(None, root_rank=0)
         hvd.shutdown()
         compute_worker_fn(config)
         return
-    path, key = Path(config_file), os.urandom(KEY_BYTES)
-    remove_config(path)  # of an earlier job
-    with registry.serve(key) as addresses:
-        config = TfDataServiceConfig(dispatchers, workers, dispatcher_side, addresses, key, timeout)
+    with serving(dispatchers, dispatcher_side, timeout, config_file, size) as config:
         hvd.broadcast_object(config, root_rank=0)
         hvd.shutdown()
-        _host(config, path, size)
-
-
-def _host(config: TfDataServiceConfig, path: Path, size: int) -> None:
-    """Rank 0: a compute worker that also keeps the registry and the config file."""
-    config.write(path)
-    try:
         compute_worker_fn(config)
         with config.compute_client() as client:
             client.wait_for_leaving(f"worker {rank}" for rank in range(1, size))
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            remove_config(path)
+
+
+@contextlib.contextmanager
+def serving(
+    dispatchers: int,
+    dispatcher_side: str,
+    timeout: float,
+    config_file: str | os.PathLike[str],
+    size: int,
+) -> Iterator[TfDataServiceConfig]:
+    """The config of a job of ``size`` compute workers, whose registry and file are there meanwhile.
+
+    Raises:
+        ValueError: ``size`` is no multiple of ``dispatchers``, or the file is none of ours.
+    """
+    path, key = Path(config_file), os.urandom(_KEY_BYTES)
+    workers = workers_of_each(dispatchers, size)
+    remove_config(path)  # of an earlier job
+    with registry.serve(key) as addresses:
+        config = TfDataServiceConfig(dispatchers, workers, dispatcher_side, addresses, key, timeout)
+        config.write(path)
+        try:
+            yield config
+        finally:
+            with contextlib.suppress(OSError, ValueError):  # keep an error of the job
+                remove_config(path)
 
 
 def workers_of_each(dispatchers: int, size: int) -> int:

@@ -14,7 +14,41 @@ from horovod.core.world import rank, size
 __all__ = ["ElasticSampler"]
 
 
-class ElasticSampler(Sampler[int]):
+class EpochProgress:
+    """How far all ranks together are in an epoch, and in which order its samples come.
+
+    Derived classes give ``reset``, which adapts to the current world.
+    """
+
+    dataset: Sized
+    shuffle: bool
+    seed: int
+    epoch: int
+    processed_num: int
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch and progress in it."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over epoch and progress, and split the rest anew."""
+        self.epoch = state_dict["epoch"]
+        self.processed_num = state_dict["processed_num"]
+        self.reset()
+
+    def reset(self) -> None:
+        """Adapt to the current world."""
+        raise NotImplementedError
+
+    def _remaining(self) -> list[int]:
+        """The indices that are not processed, in their order."""
+        order = list(range(len(self.dataset)))
+        if self.shuffle:
+            random.Random(self.seed + self.epoch).shuffle(order)
+        return order[self.processed_num :]
+
+
+class ElasticSampler(EpochProgress, Sampler[int]):
     """Splits what is left of an epoch evenly over all ranks.
 
     Put it into the ``TorchState``, call ``record_batch`` after each batch and ``set_epoch`` at the
@@ -54,24 +88,11 @@ class ElasticSampler(Sampler[int]):
         """
         self.processed_num += batch_size * self.num_replicas
 
-    def state_dict(self) -> dict[str, Any]:
-        """Epoch and progress in it."""
-        return {"epoch": self.epoch, "processed_num": self.processed_num}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over epoch and progress, and split the rest anew."""
-        self.epoch = state_dict["epoch"]
-        self.processed_num = state_dict["processed_num"]
-        self.reset()
-
     def reset(self) -> None:
         """Split what is not processed over the ranks of the current world."""
         self.num_replicas = size()
         self.rank = rank()
-        order = list(range(len(self.dataset)))
-        if self.shuffle:
-            random.Random(self.seed + self.epoch).shuffle(order)
-        self.remaining_indices = order[self.processed_num :]
+        self.remaining_indices = self._remaining()
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
 

@@ -7,6 +7,7 @@ communication goes through ``horovod.torch.functions``, on the caller's thread.
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,13 +17,13 @@ from torch import Tensor
 from horovod.core.world import rank
 from horovod.elastic import ObjectState
 from horovod.elastic.state import check_names
-from horovod.torch.elastic.sampler import ElasticSampler
-from horovod.torch.elastic.tensor_leaf import TensorLeaf
+from horovod.torch.elastic.sampler import EpochProgress
 from horovod.torch.functions import (
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from horovod.torch.sharded_optimizer import ShardedOptimizer
 
 __all__ = [
     "Handler",
@@ -30,6 +31,7 @@ __all__ = [
     "ModelStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
+    "ShardedStateHandler",
     "StateHandler",
     "TorchState",
     "get_handler_registry",
@@ -37,8 +39,48 @@ __all__ = [
 ]
 
 
+class TensorLeaf:
+    """A ``Leaf``: dense tensors as their bytes, all others as torch writes them.
+
+    Reading runs nothing that the file says.
+    """
+
+    name = "tensor"
+
+    def encode(self, value: Any) -> tuple[tuple[Any, ...], bytes | memoryview] | None:
+        """Header and bytes of a tensor; None for anything else."""
+        if not isinstance(value, Tensor):
+            return None
+        if not _is_simple(value):
+            written = io.BytesIO()
+            torch.save(value, written)
+            return (), written.getbuffer()
+        dense = value.resolve_conj().resolve_neg().contiguous()
+        data = dense.reshape(-1).view(torch.uint8).numpy().data
+        return (str(value.dtype).removeprefix("torch."), tuple(value.shape)), data
+
+    def decode(self, header: tuple[Any, ...], data: bytearray) -> Any:
+        """The tensor; a dense one is in host memory."""
+        if not header:
+            return torch.load(io.BytesIO(data), weights_only=True)
+        dtype, shape = getattr(torch, header[0]), header[1]
+        if not data:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def _is_simple(tensor: Tensor) -> bool:
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_quantized
+        and not tensor.requires_grad
+    )
+
+
 class Handler(Protocol):
-    """What a registry entry's class must offer; it is constructed with the value."""
+    """The methods of a handler class in the registry; it is constructed with the value."""
 
     def save(self) -> None:
         """Keep a copy of the value's state."""
@@ -84,11 +126,11 @@ class StateHandler:
         self.save()
 
     def saved_value(self) -> Any:
-        """What was saved last, for a file; of plain objects, arrays and tensors if possible."""
+        """The state saved last, for a file: plain objects, arrays and tensors if possible."""
         raise NotImplementedError(f"{type(self).__name__} must define saved_value()")
 
     def take_value(self, saved: Any) -> None:
-        """The contrary of ``saved_value``: ``restore`` goes back to this from now on."""
+        """The inverse of ``saved_value``: ``restore`` goes back to this from now on."""
         raise NotImplementedError(f"{type(self).__name__} must define take_value()")
 
 
@@ -135,8 +177,22 @@ class OptimizerStateHandler(_StateDictHandler):
         self.save()
 
 
+class ShardedStateHandler(OptimizerStateHandler):
+    """The same where ranks share the step: every rank keeps the whole, for any of them may go."""
+
+    def save(self) -> None:
+        self._saved = _host_copy(self.value.whole_state_dict())
+
+    def reset(self) -> None:
+        # The shares are those of the old world, and what was saved is the state as it is.
+        if self.value.is_shared:
+            self.restore()
+        else:
+            super().reset()
+
+
 class SamplerStateHandler(_StateDictHandler):
-    """Progress of an ``ElasticSampler``."""
+    """Progress of an ``ElasticSampler`` or a ``BalancedSampler``."""
 
     def sync(self) -> None:
         progress = broadcast_object(self.value.state_dict(), name="elastic.sampler")
@@ -151,8 +207,9 @@ HandlerRegistry = list[tuple[type, Callable[[Any], Handler]]]
 
 _registry: HandlerRegistry = [
     (torch.nn.Module, ModelStateHandler),
+    (ShardedOptimizer, ShardedStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
-    (ElasticSampler, SamplerStateHandler),
+    (EpochProgress, SamplerStateHandler),
 ]
 
 
@@ -223,7 +280,7 @@ class TorchState(ObjectState):
                 handler.reset()
 
     def saved_values(self) -> dict[str, Any]:
-        """What was saved last, as it goes to a file."""
+        """The values saved last, in the form for a file."""
         found = {name: _as_written(handler) for name, handler in self._handlers.items()}
         return {**super().saved_values(), "handlers": found}
 

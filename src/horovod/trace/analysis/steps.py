@@ -45,8 +45,9 @@ def signature(label: Label) -> Hashable:
 
     That is its name; operations without a name are identified by kind and shape.
     """
-    if _UNNAMED.fullmatch(label.name):
-        return (label.process_set, label.kind, label.dtype, label.op, label.shape)
+    title = label.title_in_group
+    if title or _UNNAMED.fullmatch(label.name):
+        return (label.process_set, title, label.kind, label.dtype, label.op, label.shape)
     return label.key
 
 

@@ -153,15 +153,6 @@ def _tail(recording: Recording) -> Recording:
 
 
 @dataclass(frozen=True)
-class Death:
-    """A rank that other ranks have lost, and the first of them, the ``witness``."""
-
-    rank: int
-    witness: int
-    epoch_ns: int
-
-
-@dataclass(frozen=True)
 class Mismatch:
     """An operation that failed with a mismatch, as each rank has submitted it."""
 
@@ -173,32 +164,30 @@ class Mismatch:
         return next(iter(self.labels.values())).name
 
 
-def find_deaths(recordings: Mapping[int, Recording]) -> list[Death]:
+def find_deaths(recordings: Mapping[int, Recording]) -> list[int]:
     """Ranks that were lost, in the order in which other ranks noticed it."""
-    first: dict[int, Death] = {}
+    first: dict[int, int] = {}  # when a rank was noticed to be lost
     for recording in recordings.values():
         for event in recording.of_kind(EventKind.ALARM):
-            rank = int(event["subject"])
-            death = Death(rank, recording.rank, recording.epoch_ns(int(event["time_ns"])))
-            if rank not in first or death.epoch_ns < first[rank].epoch_ns:
-                first[rank] = death
-    return sorted(first.values(), key=lambda death: death.epoch_ns)
+            rank, epoch_ns = int(event["subject"]), recording.epoch_ns(int(event["time_ns"]))
+            first[rank] = min(epoch_ns, first.get(rank, epoch_ns))
+    return sorted(first, key=first.__getitem__)
 
 
 def find_mismatches(recordings: Mapping[int, Recording]) -> list[Mismatch]:
     """Operations that failed because the ranks' shapes, dtypes or kinds differ."""
-    names: dict[tuple[int, str], None] = {}
+    operations: dict[tuple[int, int], None] = {}
     for recording in recordings.values():
         for event in recording.of_kind(EventKind.ERROR):
             label = recording.labels.get(int(event["subject"]))
             if event["value"] == ErrorCode.MISMATCH and label is not None:
-                names[label.process_set, label.name] = None
+                operations[label.process_set, label.key] = None
     found = []
-    for process_set, name in names:
+    for process_set, key in operations:
         labels = {}
         for rank, recording in sorted(recordings.items()):
             for label in recording.labels.values():  # the newest comes last
-                if (label.process_set, label.name) == (process_set, name):
+                if (label.process_set, label.key) == (process_set, key):
                     labels[rank] = label
         found.append(Mismatch(labels))
     return found

@@ -8,8 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from horovod.core.base.ranks import ranks_text
-from horovod.trace.report.facts import Event, Job, Lateness, Report, Row, SlowTensor, Trial
-from horovod.trace.report.lateness import BucketKey, culprit, lateness_of, named_last
+from horovod.trace.report.facts import (
+    BucketKey,
+    Event,
+    Job,
+    Lateness,
+    Report,
+    Row,
+    SlowTensor,
+    Trial,
+    culprit,
+    lateness_of,
+    named_last,
+)
 from horovod.trace.report.process_record import COLUMNS, record_from_bytes
 
 _MOST_COLUMNS = 120

@@ -29,6 +29,7 @@ _MOST_EVENTS = 50
 _MOST_WORLDS = 50
 _MOST_TRIALS = 200
 _MOST_LOGGED = 8  # names of the program's numbers
+LARGEST = 1e300  # of them: sums of many are finite
 _NS = 1e9
 
 _HASHES = 2**32
@@ -176,9 +177,9 @@ class ProcessRecord:
             known = self._last_logged.get(name)
             if known is None and len(self._last_logged) >= _MOST_LOGGED:
                 continue
-            if math.isfinite(value):
+            if abs(value) <= LARGEST:  # a nan is not
                 self._history.rows[-1].log(name, value)
-            elif known is None or math.isfinite(known[0]):
+            elif known is None or abs(known[0]) <= LARGEST:
                 at_step = "" if step is None else f" at step {step}"
                 self.note(at_s, "value", f"{name} is {value}{at_step}")
             self._last_logged[name] = [value, step]

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 pl = import_module(sys.argv[1])
 
 import horovod.torch as hvd  # noqa: E402
-from horovod.lightning import HorovodStrategy, MetricsLogger  # noqa: E402
+from horovod.lightning import HorovodStrategy, LogMetricsCallback, MetricsLogger  # noqa: E402
 
 ROWS = 40
 BATCH = 5
@@ -61,7 +61,7 @@ def trainer(epochs: int, folder: Path, devices: int | str) -> pl.Trainer:
         accelerator="cpu",
         devices=devices,
         max_epochs=epochs,
-        callbacks=[checkpoint, MetricsLogger(every=3)],
+        callbacks=[checkpoint, MetricsLogger(every=3), LogMetricsCallback(BATCH)],
         logger=Logs(folder),
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -79,6 +79,8 @@ def train(trainer: pl.Trainer, start: str | None = None) -> Line:
 
 def main() -> None:
     torch.set_num_threads(1)
+    shown = []  # on the page of --report
+    hvd.log_metrics = lambda numbers, step, samples=0: shown.append((numbers, step, samples))
     # Each rank has its own folder, so the test sees which of them has written.
     hvd.init()
     folder = Path(sys.argv[2], str(hvd.rank()))
@@ -103,6 +105,11 @@ def main() -> None:
     assert "last.ckpt" in files[0], files
     assert not any(files[1:]), files
     assert ("horovod/allreduce_bytes" in whole.logger.names) == (hvd.rank() == 0)
+
+    assert sum(samples for _, _, samples in shown) == 3 * ROWS // hvd.size()
+    assert shown[0][0].keys() == {"loss"}, shown[0]  # the module logs at the end of an epoch
+    assert shown[0][1] == 1
+    assert [step for numbers, step, _ in shown if "val_rank" in numbers] == [4, 8, 12], shown
 
     # The second training begins where the first one has ended: same weights, same Adam.
     last = Path(sys.argv[2], "0", "whole", "last.ckpt")

@@ -149,6 +149,13 @@ def test_a_rank_that_does_something_else() -> None:
     assert finding.evidence["missing"] == [1]
 
 
+def test_an_operation_of_a_process_group_is_called_by_its_number() -> None:
+    scripts = training_scripts([10, 10])
+    scripts[0].submit(300, "all_reduce number 17 of group default")
+    finding = only(look([s.recording(12_300, "request") for s in scripts]), "stall")
+    assert finding.text.startswith("all_reduce number 17 of group default has waited for 12 s: ")
+
+
 def test_a_rank_that_ended_its_loop_sooner() -> None:
     scripts = training_scripts([10, 10])
     scripts[0].submit(300, "allreduce.grad")

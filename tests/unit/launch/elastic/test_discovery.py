@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.launch.elastic.discovery import Discovery, Finding, Trouble, parse_found_hosts
+from horovod.launch.elastic.host_sources import Discovery, Finding, Trouble, parse_found_hosts
 
 
 def test_lines() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.elastic.discovery import Finding
-from horovod.launch.elastic.host_sources import DiscoveryScript, FixedHosts
+from horovod.launch.elastic.host_sources import DiscoveryScript, Finding
 
 
 class Runner:
@@ -142,13 +141,3 @@ def test_errors_go_where_those_of_the_launcher_go(
     runners.append(runner := Runner("echo a:1; echo oh dear >&2"))
     runner.run(0.0)
     assert capfd.readouterr() == ("", "oh dear\n")
-
-
-def test_fixed_hosts_are_said_once() -> None:
-    findings: list[Finding] = []
-    hosts = FixedHosts({"a": 2}, findings.append)
-    assert hosts.deadline == 0.0
-    hosts.tick(3.0)
-    hosts.tick(4.0)
-    assert findings == [Finding({"a": 2})]
-    assert hosts.deadline is None

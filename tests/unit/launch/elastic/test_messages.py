@@ -7,8 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from horovod.launch.elastic.memory import JobRefusedError, Record, new_record
-from horovod.launch.elastic.messages import DriverMessages, open_store
+from horovod.launch.elastic.memory import (
+    DriverMessages,
+    JobRefusedError,
+    Record,
+    new_record,
+    open_store,
+)
 from horovod.launch.elastic.policy.actions import Abandon
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits
 from horovod.rendezvous.identity.elastic_messages import (

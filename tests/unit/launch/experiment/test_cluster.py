@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from horovod.launch.cli import main as cli
-from horovod.launch.experiment.cluster import object_name
+from horovod.launch.experiment.command import object_name
 
 FILE = """\
 project: Digits (2nd)

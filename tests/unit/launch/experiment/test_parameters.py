@@ -57,7 +57,7 @@ def test_the_values_of_a_parameter(text: str, expected: tuple[str, ...]) -> None
         ("x: [[1]]", "x[0]", "found a list of 1, expected a number or a text"),
         ("x: [1, ~]", "x[1]", "found nothing, expected a number or a text"),
         ('x: ["\\0"]', "x[0]", "without NUL characters"),
-        ('x: ["\\uD800"]', "x[0]", "without half characters"),
+        ('x: ["\\uD800"]', "x[0]", "without surrogates"),
         ("x: {}", "x.range", "found nothing, expected a list of values, or range"),
         ("x: {min: 1, range: {min: 1, max: 1, step: 1}}", "x.min", "unknown field; expected range"),
         ("x: {range: [1, 2]}", "x.range", "found a list of 2, expected a mapping with min, max"),

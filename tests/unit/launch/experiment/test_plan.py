@@ -12,6 +12,8 @@ from horovod.launch.experiment.command import (
     _make_folder,
     free_number,
     gpu_ids,
+    show_plan,
+    show_results,
     take_number,
 )
 from horovod.launch.experiment.parameters import Parameter
@@ -19,7 +21,6 @@ from horovod.launch.experiment.plan import ExperimentPlan, Site, make_plan
 from horovod.launch.experiment.runner import Record, State
 from horovod.launch.experiment.schema import ExperimentFile, Unused, Workers, read_experiment
 from horovod.launch.experiment.shares import SiteHost
-from horovod.launch.experiment.tables import show_plan, show_results
 from horovod.launch.model.job_plan import JobPlan, OtherHosts
 from horovod.launch.model.ssh import SshOptions
 

@@ -35,6 +35,13 @@ def test_the_exception_is_in_the_text_before_the_lines_for_tools() -> None:
     assert [failure.rank for failure in outcome.failures] == [1, 0]
 
 
+def test_what_the_launcher_repeats_moves_no_cursor() -> None:
+    words, workers = ended((0, ""), (1, RAISED.replace("bad", "\x1b[2Jbad\x1b]0;x\x07")))
+    outcome = words.explained(JobPlan(), worker_failure(workers[1]), is_killed=False)
+    assert "Rank 1 raised ValueError: \\x1b[2Jbad\\x1b]0;x\\x07 batch (train.py:19)" in outcome.text
+    assert all(line.isprintable() for line in outcome.failures[0].lines)
+
+
 @pytest.mark.parametrize(
     ("cause", "exit_code"),
     [

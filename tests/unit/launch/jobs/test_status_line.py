@@ -25,6 +25,14 @@ def test_no_rank_is_named_where_all_wait_alike() -> None:
     assert pace_text(pace) == "step 4, 2 s a step, waiting 12%"
 
 
+def test_a_rank_that_another_process_has_now_has_no_pace() -> None:
+    before = {0: Row(10, 60 * S, 30 * S), 1: Row(10, 60 * S, 0)}
+    after = {0: Row(20, 2 * S, S), 1: Row(20, 62 * S, 3 * S)}
+    pace = pace_between(before, after)
+    assert pace is not None
+    assert pace_text(pace) == "step 20, 200 ms a step, waiting 100%"
+
+
 def test_without_a_step_there_is_no_pace() -> None:
     rows = {0: Row(3, S, 0)}
     assert pace_between({}, {}) is None

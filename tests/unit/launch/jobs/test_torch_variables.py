@@ -13,6 +13,7 @@ def test_the_position_of_a_rank() -> None:
         "WORLD_SIZE": "6",
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
     }
 
 

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.launch.model.hosts import HostSlots, assign_ranks, parse_hostfile, parse_hosts
+from horovod.launch.model.hosts import (
+    HostSlots,
+    assign_ranks,
+    chosen_interfaces,
+    parse_hostfile,
+    parse_hosts,
+)
 from horovod.launch.workers.machine import is_this_machine
 
 host_lists = st.dictionaries(
@@ -33,6 +39,12 @@ def test_a_host_that_comes_twice_has_the_slots_of_both() -> None:
 def test_what_is_no_host_list_shows_the_format(text: str) -> None:
     with pytest.raises(ValueError, match=r"invalid host input .* expected name:slots"):
         parse_hosts(text)
+
+
+def test_interfaces_of_a_string_or_a_collection() -> None:
+    assert chosen_interfaces(None) == ()
+    assert chosen_interfaces("lo, eth0,lo") == ("lo", "eth0")
+    assert chosen_interfaces({"lo", "eth0"}) == ("eth0", "lo")
 
 
 def test_a_hostfile() -> None:

@@ -69,5 +69,13 @@ def test_another_python_will_do(tmp_path: Path) -> None:
         (0, "", "A login script there must not end the shell"),
     ],
 )
-def test_advice(exit_code: int | None, lines: str, text: str) -> None:
+def test_advice(
+    exit_code: int | None, lines: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     assert text in advice(["ssh", "node", "exec /bin/sh"], exit_code, lines)
+
+
+def test_advice_without_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/none")
+    assert "install ssh here" in advice(["ssh", "node", "exec /bin/sh"], None, "")

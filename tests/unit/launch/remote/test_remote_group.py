@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from loopback import new_loopback
 
+from horovod.launch.jobs.fixed import RemoteHosts, ranks_of
 from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote import remote_group as remote_group_module
 from horovod.launch.remote.remote_group import RemoteWorkerGroup
-from horovod.launch.remote.remote_hosts import RemoteHosts, ranks_of
 from horovod.launch.wire.frames import MAGIC, FrameReader, Kind, encode, encode_json
 from horovod.launch.wire.handshake import PROTOCOL, AgentHandshake, ProtocolError
-from horovod.launch.workers.output import Console, Output, Sink
+from horovod.launch.workers.output import Console, Lines, Output, Sink
 from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import Trouble, Worker, WorkerGroup
 
@@ -73,8 +73,8 @@ class Desk:
 
     def sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         return (
-            self.output.lines(lambda: f"{worker.rank_info.rank}.out:", self.console),
-            self.output.lines(lambda: f"{worker.rank_info.rank}.err:", self.console),
+            Lines(lambda: f"{worker.rank_info.rank}.out:", self.console),
+            Lines(lambda: f"{worker.rank_info.rank}.err:", self.console),
         )
 
     def group_that_says(self, data: bytes, then: str = "cat >/dev/null") -> RemoteWorkerGroup:

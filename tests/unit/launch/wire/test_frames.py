@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horovod.core.base.checked import BadMessageError
 from horovod.launch.wire.frames import (
     Frame,
     FrameError,
@@ -57,7 +58,7 @@ def test_what_is_no_frame(data: bytes) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff"])
 def test_what_is_no_json_object(payload: bytes) -> None:
-    with pytest.raises(FrameError, match=r"message 'HELLO' has .* in field text"):
+    with pytest.raises(BadMessageError, match=r"message 'HELLO' has .* in field text"):
         _ = Frame(Kind.HELLO, payload=payload).fields
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import re
 import select
 import selectors
+import struct
+import termios
 import tty
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,7 @@ from hypothesis import strategies as st
 
 from horovod.launch.workers import output, prefixes
 from horovod.launch.workers.logs import LogFile
-from horovod.launch.workers.output import Console, Output, consoles
+from horovod.launch.workers.output import Console, Lines, Output, consoles
 from horovod.launch.workers.prefixes import LinePrefixer, full_prefix, short_prefix, timestamped
 
 PREFIX = b"[3]<stdout>:"
@@ -92,7 +95,7 @@ def test_prefixes_on_terminals_and_elsewhere() -> None:
 
 def test_a_log_has_its_own_prefix(desk: Desk, tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log")
-    lines = desk.output.lines(lambda: "short ", desk.console, log, log_prefix=lambda: "full:")
+    lines = Lines(lambda: "short ", desk.console, log, log_prefix=lambda: "full:")
     lines.feed(b"one\ntw")
     lines.feed(b"o\nrest")
     lines.close()
@@ -110,8 +113,7 @@ class Terminal:
         self.screen, self.fd = os.openpty()
         tty.setraw(self.fd)
         self.console = Console(self.fd, selectors.DefaultSelector())
-        lines = Output(selectors.DefaultSelector()).lines
-        self.workers = [lines(lambda: "0:", self.console), lines(lambda: "1:", self.console)]
+        self.workers = [Lines(lambda: "0:", self.console), Lines(lambda: "1:", self.console)]
 
     def shown(self, after_s: float = 0.0) -> bytes:
         """What is new on the screen after a while."""
@@ -157,6 +159,16 @@ def test_a_line_of_another_worker_ends_a_begun_one(terminal: Terminal) -> None:
     assert terminal.shown(0.3) == b"0:name? thanks\n"
     terminal.console.write(b"horovodrun: done\n")
     assert terminal.shown() == b"horovodrun: done\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [(80, "2 ranks, 4 s, step 8"), (20, "2 ranks, 4 s"), (14, "2 ranks, 4 s"), (5, "2 ra")],
+)
+def test_a_status_is_as_much_as_fits(terminal: Terminal, columns: int, shown: str) -> None:
+    fcntl.ioctl(terminal.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    terminal.console.show_status("2 ranks, 4 s, step 8")
+    assert terminal.shown() == f"\x1b[2m{shown}\x1b[m".encode()
 
 
 def test_begun_lines_wait_for_their_end_where_no_terminal_is(desk: Desk) -> None:
@@ -232,6 +244,16 @@ def test_a_closed_console_is_noticed(desk: Desk) -> None:
     while not desk.console.is_broken:
         assert desk.turn()
     desk.console.write(b"no error")
+    assert desk.console.problem == "the reader of the output has closed it"
+
+
+def test_a_full_disk_is_no_reader_that_has_gone() -> None:
+    with open("/dev/full", "wb") as full:
+        console = Console(full.fileno(), selectors.DefaultSelector())
+        console.write(b"line\n")
+        console.flush()
+    assert console.is_broken
+    assert console.problem == "the output cannot be written: No space left on device"
 
 
 def test_drain_takes_what_is_there_and_waits_for_nobody(desk: Desk) -> None:

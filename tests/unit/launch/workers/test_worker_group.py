@@ -15,7 +15,7 @@ import pytest
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec
 from horovod.launch.workers import worker_group as crew_module
-from horovod.launch.workers.output import Console, Output, Sink
+from horovod.launch.workers.output import Console, Lines, Output, Sink
 from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import LocalWorkerGroup, Trouble, Worker, WorkerGroup
 
@@ -47,8 +47,8 @@ class Desk:
         self.troubles.append(trouble)
 
     def sinks(self, worker: Worker) -> tuple[Sink, Sink]:
-        out = self.output.lines(lambda: f"[{worker.rank_info.rank}]", self.console)
-        return out, self.output.lines(lambda: "error:", self.console)
+        out = Lines(lambda: f"[{worker.rank_info.rank}]", self.console)
+        return out, Lines(lambda: "error:", self.console)
 
     def start(self, number: int, line: str) -> Worker:
         """Returns once the worker has written its first line."""
@@ -174,13 +174,23 @@ def test_a_daemon_that_holds_the_output_keeps_nothing_open(desk: Desk, tmp_path:
             ("no-such-command",),
             Trouble(127, "command not found in PATH on here: no-such-command", 5),
         ),
+        (
+            ("pyhton",),
+            Trouble(127, "command not found in PATH on here: pyhton; did you mean python?", 5),
+        ),
         (("/no/such",), Trouble(127, "command not found on here: /no/such", 5)),
         (("/etc",), Trouble(126, "/etc: not executable on here: Permission denied", 5)),
     ],
 )
 def test_a_worker_that_cannot_be_started(
-    words: tuple[str, ...], trouble: Trouble, desk: Desk
+    words: tuple[str, ...],
+    trouble: Trouble,
+    desk: Desk,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "python").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:/no/such/folder")
     desk.prepare(*words)
     desk.group.start_worker(WorkerSpec(5, SLOT, {}))
     assert desk.troubles == [trouble]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from worlds import MemoryStore, identity_of
 
 from horovod.errors import InitError
@@ -34,14 +33,6 @@ os.write(1, f"met {identity.rank}\\n".encode())
 """
 
 
-def free_port() -> int:
-    """A port below those that the system gives to other processes."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("", port)):
-            return port
-
-
 def run(words: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         words,
@@ -52,15 +43,50 @@ def run(words: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def test_a_value_that_is_no_secret_is_refused() -> None:
-    from horovod.rendezvous.identity.torchrun import agree_on_secret
+def agreed(store: Any, size: int, secret: bytes = b"") -> list[tuple[str, bytes]]:
+    from horovod.rendezvous.identity.torchrun import agree_on_world
+
+    with ThreadPoolExecutor(size) as pool:
+        ranks = [
+            pool.submit(agree_on_world, identity_of(rank, size), store, secret, 60)
+            for rank in range(size)
+        ]
+        return [rank.result() for rank in ranks]
+
+
+def test_ranks_agree_on_a_world_in_a_store_that_others_have_used() -> None:
+    store: Any = MemoryStore()
+    store.set("asks/2", b"0" * 32)  # a rank that has died
+    worlds = [agreed(store, 3) for _ in range(20)]
+    assert all(len(set(found)) == 1 for found in worlds)
+    assert len({world for [(world, _), *_] in worlds}) == 20
+    secrets = {secret for [(_, secret), *_] in worlds}
+    assert len(secrets) == 20
+    assert {len(secret) for secret in secrets} == {32}
+
+
+def test_a_secret_of_the_environment_is_not_published() -> None:
+    store, secret = MemoryStore(), bytes(range(32))
+    assert {found for _, found in agreed(store, 2, secret)} == {secret}
+    assert not any(secret in value for value in store._values.values())
+
+
+def test_values_of_another_length_are_refused() -> None:
+    from horovod.rendezvous.identity.torchrun import agree_on_world
 
     store: Any = MemoryStore()
-    made = agree_on_secret(identity_of(0, 2), store, 0)
-    assert agree_on_secret(identity_of(1, 2), store, 0) == made
-    store.set("secret", b"short")
-    with pytest.raises(InitError, match="from rank 0 has 5 bytes in field length; expected 32"):
-        agree_on_secret(identity_of(1, 2), store, 0)
+    store.set("asks/1", b"short")
+    with pytest.raises(InitError, match="from rank 1 has 5 bytes in field length; expected 32"):
+        agree_on_world(identity_of(0, 2), store, b"", 0)
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    from horovod.rendezvous.identity.torchrun import agree_on_world
+
+    for rank, missing in ((0, [1, 2]), (2, [0])):
+        with pytest.raises(InitError, match="did not come") as caught:
+            agree_on_world(identity_of(rank, 3), MemoryStore(), b"", 0.01)  # type: ignore[arg-type]
+        assert list(caught.value.ranks) == missing
 
 
 @pytest.mark.timeout(240)

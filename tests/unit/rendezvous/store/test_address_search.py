@@ -10,9 +10,9 @@ import pytest
 from loopback import new_loopback
 
 from horovod.errors import InitError
-from horovod.rendezvous.store import address_search
-from horovod.rendezvous.store.address_search import find_store
+from horovod.rendezvous.store import hosted as address_search
 from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.hosted import find_store
 from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32

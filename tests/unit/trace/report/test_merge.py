@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from made_reports import BEGIN_S, LATE, job, process_record, records
 
-from horovod.trace.report.lateness import lateness_of
+from horovod.trace.report.facts import lateness_of
 from horovod.trace.report.merge import collected, merged
 from horovod.trace.report.process_record import World, record_from_bytes
 

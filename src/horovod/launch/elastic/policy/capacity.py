@@ -58,34 +58,29 @@ class SlotId(NamedTuple):
 
 
 class Capacity:
-    """Hosts in the order in which they were first seen; ``hosts`` has what was found last."""
+    """Hosts in the order in which they were first seen; ``hosts`` has what was found last.
+
+    ``bad_hosts`` and ``bad_slots`` are blacklisted.
+    """
 
     def __init__(self, cooldown: tuple[float, float] | None, rng: random.Random) -> None:
         self.hosts: dict[str, int] = {}
         self.order: list[str] = []
-        self._hosts: Blacklist[str] = Blacklist(cooldown, rng)
-        self._slots: Blacklist[SlotId] = Blacklist(cooldown, rng)
+        self.bad_hosts: Blacklist[str] = Blacklist(cooldown, rng)
+        self.bad_slots: Blacklist[SlotId] = Blacklist(cooldown, rng)
 
     def found(self, hosts: Mapping[str, int]) -> None:
         """Take over what the discovery says now."""
         self.hosts = {name: count for name, count in hosts.items() if count > 0}
         self.order += [name for name in self.hosts if name not in self.order]
 
-    def blacklist_host(self, now: float, hostname: str) -> float:
-        """Blacklist a host; until when."""
-        return self._hosts.add(now, hostname)
-
-    def blacklist_slot(self, now: float, slot_id: SlotId) -> float:
-        """Blacklist a single slot; until when."""
-        return self._slots.add(now, slot_id)
-
     def reinstate(self, now: float, kept: Collection[SlotId]) -> None:
         """Use the hosts of the ``kept`` slots again, but blacklist their other slots."""
         for name in {slot_id.hostname for slot_id in kept}:
-            self._hosts.remove(name)
+            self.bad_hosts.remove(name)
             for slot_id in self._slots_of(name):
                 if slot_id not in kept and self.is_usable(now, slot_id):
-                    self.blacklist_slot(now, slot_id)
+                    self.bad_slots.add(now, slot_id)
 
     def is_listed(self, slot_id: SlotId) -> bool:
         """Whether the discovery has found the slot, blacklisted or not."""
@@ -101,32 +96,32 @@ class Capacity:
         return (
             self.is_listed(slot_id)
             and not self.is_blacklisted(now, slot_id.hostname)
-            and self._slots.end_of(now, slot_id) is None
+            and self.bad_slots.end_of(now, slot_id) is None
         )
 
     def is_blacklisted(self, now: float, hostname: str) -> bool:
         """Whether the whole host is blacklisted."""
-        return self._hosts.end_of(now, hostname) is not None
+        return self.bad_hosts.end_of(now, hostname) is not None
 
     def blacklisted_hosts(self, now: float) -> dict[str, float]:
         """The hosts found that are blacklisted, and until when."""
-        ends = {name: self._hosts.end_of(now, name) for name in self.hosts}
+        ends = {name: self.bad_hosts.end_of(now, name) for name in self.hosts}
         return {name: end for name, end in ends.items() if end is not None}
 
     def blacklisted_slots(self, now: float, hostname: str) -> list[float]:
         """The ends of the entries of single slots of the host."""
-        ends = [self._slots.end_of(now, slot_id) for slot_id in self._slots_of(hostname)]
+        ends = [self.bad_slots.end_of(now, slot_id) for slot_id in self._slots_of(hostname)]
         return [end for end in ends if end is not None]
 
     def next_change(self, now: float) -> float | None:
         """When the next blacklisting ends."""
-        ends = (self._hosts.next_end(now), self._slots.next_end(now))
+        ends = (self.bad_hosts.next_end(now), self.bad_slots.next_end(now))
         return min((end for end in ends if end is not None), default=None)
 
     def forget_others(self, now: float, hostnames: Collection[str]) -> None:
-        """Drop hosts but these that cannot be used from the order; if they return, they are last.
+        """Remove unusable hosts from the order, except ``hostnames``.
 
-        So the hosts that stay keep the lowest ranks.
+        A host that returns later is the last one. So the hosts that stay keep the lowest ranks.
         """
         self.order = [
             name

@@ -40,10 +40,10 @@ def is_complete_at_first(pool: WorkerPool, most: int | None) -> bool:
 
 
 def change(pool: WorkerPool, min_np: int, max_np: int | None, *, is_urgent: bool) -> HostUpdate:
-    """How the next world would differ; nothing while newcomers that belong to it start.
+    """The change of hosts that the members should know; none while newcomers still start.
 
-    If no member may stay, they go on until enough others can take their state over, unless it
-    ``is_urgent`` to leave.
+    If no member may stay, the members train until enough other workers can take their state over.
+    With ``is_urgent`` they do not wait for that.
     """
     members = pool.members()
     staying = [entry for entry in members if pool.is_usable(entry)]
@@ -88,7 +88,7 @@ def ordered(pool: WorkerPool, chosen: Sequence[Entry]) -> list[Entry]:
 def assignments(
     by_rank: Sequence[Entry], world: int, updates: int, must_sync: bool
 ) -> dict[int, RankAssignment]:
-    """What each member is told."""
+    """The message for each member, by its number."""
     numbers = tuple(entry.number for entry in by_rank)
     infos = positions([entry.slot_id for entry in by_rank])
     return {

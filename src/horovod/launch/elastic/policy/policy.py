@@ -11,6 +11,7 @@ from horovod.launch.elastic.policy import next_world
 from horovod.launch.elastic.policy.actions import Abandon, Action, Finish, Publish
 from horovod.launch.elastic.policy.worker_pool import WorkerPool
 from horovod.launch.elastic.policy.workers import Entry, Failure, Phase, most_named
+from horovod.launch.model.hosts import counted
 from horovod.launch.model.job_plan import JobOutcome, Limits
 from horovod.launch.workers.processes import describe_exit
 from horovod.rendezvous.identity.elastic_messages import HostUpdate, Ready, Update
@@ -22,7 +23,7 @@ _MOST_STALLS = 3
 class ElasticPolicy:
     """Decides for one job. Every event returns the actions that follow from it.
 
-    No event after a ``Finish`` has any. ``now`` are monotonic seconds, ``wall_s`` gives seconds
+    After a ``Finish`` no actions follow. ``now`` is in monotonic seconds, ``wall_s`` gives seconds
     since the epoch.
     """
 
@@ -37,7 +38,7 @@ class ElasticPolicy:
         # The current world.
         self._must_sync = True
         self._published = HostUpdate.NONE
-        # Since when there is no world, and whether that takes longer.
+        # The time since when there is no world, and whether workers were missing then.
         self._apart_since: float | None = None
         self._is_short = False
         self._stalls = 0
@@ -148,7 +149,7 @@ class ElasticPolicy:
         """The hosts of the workers that have not ended, by number."""
         return {entry.number: entry.hostname for entry in self._pool.registry}
 
-    # From an event to what follows.
+    # The consequences of events.
 
     def _begin(self, now: float) -> bool:
         """Take over the time, which never goes back. Returns whether events still count."""
@@ -358,11 +359,11 @@ class ElasticPolicy:
     def _say_world(self, by_rank: Sequence[Entry]) -> None:
         pool, first = self._pool, by_rank[0]
         hostnames = ", ".join(dict.fromkeys(entry.hostname for entry in by_rank))
-        pool.say(f"world {pool.world} has {texts.workers(len(by_rank))} on {hostnames}")
+        pool.say(f"world {pool.world} has {counted(len(by_rank), 'worker')} on {hostnames}")
         if first.ready.state_version < self._newest.state_version and self._newest_of is not None:
             pool.say(texts.older_state(first, self._newest_of.name))
 
-    # How it ends.
+    # The end.
 
     def _give_up(self, why: str) -> None:
         """Finish with ``why``, where the state is, and the failure that may have led to this."""

@@ -1,6 +1,6 @@
 """The workers of a job and their slots: which are started, which have failed, what that costs.
 
-What follows from it for the world is the policy's business; it reads ``losses``.
+The policy reads ``losses`` and decides what follows for the world.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WorkerPool:
         self.losses: list[str] = []
         self.endings: list[Ending] = []
         self.failure: Failure | None = None
-        # Since when no member of the world may be in the next one, though they still train.
+        # The time since when all members train, but none of them may join the next world.
         self.stranded_since: float | None = None
         self._is_failure_old = False
         self._limits = limits
@@ -117,7 +117,7 @@ class WorkerPool:
                 entry.lost_at, entry.reported_by = self.now + _DOUBT_S, reporter.name
 
     def is_stranded_for(self, seconds: float) -> bool:
-        """Whether no member of the world could have been in the next one for so long."""
+        """Whether, for so many seconds, no member of the world could join the next world."""
         if any(self.is_usable(entry) for entry in self.members()):
             self.stranded_since = None
             return False
@@ -192,7 +192,7 @@ class WorkerPool:
             self._lose(entry, what)
 
     def end(self, entry: Entry, what: str) -> None:
-        """Have a process ended, ``what`` being why it is missing."""
+        """End the process of ``entry``; ``what`` says why."""
         self._lose(entry, what)
         entry.enter(Phase.ENDING, self.now)
         self._actions.append(End(entry.number))
@@ -216,7 +216,7 @@ class WorkerPool:
         others = [other for other in self.usable() if other is not entry]
         has_cooldown = self._limits.cooldown is not None
         if not costs_host(entry, others, self.world, has_cooldown=has_cooldown):
-            until = self.capacity.blacklist_slot(self.now, entry.slot_id)
+            until = self.capacity.bad_slots.add(self.now, entry.slot_id)
             return f"; its slot is blacklisted {texts.duration(self.now, until)}"
         consequence = self._blacklist(entry.hostname)
         for other in self.registry.on(entry.hostname):
@@ -227,7 +227,7 @@ class WorkerPool:
         return consequence
 
     def _blacklist(self, hostname: str) -> str:
-        until = self.capacity.blacklist_host(self.now, hostname)
+        until = self.capacity.bad_hosts.add(self.now, hostname)
         return f"; {hostname} is blacklisted {texts.duration(self.now, until)}"
 
     def _note_failure(self, entry: Entry, what: str, exit_code: int | None) -> None:

@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         rank = f"rank {self.rank_info.rank}, " if self.world else ""
         return f"worker {self.number} ({rank}{self.hostname})"
 
@@ -160,7 +160,7 @@ def positions(slots: Sequence[SlotId]) -> list[RankInfo]:
     return [replace(info, hostname=slot.hostname) for info, slot in zip(found, slots, strict=True)]
 
 
-# What follows from a failure.
+# The consequences of a failure.
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""The numbers of the process sets of groups, which all processes of the world give out together.
+
+A counter in torch's store gives new numbers, from half of the engine's on, since
+``hvd.add_process_set`` takes the first ones. When all of these have been given, numbers of groups
+that all of their ranks have left come again. A rank says what it has left when it makes its next
+group: when a group ends, the process with the store may have ended, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from horovod.errors import InitError
+from horovod.torch.distributed.world import next_number, shared_store, store_of
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+    from horovod.core.assembly import World
+
+__all__ = ["SetNumber", "agree", "give_back"]
+
+_FIRST, _COUNT = 512, 512
+_LONGEST_WAIT_S = 10.0  # for a number to be given back: ranks may leave a group one by one
+
+
+class SetNumber(NamedTuple):
+    """The ``number`` of a process set; ``use`` tells apart the groups that have it in turn."""
+
+    number: int
+    use: int
+
+
+class _Left(NamedTuple):
+    number: SetNumber
+    ranks: tuple[int, ...]
+
+
+# Of one world.
+_left: list[_Left] = []  # that the other processes do not know of yet
+_places: list[int] = []  # in the queue of numbers that come again, where none was to be had
+_of_world: World | None = None
+
+
+def agree(world: World, store: Store, is_first: bool, timeout_s: float) -> SetNumber:
+    """The number of a new group, which its first rank takes. ``store``: the group's.
+
+    Raises:
+        InitError: the first rank did not come, or there is no number left.
+    """
+    _begin(world)
+    while _left:
+        _tell(world, _left.pop())
+    # A group that has ended may have had the same name, and so the same keys.
+    key = f"process_set/{next_number(f'made/{world.identity.rank}', store)}"
+    own = store_of(store)
+    if is_first:
+        own.set(key, _take().encode())
+    try:
+        number, _, use = own.get(key, timeout_s).decode(errors="replace").partition("/")
+    except TimeoutError:
+        raise InitError(
+            f"new_group: the group's first rank did not come in {timeout_s:g} s"
+        ) from None
+    if not _is_number(number, _COUNT) or not _is_number(use):
+        raise InitError(
+            f"new_group: Horovod has room for {_COUNT} process groups at a time, and no group was "
+            f"destroyed on all of its ranks within {_LONGEST_WAIT_S:g} s"
+        )
+    return SetNumber(_FIRST + int(number), int(use))
+
+
+def give_back(world: World, number: SetNumber, ranks: Sequence[int]) -> None:
+    """This process has left the group of these ranks."""
+    _begin(world)
+    _left.append(_Left(number, tuple(ranks)))
+
+
+def _begin(world: World) -> None:
+    global _of_world
+    if _of_world is not world:
+        _left.clear()
+        _places.clear()
+        _of_world = world
+
+
+def _take() -> str:
+    use = next_number("process_sets")
+    if use < _COUNT:
+        return f"{use}/{use}"
+    place = _places.pop() if _places else next_number("process_sets/taken_again")
+    try:
+        found = store_of(shared_store()).get(f"process_sets/free/{place}", _LONGEST_WAIT_S)
+    except TimeoutError:
+        _places.append(place)
+        return "none"
+    return f"{found.decode()}/{use}"
+
+
+def _tell(world: World, left: _Left) -> None:
+    """The last rank of a host gives back the memory there, and the last host the number."""
+    host, own = next(
+        (number, set(ranks) & set(left.ranks))
+        for number, ranks in enumerate(world.hosts)
+        if world.identity.rank in ranks
+    )
+    hosts = sum(not set(ranks).isdisjoint(left.ranks) for ranks in world.hosts)
+    key = f"process_sets/left/{left.number.use}"
+    if next_number(f"{key}/{host}") + 1 < len(own):
+        return
+    world.engine.discard_process_set(left.number.number)
+    if next_number(key) + 1 == hosts:
+        place = next_number("process_sets/given_back")
+        number = str(left.number.number - _FIRST)
+        store_of(shared_store()).set(f"process_sets/free/{place}", number.encode())
+
+
+def _is_number(text: str, end: int = 1 << 62) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < end

@@ -1,0 +1,126 @@
+"""The optimizer with ``sharded=True``: ranks share its step, each keeps its part of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from horovod.core import operations
+from horovod.core.compression import Compressor
+from horovod.core.operations import Sharded
+from horovod.core.process_sets import ProcessSet
+from horovod.torch.gradient_exchange import Compression, ExchangeCompressor
+from horovod.torch.reducing_optimizer import _DistributedOptimizer
+from horovod.torch.shared_step import SharedStep
+from horovod.torch.wrapped_optimizer import wrap
+
+__all__ = ["ShardedOptimizer", "check_elementwise", "make_sharded_optimizer"]
+
+_ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in (
+        *("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax"),
+        *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
+    )
+)
+
+
+class ShardedOptimizer(_DistributedOptimizer):
+    """What ``sharded=True`` adds to an optimizer class; never made on its own.
+
+    ``state`` is empty, but for what a ``state_dict`` has brought and the next step distributes.
+    """
+
+    _share: SharedStep
+    _has_shares: bool  # gradients are reduced in this rank's share only
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced, on all ranks, and in ``p.grad``."""
+        super().synchronize()
+        self._share.gather_gradients()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state on the first rank of the set; on the others no state, only options.
+
+        Blocks until all ranks of the set call it.
+        """
+        return self._state_dict(everywhere=False)
+
+    def whole_state_dict(self) -> dict[str, Any]:
+        """The whole state on every rank; blocks until all ranks of the set call it."""
+        return self._state_dict(everywhere=True)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a whole state, of any number of ranks; each rank keeps its share of it.
+
+        All ranks load the same, or the root does and ``broadcast_optimizer_state`` follows.
+        """
+        super().load_state_dict(state_dict)
+        self._share.forget()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether this rank has state of its share only, which ``state_dict`` would gather."""
+        return self._share.has_stepped
+
+    def _state_dict(self, everywhere: bool) -> dict[str, Any]:
+        if not self._share.has_stepped:
+            return super().state_dict()
+        left = self.state
+        self.state = {**left, **self._share.gathered(everywhere)}  # type: ignore[assignment]
+        try:
+            return super().state_dict()
+        finally:
+            self.state = left
+
+    def _reduce(self) -> None:
+        super().synchronize()
+        self._has_shares = True
+
+    @torch.optim.Optimizer.profile_hook_step
+    def _step_reduced(self, closure: Callable[[], Any] | None) -> Any:
+        is_reduced, self._has_shares = not self._has_shares, False
+        return self._share.step(closure, is_reduced)
+
+
+def make_sharded_optimizer(
+    optimizer: torch.optim.Optimizer,
+    names: dict[Tensor, str],
+    operation: tuple[int, float, float],
+    compression: type[Compressor],
+    process_set: ProcessSet,
+) -> ShardedOptimizer:
+    """Wrap an optimizer so that the ranks of a set share its step.
+
+    Args:
+        optimizer: shared, not copied.
+        names: a name for each of its parameters.
+        operation: reduce op, prescale and postscale; the same on every rank.
+        compression: what travels of gradients; the same on every rank.
+        process_set: the ranks that share, this one among them.
+    """
+    result = wrap(optimizer, ShardedOptimizer)
+    arguments = (names, operation, compression, process_set)
+    result._share = SharedStep(result, type(optimizer), *arguments)
+    result._has_shares = False
+    return result
+
+
+def check_elementwise(
+    sharded: Sharded, optimizer: torch.optim.Optimizer, compression: Compression
+) -> None:
+    """``ValueError`` if ranks cannot share the step of this optimizer."""
+    if not sharded:
+        return
+    if isinstance(compression, ExchangeCompressor):
+        raise ValueError(
+            f"DistributedOptimizer: sharded=True cannot be used with compression="
+            f"{type(compression).__name__}, which needs whole gradients"
+        )
+    if sharded is True:
+        kind = type(optimizer)
+        names = [known.__name__ for known in _ELEMENTWISE]
+        operations.check_elementwise(kind, kind in _ELEMENTWISE, names)

@@ -1,0 +1,36 @@
+"""Runs a script on the backend ``horovod``, then on Gloo: one after the other in one process."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+import torch.distributed as dist
+
+
+def forget() -> None:
+    """What a script leaves behind: Lightning its process group, Accelerate its state."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if "accelerate" in sys.modules:
+        from accelerate.state import AcceleratorState, GradientState, PartialState
+
+        AcceleratorState._reset_state()
+        GradientState._reset_state()
+        PartialState._reset_state()
+
+
+def run(backend: str) -> dict[str, object]:
+    sys.argv = [script, backend]
+    print(f"on {backend}", flush=True)
+    return runpy.run_path(script, run_name="__main__")
+
+
+script = sys.argv[1]
+run("horovod")
+forget()
+# Gloo's destructor may wait for a thread that waits for the GIL: the group is kept to the end.
+kept = run("gloo")
+sys.stdout.flush()
+os._exit(0)
