@@ -16,10 +16,14 @@ namespace {
 
 void make_plane(DevicePlane* self, std::shared_ptr<GpuAccess> gpus, const std::vector<int>& routes,
                 const std::vector<bool>& is_hierarchical, int streams, int default_device,
-                double timeout_s) {
+                double timeout_s, std::uint64_t nccl_host, bool may_share_gpu) {
   new (self) DevicePlane{
       .gpus = std::move(gpus),
-      .config = {.streams = streams, .default_device = default_device, .timeout_s = timeout_s}};
+      .config = {.streams = streams,
+                 .default_device = default_device,
+                 .timeout_s = timeout_s,
+                 .nccl_host = nccl_host,
+                 .may_share_gpu = may_share_gpu}};
   if (routes.size() != kKindCount || is_hierarchical.size() != kKindCount) {
     throw nb::value_error("a route for each kind");
   }
@@ -75,7 +79,7 @@ void bind_devices(nb::module_& module) {
       module, "DevicePlane",
       "What an engine is told about GPU memory; lists are by kind, see ``horovod.core.gpus``.")
       .def("__init__", &make_plane, "gpus"_a, "routes"_a, "is_hierarchical"_a, "streams"_a,
-           "default_device"_a, "timeout_s"_a);
+           "default_device"_a, "timeout_s"_a, "nccl_host"_a, "may_share_gpu"_a);
 }
 
 }  // namespace hvd

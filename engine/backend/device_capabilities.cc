@@ -26,6 +26,35 @@ std::string joined(const std::vector<std::string>& names) {
 // NCCL 23203 is 2.32. Only equal releases can talk to each other.
 int release_of(std::int32_t version) { return version / 100; }
 
+// The first release that runs several ranks on one GPU if NCCL_MULTI_RANK_GPU_ENABLE asks for it.
+constexpr std::int32_t kSharesGpus = 23000;
+
+template <typename KeyOf>
+std::vector<std::string> sharers(std::span<const DeviceCapabilities> ranks,
+                                 std::span<const std::string> names, KeyOf&& key_of) {
+  std::map<decltype(key_of(ranks[0])), std::vector<std::string>> users;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    users[key_of(ranks[rank])].push_back(names[rank]);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [_, sharing] : users) {
+    if (sharing.size() > 1) texts.push_back(joined(sharing) + " share one GPU");
+  }
+  return texts;
+}
+
+// Those of ranks that NCCL finds on one GPU.
+std::vector<std::string> shared_in_nccl(std::span<const DeviceCapabilities> ranks,
+                                        std::span<const std::string> names) {
+  const auto is_allowed = [](const DeviceCapabilities& each) {
+    return each.may_share_gpu && each.nccl_version >= kSharesGpus;
+  };
+  if (std::ranges::all_of(ranks, is_allowed)) return {};
+  return sharers(ranks, names, [](const DeviceCapabilities& each) {
+    return std::pair(each.uuid.bytes, each.nccl_host);
+  });
+}
+
 }  // namespace
 
 DeviceCapabilities capabilities_of(const Gpu& gpu, const DeviceConfig& config, int device) {
@@ -34,6 +63,8 @@ DeviceCapabilities capabilities_of(const Gpu& gpu, const DeviceConfig& config, i
           .routes = config.routes,
           .is_hierarchical = config.is_hierarchical,
           .uuid = gpu.driver().uuid_of(device),
+          .nccl_host = config.nccl_host,
+          .may_share_gpu = config.may_share_gpu,
           .problem = gpu.nccl_problem()};
 }
 
@@ -44,6 +75,8 @@ std::vector<std::byte> write_capabilities(const DeviceCapabilities& capabilities
   writer.put(capabilities.routes);
   writer.put(capabilities.is_hierarchical);
   writer.put(capabilities.uuid.bytes);
+  writer.put(capabilities.nccl_host);
+  writer.put(capabilities.may_share_gpu);
   char problem[kProblemBytes] = {};
   copy_text(problem, capabilities.problem);
   writer.put(problem);
@@ -59,6 +92,8 @@ DeviceCapabilities read_capabilities(std::span<const std::byte> bytes) {
     route = reader.get_enum<DeviceRoute>("routes", kRoutes);
   for (bool& is : capabilities.is_hierarchical) is = reader.get_flag("is_hierarchical");
   for (auto& byte : capabilities.uuid.bytes) byte = reader.get<std::uint8_t>("uuid");
+  capabilities.nccl_host = reader.get<std::uint64_t>("nccl_host");
+  capabilities.may_share_gpu = reader.get_flag("may_share_gpu");
   capabilities.problem = reader.get_cells("problem", kProblemBytes);
   reader.end();
   return capabilities;
@@ -66,15 +101,7 @@ DeviceCapabilities read_capabilities(std::span<const std::byte> bytes) {
 
 std::vector<std::string> shared_gpus(std::span<const DeviceCapabilities> ranks,
                                      std::span<const std::string> names) {
-  std::map<std::array<unsigned char, 16>, std::vector<std::string>> users;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    users[ranks[rank].uuid.bytes].push_back(names[rank]);
-  }
-  std::vector<std::string> texts;
-  for (const auto& [_, sharers] : users) {
-    if (sharers.size() > 1) texts.push_back(joined(sharers) + " share one GPU");
-  }
-  return texts;
+  return sharers(ranks, names, [](const DeviceCapabilities& each) { return each.uuid.bytes; });
 }
 
 std::optional<std::string> nccl_obstacle(std::span<const DeviceCapabilities> ranks,
@@ -87,7 +114,7 @@ std::optional<std::string> nccl_obstacle(std::span<const DeviceCapabilities> ran
     return names[rank] + " has NCCL " + std::to_string(ranks[rank].nccl_version) + ", " + names[0] +
            " has " + std::to_string(ranks[0].nccl_version);
   }
-  const std::vector<std::string> shared = shared_gpus(ranks, names);
+  const std::vector<std::string> shared = shared_in_nccl(ranks, names);
   if (!shared.empty()) return shared.front() + ", which NCCL refuses";
   return std::nullopt;
 }

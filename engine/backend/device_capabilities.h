@@ -18,7 +18,9 @@ struct DeviceCapabilities {
   std::int32_t streams = 1;
   std::array<DeviceRoute, kKindCount> routes{};
   std::array<bool, kKindCount> is_hierarchical{};
-  cuda::Uuid uuid{};         // of its GPU
+  cuda::Uuid uuid{};            // of its GPU
+  std::uint64_t nccl_host = 0;  // as in DeviceConfig
+  bool may_share_gpu = false;
   std::string problem = {};  // why it has no NCCL
 };
 

@@ -23,6 +23,9 @@ struct DeviceConfig {
   int streams = 1;          // with a communicator each, that buckets take in turn
   int default_device = 0;   // of a rank that takes part without a tensor of its own
   double timeout_s = 30.0;  // for ranks to connect over NCCL
+  // NCCL takes ranks on one GPU for ranks on two hosts if they differ in this; 0: the host's own.
+  std::uint64_t nccl_host = 0;
+  bool may_share_gpu = false;  // the user allows NCCL to run several ranks on one GPU
   // Half of the memory that ranks share: so many bytes travel at a time.
   std::size_t ipc_pass_bytes = 16UL << 20;
   bool is_one_host = false;  // all ranks of the set are on this one

@@ -8,6 +8,7 @@ the engine, with the first tensor that is on a GPU.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,15 @@ def device_plane(settings: Settings, local_rank: int) -> _native.DevicePlane | N
         streams=settings.num_nccl_streams,
         default_device=local_rank,
         timeout_s=settings.start_timeout_s,
+        nccl_host=_nccl_host(os.environ),
+        may_share_gpu=os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") not in ("", "0"),
     )
+
+
+def _nccl_host(environ: Mapping[str, str]) -> int:
+    """A number for what NCCL takes for this host instead of its name; 0 where nothing is set."""
+    host = environ.get("NCCL_HOSTID", "")
+    return int.from_bytes(hashlib.sha256(host.encode()).digest()[:8], "big") if host else 0
 
 
 def hierarchical_kinds(settings: Settings) -> list[bool]:

@@ -36,6 +36,21 @@ TEST_CASE("an obstacle names the ranks") {
   CHECK(nccl_obstacle(ranks, kNames) == "rank 2: NCCL is not installed");
 }
 
+TEST_CASE("NCCL runs ranks on one GPU where it takes them for ranks of two hosts, or may") {
+  std::vector<DeviceCapabilities> ranks{capabilities(1, 22809), capabilities(1, 22809)};
+  ranks[1].nccl_host = 7;
+  CHECK(nccl_obstacle(ranks, kNames) == std::nullopt);
+  CHECK(shared_gpus(ranks, kNames).size() == 1);  // a user may still not know
+  ranks[0].nccl_host = 7;
+  CHECK(nccl_obstacle(ranks, kNames).has_value());
+  for (DeviceCapabilities& each : ranks) each.may_share_gpu = true;
+  CHECK(nccl_obstacle(ranks, kNames).has_value());  // this NCCL cannot
+  for (DeviceCapabilities& each : ranks) each.nccl_version = 23004;
+  CHECK(nccl_obstacle(ranks, kNames) == std::nullopt);
+  ranks[1].may_share_gpu = false;
+  CHECK(nccl_obstacle(ranks, kNames).has_value());
+}
+
 TEST_CASE("what one rank wants holds for all") {
   std::vector<DeviceCapabilities> ranks{capabilities(1), capabilities(2)};
   CHECK(common_route(ranks, Kind::kAllreduce) == DeviceRoute::kAny);
