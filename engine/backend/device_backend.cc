@@ -47,11 +47,14 @@ bool DeviceBackend::watch() {
 
 // Texts of CUDA and NCCL do not name the rank.
 void DeviceBackend::run_named(const std::function<void()>& step) {
+  const std::string& name = names_[static_cast<std::size_t>(place_.rank)];
   try {
     step();
+  } catch (const UnnamedLoss& loss) {
+    throw UnnamedLoss(name + ": " + loss.what());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) throw;
-    throw Error(error.code(), names_[static_cast<std::size_t>(place_.rank)] + ": " + error.what());
+    throw Error(error.code(), name + ": " + error.what());
   }
 }
 

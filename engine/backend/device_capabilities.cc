@@ -23,9 +23,6 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-// NCCL 23203 is 2.32. Only equal releases can talk to each other.
-int release_of(std::int32_t version) { return version / 100; }
-
 // The first release that runs several ranks on one GPU if NCCL_MULTI_RANK_GPU_ENABLE asks for it.
 constexpr std::int32_t kSharesGpus = 23000;
 
@@ -110,7 +107,7 @@ std::optional<std::string> nccl_obstacle(std::span<const DeviceCapabilities> ran
     if (ranks[rank].nccl_version == 0) return names[rank] + ": " + ranks[rank].problem;
   }
   for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
-    if (release_of(ranks[rank].nccl_version) == release_of(ranks[0].nccl_version)) continue;
+    if (ranks[rank].nccl_version == ranks[0].nccl_version) continue;  // NCCL refuses others
     return names[rank] + " has NCCL " + std::to_string(ranks[rank].nccl_version) + ", " + names[0] +
            " has " + std::to_string(ranks[0].nccl_version);
   }

@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "gpu/cuda_objects.h"
+#include "gpu/device_memory.h"
 #include "gpu/nccl_communicator.h"
 
 namespace hvd {
@@ -19,6 +20,7 @@ struct DeviceChannel {
   // all hosts with this rank's local rank.
   std::unique_ptr<NcclCommunicator> local;
   std::unique_ptr<NcclCommunicator> cross;
+  DeviceBlockPtr packed;  // for small tensors that are reduced as one, one bucket after the other
 
   DeviceChannel(const CudaDriver& driver, int device) : stream(driver, device) {}
 };

@@ -26,7 +26,7 @@ struct IpcPeers {
   std::shared_ptr<IpcMemory> own;
   std::vector<std::unique_ptr<PeerMemory>> others;  // by rank; null: this one
   std::vector<cuda::Address> addresses;             // by rank
-  std::unique_ptr<ReductionKernels> kernels;
+  ReductionKernels* kernels = nullptr;              // the GPU's
 };
 
 class DeviceIpc {

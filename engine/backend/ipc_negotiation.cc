@@ -140,7 +140,7 @@ void IpcNegotiation::open_all() {
           is_own ? nullptr : std::make_unique<PeerMemory>(group_.gpu.driver(), device_, handle));
       peers_.addresses.push_back(is_own ? peers_.own->address() : peers_.others.back()->address());
     }
-    peers_.kernels = std::make_unique<ReductionKernels>(group_.gpu.driver(), device_);
+    peers_.kernels = &group_.gpu.reduction_kernels(device_);
     trial_->take(peers_);
   });
   when([this] { return trial_->is_done(); }, [this] { judge(); });

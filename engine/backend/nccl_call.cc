@@ -4,12 +4,6 @@
 
 namespace hvd {
 
-namespace {
-
-bool is_sum(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAverage; }
-
-}  // namespace
-
 NcclGroup::NcclGroup(const NcclCommunicator& communicator) : communicator_(communicator) {
   communicator_.call(communicator_.functions().group_start);
 }
@@ -26,17 +20,14 @@ void NcclGroup::close() {
 bool nccl_runs(const Request& request, int size) {
   if (!is_reduction(request.kind)) return true;
   if (request.op == ReduceOp::kAdasum || !is_in_nccl(request.dtype)) return false;
-  const double factor = factor_of(request, size);
-  if (factor == 1.0 && request.prescale == 1.0) return true;
-  return is_float(request.dtype) && is_sum(request.op) && is_factor_of(request.dtype, factor);
+  return is_float(request.dtype) || (request.prescale == 1.0 && postscale_of(request, size) == 1.0);
 }
 
-double factor_of(const Request& request, int size) {
-  const double factor = request.prescale * request.postscale;
-  return request.op == ReduceOp::kAverage ? factor / size : factor;
+double postscale_of(const Request& request, int size) {
+  return request.op == ReduceOp::kAverage ? request.postscale / size : request.postscale;
 }
 
-nccl::RedOp op_of(const Request& request, NcclCommunicator& communicator, double factor) {
+nccl::RedOp op_of(const Request& request) {
   if (request.dtype == Dtype::kBool && request.op == ReduceOp::kSum) return nccl::RedOp::kMax;
   if (request.dtype == Dtype::kBool && request.op == ReduceOp::kProduct) return nccl::RedOp::kMin;
   switch (request.op) {
@@ -47,7 +38,7 @@ nccl::RedOp op_of(const Request& request, NcclCommunicator& communicator, double
     case ReduceOp::kProduct:
       return nccl::RedOp::kProduct;
     default:
-      return communicator.scaled_sum(request.dtype, factor);
+      return nccl::RedOp::kSum;
   }
 }
 

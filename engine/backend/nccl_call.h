@@ -33,10 +33,10 @@ class NcclGroup {
 
 // Whether NCCL gives the results that the engine promises for this request. The same on all ranks.
 bool nccl_runs(const Request& request, int size);
-// The product of all factors of a result, for a set of `size` ranks.
-double factor_of(const Request& request, int size);
-// The request's operation, on numbers that are multiplied by `factor` before.
-nccl::RedOp op_of(const Request& request, NcclCommunicator& communicator, double factor);
+// The factor of a result, for a set of `size` ranks.
+double postscale_of(const Request& request, int size);
+// The request's operation, without its factors.
+nccl::RedOp op_of(const Request& request);
 bool are_equal(const std::vector<std::int64_t>& rows);
 
 }  // namespace hvd

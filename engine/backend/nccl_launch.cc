@@ -1,5 +1,7 @@
 #include "backend/nccl_launch.h"
 
+#include <bit>
+
 namespace hvd {
 
 void NcclLaunch::begin(std::span<const Work> works, DeviceChannel& channel,
@@ -8,6 +10,8 @@ void NcclLaunch::begin(std::span<const Work> works, DeviceChannel& channel,
   adasum_ = nullptr;
   const CurrentDevice current(gpu_.driver(), channel.stream.device());
   prepare(works, channel);
+  plan_reductions();
+  move(reductions_.before);
   start_step();
 }
 
@@ -26,7 +30,47 @@ void NcclLaunch::prepare(std::span<const Work> works, DeviceChannel& channel) {
   step_ = 0;
   done_.reset();
   calls_.clear();
+  reductions_ = {};
   for (const Work& work : works) add_call(work);
+}
+
+void NcclLaunch::plan_reductions() {
+  if (kind() == Kind::kAllreduce) {
+    reductions_ = plan_allreduces(calls_, place_.size, packed_memory(packed_bytes(calls_)));
+  } else if (kind() == Kind::kReducescatter) {
+    for (NcclCall& call : calls_) scale_parts(call);
+  }
+}
+
+// The channel's: in its stream one bucket follows the other.
+std::byte* NcclLaunch::packed_memory(std::size_t size_bytes) {
+  if (size_bytes == 0) return nullptr;
+  DeviceBlockPtr& block = channel_->packed;
+  if (block == nullptr || block->capacity_bytes < size_bytes) {
+    block = gpu_.memory().allocate(channel_->stream.device(), std::bit_ceil(size_bytes));
+  }
+  return block->data;
+}
+
+// Plans the factors of a reducescatter. They must not change the tensor.
+void NcclLaunch::scale_parts(NcclCall& call) {
+  const Request& request = *call.work->request;
+  if (request.prescale != 1.0) {
+    std::byte* const scaled = scratch(request.size_bytes());
+    reductions_.before.add(request.dtype, request.prescale, call.in, scaled,
+                           request.element_count());
+    call.in = scaled;
+  }
+  const double factor = postscale_of(request, place_.size);
+  const std::size_t count = taken_bytes(*call.work, place_) / size_of(request.dtype);
+  if (factor != 1.0) reductions_.after.add(request.dtype, factor, call.out, call.out, count);
+}
+
+void NcclLaunch::move(const ScaledMoves& moves) {
+  for (const ScaledMove& move : moves.list()) {
+    gpu_.move_kernels(channel_->stream.device())
+        .launch(move.dtype, move.factor, move.pieces, stream());
+  }
 }
 
 int NcclLaunch::step_count() const {
@@ -42,12 +86,10 @@ NcclCommunicator& NcclLaunch::communicator() const {
 void NcclLaunch::start_step() {
   if (adasum_ != nullptr) return adasum_->start(step_);
   NcclGroup group(communicator());
-  for (const NcclCall& call : calls_) {
-    if (levels_ == nullptr) {
-      start(call);
-    } else {
-      levels_->start(step_, call, *channel_);
-    }
+  if (kind() == Kind::kAllreduce) {
+    for (const NcclReduction& reduction : reductions_.calls) start_allreduce(reduction);
+  } else {
+    for (const NcclCall& call : calls_) start(call);
   }
   group.close();
 }
@@ -92,6 +134,7 @@ bool NcclLaunch::advance() {
 }
 
 void NcclLaunch::end() {
+  move(reductions_.after);
   for (const NcclCall& call : calls_) {
     if (call.work->out == nullptr || call.work->out == call.out) continue;
     gpu_.driver().copy(cuda::address_of(call.work->out), cuda::address_of(call.out),
@@ -100,14 +143,13 @@ void NcclLaunch::end() {
   done_ = channel_->stream.mark();
   for (const DeviceBlockPtr& block : blocks_) block->last_use = done_;
   blocks_.clear();
+  if (channel_->packed != nullptr) channel_->packed->last_use = done_;
   if (adasum_ != nullptr) adasum_->end(done_);
 }
 
 void NcclLaunch::start(const NcclCall& call) {
   const Work& work = *call.work;
   switch (work.request->kind) {
-    case Kind::kAllreduce:
-      return start_allreduce(call);
     case Kind::kBroadcast:
       return channel_->communicator->broadcast(call.in, call.out, work.request->size_bytes(),
                                                work.root, stream());
@@ -120,15 +162,16 @@ void NcclLaunch::start(const NcclCall& call) {
   }
 }
 
-void NcclLaunch::start_allreduce(const NcclCall& call) {
-  NcclCommunicator& nccl = *channel_->communicator;
-  const Request& request = *call.work->request;
-  nccl.start(stream(), nccl.functions().all_reduce, call.in, call.out, request.element_count(),
-             nccl_type_of(request.dtype), op_of(request, nccl, factor_of(request, place_.size)));
+void NcclLaunch::start_allreduce(const NcclReduction& reduction) {
+  if (levels_ != nullptr) return levels_->start_allreduce(step_, reduction, *channel_);
+  const NcclCommunicator& nccl = *channel_->communicator;
+  nccl.start(stream(), nccl.functions().all_reduce, reduction.in, reduction.out, reduction.count,
+             nccl_type_of(reduction.dtype), reduction.op);
 }
 
 // One call if all ranks give the same number of rows; else every rank is the root of a broadcast.
 void NcclLaunch::start_allgather(const NcclCall& call) {
+  if (levels_ != nullptr) return levels_->start_allgather(step_, call, *channel_);
   const NcclCommunicator& nccl = *channel_->communicator;
   const std::vector<std::int64_t>& rows = call.work->rows;
   const Request& request = *call.work->request;
@@ -145,10 +188,10 @@ void NcclLaunch::start_allgather(const NcclCall& call) {
 
 // One call if the parts are equal; else every rank is the root of a reduction.
 void NcclLaunch::start_reducescatter(const NcclCall& call) {
-  NcclCommunicator& nccl = *channel_->communicator;
+  const NcclCommunicator& nccl = *channel_->communicator;
   const Request& request = *call.work->request;
   const nccl::DataType type = nccl_type_of(request.dtype);
-  const nccl::RedOp op = op_of(request, nccl, factor_of(request, place_.size));
+  const nccl::RedOp op = op_of(request);
   const std::size_t row_count = request.row_count();
   if (request.dims[0] % place_.size == 0) {
     const auto rows = static_cast<std::size_t>(request.dims[0] / place_.size);

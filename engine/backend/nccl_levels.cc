@@ -34,65 +34,66 @@ NcclCommunicator& NcclLevels::communicator(Kind kind, int step, const DeviceChan
   return is_cross ? *channel.cross : *channel.local;
 }
 
-void NcclLevels::start(int step, const NcclCall& call, const DeviceChannel& channel) const {
-  if (call.work->request->kind == Kind::kAllgather) {
-    return step == 0 ? gather_over_hosts(call, channel) : gather_on_host(call, channel);
-  }
-  if (step == 0) return reduce_on_host(call, channel);
-  if (step == 1) return reduce_over_hosts(call, channel);
-  share_on_host(call, channel);
+void NcclLevels::start_allgather(int step, const NcclCall& call,
+                                 const DeviceChannel& channel) const {
+  if (step == 0) return gather_over_hosts(call, channel);
+  gather_on_host(call, channel);
 }
 
-NcclLevels::Shares NcclLevels::shares_of(const Request& request) const {
-  const std::size_t count = request.element_count();
+void NcclLevels::start_allreduce(int step, const NcclReduction& reduction,
+                                 const DeviceChannel& channel) const {
+  if (step == 0) return reduce_on_host(reduction, channel);
+  if (step == 1) return reduce_over_hosts(reduction, channel);
+  share_on_host(reduction, channel);
+}
+
+NcclLevels::Shares NcclLevels::shares_of(const NcclReduction& reduction) const {
   const auto ranks = static_cast<std::size_t>(hosts_.own_members());
-  return {.count = count / ranks, .rest = count % ranks};
+  return {.count = reduction.count / ranks, .rest = reduction.count % ranks};
 }
 
-void NcclLevels::reduce_on_host(const NcclCall& call, const DeviceChannel& channel) const {
-  NcclCommunicator& nccl = *channel.local;
+void NcclLevels::reduce_on_host(const NcclReduction& reduction,
+                                const DeviceChannel& channel) const {
+  const NcclCommunicator& nccl = *channel.local;
   const cuda::Stream stream = channel.stream.get();
-  const Request& request = *call.work->request;
-  const nccl::DataType type = nccl_type_of(request.dtype);
-  const nccl::RedOp op =
-      op_of(request, nccl, factor_of(request, static_cast<int>(hosts_.rank_count())));
-  const auto [count, rest] = shares_of(request);
-  const std::size_t share_bytes = count * size_of(request.dtype);
+  const auto [in, out, _, dtype, op] = reduction;
+  const nccl::DataType type = nccl_type_of(dtype);
+  const auto [count, rest] = shares_of(reduction);
+  const std::size_t share_bytes = count * size_of(dtype);
   if (count != 0) {
-    nccl.start(stream, nccl.functions().reduce_scatter, call.in,
-               call.out + share_bytes * static_cast<std::size_t>(local_rank_), count, type, op);
+    nccl.start(stream, nccl.functions().reduce_scatter, in,
+               out + share_bytes * static_cast<std::size_t>(local_rank_), count, type, op);
   }
   if (rest != 0) {
     const std::size_t at = share_bytes * static_cast<std::size_t>(local().size);
-    nccl.start(stream, nccl.functions().reduce, call.in + at, call.out + at, rest, type, op,
+    nccl.start(stream, nccl.functions().reduce, in + at, out + at, rest, type, op,
                local().size - 1);
   }
 }
 
 // The rest follows the last rank's share.
-void NcclLevels::reduce_over_hosts(const NcclCall& call, const DeviceChannel& channel) const {
-  NcclCommunicator& nccl = *channel.cross;
-  const Request& request = *call.work->request;
-  const auto [count, rest] = shares_of(request);
+void NcclLevels::reduce_over_hosts(const NcclReduction& reduction,
+                                   const DeviceChannel& channel) const {
+  const NcclCommunicator& nccl = *channel.cross;
+  const auto [count, rest] = shares_of(reduction);
   const std::size_t own = local_rank_ == local().size - 1 ? count + rest : count;
   if (own == 0) return;
   std::byte* const share =
-      call.out + count * size_of(request.dtype) * static_cast<std::size_t>(local_rank_);
+      reduction.out + count * size_of(reduction.dtype) * static_cast<std::size_t>(local_rank_);
   nccl.start(channel.stream.get(), nccl.functions().all_reduce, share, share, own,
-             nccl_type_of(request.dtype), op_of(request, nccl, 1.0));
+             nccl_type_of(reduction.dtype), reduction.op);
 }
 
-void NcclLevels::share_on_host(const NcclCall& call, const DeviceChannel& channel) const {
+void NcclLevels::share_on_host(const NcclReduction& reduction, const DeviceChannel& channel) const {
   const NcclCommunicator& nccl = *channel.local;
-  const Request& request = *call.work->request;
-  const auto [count, rest] = shares_of(request);
-  const std::size_t share_bytes = count * size_of(request.dtype);
+  const auto [count, rest] = shares_of(reduction);
+  const std::size_t share_bytes = count * size_of(reduction.dtype);
   if (count != 0) {
-    nccl.allgather(call.out + share_bytes * static_cast<std::size_t>(local_rank_), call.out,
-                   share_bytes, channel.stream.get());
+    nccl.allgather(reduction.out + share_bytes * static_cast<std::size_t>(local_rank_),
+                   reduction.out, share_bytes, channel.stream.get());
   }
-  std::byte* const behind = call.out + share_bytes * static_cast<std::size_t>(local().size);
-  nccl.broadcast(behind, behind, rest * size_of(request.dtype), local().size - 1,
+  std::byte* const behind = reduction.out + share_bytes * static_cast<std::size_t>(local().size);
+  nccl.broadcast(behind, behind, rest * size_of(reduction.dtype), local().size - 1,
                  channel.stream.get());
 }
 

@@ -15,6 +15,7 @@
 #include "backend/device_channel.h"
 #include "backend/nccl_call.h"
 #include "backend/nccl_negotiation.h"
+#include "backend/nccl_reductions.h"
 #include "collective/host_map.h"
 
 namespace hvd {
@@ -34,7 +35,9 @@ class NcclLevels {
   // The communicator for all calls of a step.
   static NcclCommunicator& communicator(Kind kind, int step, const DeviceChannel& channel);
   // Within a group.
-  void start(int step, const NcclCall& call, const DeviceChannel& channel) const;
+  void start_allreduce(int step, const NcclReduction& reduction,
+                       const DeviceChannel& channel) const;
+  void start_allgather(int step, const NcclCall& call, const DeviceChannel& channel) const;
 
  private:
   // What a rank of the host reduces: each rank one share, and the last rank also the rest.
@@ -43,10 +46,10 @@ class NcclLevels {
     std::size_t rest;
   };
 
-  Shares shares_of(const Request& request) const;
-  void reduce_on_host(const NcclCall& call, const DeviceChannel& channel) const;
-  void reduce_over_hosts(const NcclCall& call, const DeviceChannel& channel) const;
-  void share_on_host(const NcclCall& call, const DeviceChannel& channel) const;
+  Shares shares_of(const NcclReduction& reduction) const;
+  void reduce_on_host(const NcclReduction& reduction, const DeviceChannel& channel) const;
+  void reduce_over_hosts(const NcclReduction& reduction, const DeviceChannel& channel) const;
+  void share_on_host(const NcclReduction& reduction, const DeviceChannel& channel) const;
   void gather_over_hosts(const NcclCall& call, const DeviceChannel& channel) const;
   void gather_on_host(const NcclCall& call, const DeviceChannel& channel) const;
   bool is_one_piece(int host, const std::vector<std::int64_t>& rows) const;

@@ -24,6 +24,7 @@ void NcclNegotiation::begin(int device, std::vector<NcclMembership> memberships)
 void NcclNegotiation::connect() {
   deadline_ns_ = now_ns() + static_cast<std::int64_t>(timeout_s_ * 1e9);
   attempt([this] {
+    static_cast<void>(group_.gpu.move_kernels(device_));
     for (std::size_t i = 0; i < memberships_.size(); ++i) {
       const auto [giver, place] = memberships_[i];
       const auto id = read_as<nccl::UniqueId>(ids_.of(giver).subspan(i * sizeof(nccl::UniqueId)));

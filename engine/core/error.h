@@ -43,6 +43,12 @@ class Error : public std::runtime_error {
   Subject subject_;
 };
 
+// A library has lost a rank and does not say which one. Who watches the ranks may know soon.
+class UnnamedLoss : public Error {
+ public:
+  explicit UnnamedLoss(const std::string& text) : Error(ErrorCode::kPeerLost, text) {}
+};
+
 // An Error with code kSystem: what was attempted, then errno's text.
 [[nodiscard]] Error system_error(const std::string& attempt, int error_number);
 

@@ -66,7 +66,8 @@ struct CudaFunctions {
   CudaFunction<cuda::Context*> pop_current{from, "cuCtxPopCurrent_v2"};
   CudaFunction<int*> exchange_capture_mode{from, "cuThreadExchangeStreamCaptureMode"};
   CudaFunction<void*, int, cuda::Address> pointer_get_attribute{from, "cuPointerGetAttribute"};
-  CudaFunction<cuda::Stream*, unsigned> stream_create{from, "cuStreamCreate"};
+  CudaFunction<int*, int*> stream_priority_range{from, "cuCtxGetStreamPriorityRange"};
+  CudaFunction<cuda::Stream*, unsigned, int> stream_create{from, "cuStreamCreateWithPriority"};
   CudaFunction<cuda::Stream> stream_destroy{from, "cuStreamDestroy_v2"};
   CudaFunction<cuda::Stream, cuda::Event, unsigned> stream_wait_event{from, "cuStreamWaitEvent"};
   CudaFunction<cuda::Stream, int*> stream_is_capturing{from, "cuStreamIsCapturing"};

@@ -28,7 +28,10 @@ bool CudaEvent::is_reached() const {
 
 CudaStream::CudaStream(const CudaDriver& driver, int device) : DeviceObject(driver, device) {
   const CurrentDevice current(driver_, device_);
-  driver_.call(driver_.functions().stream_create, &stream_, cuda::kNonBlocking);
+  int least = 0;
+  int greatest = 0;
+  driver_.call(driver_.functions().stream_priority_range, &least, &greatest);
+  driver_.call(driver_.functions().stream_create, &stream_, cuda::kNonBlocking, greatest);
 }
 
 CudaStream::~CudaStream() { free_with(driver_.functions().stream_destroy, stream_); }

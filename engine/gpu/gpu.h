@@ -3,16 +3,35 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "gpu/device_memory.h"
+#include "gpu/gpu_kernels.h"
 #include "gpu/ipc_memory.h"
 #include "gpu/nccl_library.h"
 
 namespace hvd {
+
+// Kernels of each device, loaded when they are first wanted. Loading waits for all work of the
+// device. Any thread.
+template <typename Kernels>
+class LoadedKernels {
+ public:
+  Kernels& of(const CudaDriver& driver, int device) {
+    const std::lock_guard guard(mutex_);
+    std::unique_ptr<Kernels>& kernels = by_device_[device];
+    if (kernels == nullptr) kernels = std::make_unique<Kernels>(driver, device);
+    return *kernels;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<Kernels>> by_device_;
+};
 
 class Gpu {
  public:
@@ -26,6 +45,11 @@ class Gpu {
   const std::string& nccl_problem() const { return nccl_problem_; }
   DeviceMemory& memory() { return *memory_; }
   IpcMemories& ipc_memories() { return *ipc_memories_; }
+  // Throw Error(kSystem) where the driver does not translate them.
+  MoveKernels& move_kernels(int device) { return move_kernels_.of(*driver_, device); }
+  ReductionKernels& reduction_kernels(int device) {
+    return reduction_kernels_.of(*driver_, device);
+  }
 
  private:
   const std::shared_ptr<const CudaDriver> driver_;
@@ -33,6 +57,8 @@ class Gpu {
   std::string nccl_problem_;
   const std::shared_ptr<DeviceMemory> memory_;
   const std::shared_ptr<IpcMemories> ipc_memories_;
+  LoadedKernels<MoveKernels> move_kernels_;
+  LoadedKernels<ReductionKernels> reduction_kernels_;
 };
 
 // Opens a Gpu when the first tensor on a GPU comes. Before that a program may choose its GPU, or

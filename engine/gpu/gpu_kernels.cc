@@ -27,11 +27,11 @@ GpuModule::GpuModule(const CudaDriver& driver, int device, const std::string& te
 GpuModule::~GpuModule() { free_with(driver_.functions().module_unload, module_); }
 
 void GpuModule::launch(const std::string& kernel, std::size_t threads, void** arguments,
-                       cuda::Stream stream) {
+                       cuda::Stream stream, unsigned rows) {
   const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   const unsigned of_block = std::min(kThreads, static_cast<unsigned>(threads));
-  driver_.call(driver_.functions().launch_kernel, function_of(kernel), blocks, 1U, 1U, of_block, 1U,
-               1U, 0U, stream, arguments, static_cast<void**>(nullptr));
+  driver_.call(driver_.functions().launch_kernel, function_of(kernel), blocks, rows, 1U, of_block,
+               1U, 1U, 0U, stream, arguments, static_cast<void**>(nullptr));
 }
 
 cuda::Function GpuModule::function_of(const std::string& kernel) {
@@ -56,7 +56,33 @@ void ReductionKernels::launch(const KernelCall& call, std::span<const cuda::Addr
   std::array<void*, 6> arguments{
       &to, &count_argument, &source_count, &values.prescale, &values.postscale, from.data()};
   const std::size_t threads = std::min(count, kMostReducingThreads);
+  const std::lock_guard guard(mutex_);
   module_.launch(reduction_kernel_name(call.dtype, call.op), threads, arguments.data(), stream);
+}
+
+MoveKernels::MoveKernels(const CudaDriver& driver, int device)
+    : module_(driver, device, move_ptx()) {}
+
+void MoveKernels::launch(Dtype dtype, double factor, std::span<const MovedPiece> pieces,
+                         cuda::Stream stream) {
+  const std::lock_guard guard(mutex_);
+  while (!pieces.empty()) {
+    const std::size_t count = std::min(pieces.size(), kMostPieces);
+    launch_some(dtype, factor, pieces.first(count), stream);
+    pieces = pieces.subspan(count);
+  }
+}
+
+void MoveKernels::launch_some(Dtype dtype, double factor, std::span<const MovedPiece> pieces,
+                              cuda::Stream stream) {
+  std::array<MovedPiece, kMostPieces> table{};
+  std::ranges::copy(pieces, table.begin());
+  const std::uint64_t longest = std::ranges::max(pieces, {}, &MovedPiece::count).count;
+  if (longest == 0) return;
+  std::array<void*, 2> arguments{&factor, table.data()};
+  const std::size_t threads = (longest + kMovedTogether - 1) / kMovedTogether;
+  module_.launch(move_kernel_name(dtype), std::min(threads, kMostReducingThreads), arguments.data(),
+                 stream, static_cast<unsigned>(pieces.size()));
 }
 
 AdasumKernels::AdasumKernels(const CudaDriver& driver, int device, std::size_t vectors)

@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <map>
+#include <mutex>
 #include <span>
 #include <string>
 
 #include "core/adasum_tree.h"
 #include "gpu/adasum_ptx.h"
 #include "gpu/cuda_objects.h"
+#include "gpu/move_ptx.h"
 #include "gpu/reduction_ptx.h"
 
 namespace hvd {
@@ -23,9 +25,10 @@ class GpuModule final : public DeviceObject {
   ~GpuModule();
 
   // Puts a kernel into a stream of the device, which is current. It has blocks of kThreads threads,
-  // or one block with fewer threads. `arguments`: the addresses of the arguments.
-  void launch(const std::string& kernel, std::size_t threads, void** arguments,
-              cuda::Stream stream);
+  // or one block with fewer threads; and so many for each of `rows`. `arguments`: the addresses of
+  // the arguments.
+  void launch(const std::string& kernel, std::size_t threads, void** arguments, cuda::Stream stream,
+              unsigned rows = 1);
 
  private:
   cuda::Function function_of(const std::string& kernel);
@@ -41,7 +44,7 @@ struct KernelCall {
   double postscale = 1.0;
 };
 
-// The kernels of reduction_ptx.h on one GPU. One thread at a time.
+// The kernels of reduction_ptx.h on one GPU. Any thread.
 class ReductionKernels {
  public:
   // Throws Error(kSystem) where the driver does not translate them.
@@ -53,6 +56,25 @@ class ReductionKernels {
               std::size_t count, cuda::Stream stream);
 
  private:
+  std::mutex mutex_;
+  GpuModule module_;
+};
+
+// The kernels of move_ptx.h on one GPU. Any thread.
+class MoveKernels {
+ public:
+  // Throws Error(kSystem) where the driver does not translate them.
+  MoveKernels(const CudaDriver& driver, int device);
+
+  // Puts to[i] = from[i] * factor, for all pieces, into a stream of the device, which is current.
+  // The factor is for floats.
+  void launch(Dtype dtype, double factor, std::span<const MovedPiece> pieces, cuda::Stream stream);
+
+ private:
+  void launch_some(Dtype dtype, double factor, std::span<const MovedPiece> pieces,
+                   cuda::Stream stream);
+
+  std::mutex mutex_;
   GpuModule module_;
 };
 

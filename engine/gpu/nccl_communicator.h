@@ -5,7 +5,6 @@
 // GPU.
 #pragma once
 
-#include <map>
 #include <utility>
 
 #include "core/clock.h"
@@ -62,25 +61,16 @@ class NcclCommunicator {
     start(stream, functions().receive, to, size_bytes, nccl::DataType::kUint8, peer);
   }
   const NcclFunctions& functions() const { return library_.functions(); }
-  // A sum of numbers that are multiplied by `factor` first, for floats; kept for the next time.
-  nccl::RedOp scaled_sum(Dtype dtype, double factor);
 
  private:
-  static constexpr std::size_t kMostOps = 64;
-
-  void forget_ops();
-
   const CudaDriver& driver_;
   const NcclLibrary& library_;
   const int device_;
   nccl::Comm comm_ = nullptr;
-  std::map<std::pair<Dtype, double>, nccl::RedOp> ops_;
 };
 
 // NCCL's name of an element type. REQUIRES: is_in_nccl(dtype).
 nccl::DataType nccl_type_of(Dtype dtype);
 bool is_in_nccl(Dtype dtype);
-// Whether the dtype can hold `factor` as a normal number.
-bool is_factor_of(Dtype dtype, double factor);
 
 }  // namespace hvd

@@ -13,6 +13,7 @@ void NcclLibrary::check(nccl::Result result, const char* function, nccl::Comm co
   std::string text = std::string(function) + ": " + functions_.get_error_string(result);
   const char* last = functions_.get_last_error(comm);
   if (last != nullptr && *last != '\0') text += " (" + std::string(last) + ")";
+  if (result == nccl::Result::kRemoteError) throw UnnamedLoss(text);
   throw Error(ErrorCode::kSystem, text);
 }
 

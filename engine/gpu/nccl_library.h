@@ -17,6 +17,7 @@ namespace nccl {
 
 enum class Result : int {
   kSuccess = 0,
+  kRemoteError = 6,
   kInProgress = 7,  // of a communicator that does not block
 };
 
@@ -31,10 +32,7 @@ enum class DataType : int {
   kBfloat16 = 9,
 };
 
-// Those above 4 are made by ncclRedOpCreatePreMulSum.
 enum class RedOp : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3 };
-
-enum class ScalarPlace : int { kHost = 1 };
 
 using Comm = struct CommRecord*;
 
@@ -87,9 +85,6 @@ struct NcclFunctions {
                                                                                "ncclAllGather"};
   NcclFunction<const void*, std::size_t, Type, int, Comm, Stream> send{from, "ncclSend"};
   NcclFunction<void*, std::size_t, Type, int, Comm, Stream> receive{from, "ncclRecv"};
-  NcclFunction<Op*, void*, Type, nccl::ScalarPlace, Comm> create_scaled_sum{
-      from, "ncclRedOpCreatePreMulSum"};
-  NcclFunction<Op, Comm> destroy_op{from, "ncclRedOpDestroy"};
 
   LibraryFunction<const char*, nccl::Result> get_error_string{from, "ncclGetErrorString"};
   LibraryFunction<const char*, Comm> get_last_error{from, "ncclGetLastError"};
@@ -103,7 +98,7 @@ class NcclLibrary {
   const NcclFunctions& functions() const { return functions_; }
   int version() const { return version_; }  // such as 23203
 
-  // Throws Error(kSystem) with NCCL's own text. A call in progress is no error. `comm`: for the
+  // Throws Error(kSystem), or UnnamedLoss, with NCCL's own text. A call in progress is no error. `comm`: for the
   // text of its last error; may be null.
   void check(nccl::Result result, const char* function, nccl::Comm comm) const;
 

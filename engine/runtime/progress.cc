@@ -4,6 +4,14 @@
 
 namespace hvd {
 
+namespace {
+
+// A library may notice that a rank is gone before the ranks know which one: the system closes a
+// process' connections before it tells others of its end.
+constexpr Nanoseconds kNamePatience = std::chrono::seconds(3);
+
+}  // namespace
+
 Progress::Progress(const CommonParts& common, Membership& membership, BucketRunner& buckets,
                    StallMonitor& stalls, Tracer& tracer)
     : CommonParts(common),
@@ -22,9 +30,14 @@ Progress::Step Progress::step(bool may_form) {
         return Step::kIdle;
       }
     }
+    if (awaits_name()) return Step::kBlocked;
     const Step result = step_contexts(may_form);
     if (sets_.has_open_gpus()) watch_devices();
     return result;
+  } catch (const UnnamedLoss& loss) {
+    unnamed_loss_ = loss;
+    name_deadline_ns_ = now_ns() + kNamePatience.count();
+    return Step::kBlocked;
   } catch (const Error& error) {
     give_up(error);
   } catch (const std::bad_alloc&) {  // a bucket could not begin
@@ -35,6 +48,13 @@ Progress::Step Progress::step(bool may_form) {
     give_up(error);
   }
   return Step::kIdle;
+}
+
+// Throws the loss when nobody has found out who is lost.
+bool Progress::awaits_name() {
+  if (!unnamed_loss_) return false;
+  if (now_ns() >= name_deadline_ns_) throw Error(*unnamed_loss_);
+  return true;
 }
 
 Progress::Step Progress::step_contexts(bool may_form) {

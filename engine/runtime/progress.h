@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 
 #include "runtime/bucket_runner.h"
 #include "runtime/common_parts.h"
@@ -39,6 +40,7 @@ class Progress : private CommonParts {
   void ring_for_relay(ProcessSetContext& context);
   void watch_devices();
   void give_up(const Error& error);
+  bool awaits_name();
 
   Membership& membership_;
   BucketRunner& buckets_;
@@ -46,6 +48,8 @@ class Progress : private CommonParts {
   Tracer& tracer_;
   std::atomic<bool> has_device_work_{false};
   std::atomic<bool> is_device_watched_{false};
+  std::optional<UnnamedLoss> unnamed_loss_;
+  std::int64_t name_deadline_ns_ = 0;
 };
 
 }  // namespace hvd

@@ -14,6 +14,9 @@ from horovod.core.compatibility import split_list
 # As much as the engine starts at once while a core is spare. Large enough that a batch costs far
 # more to move than to submit, small enough that the first one leaves early in backward.
 BATCH_BYTES = 1 << 20
+# The same for GPU memory, after a first batch of BATCH_BYTES: launches cost more there, NCCL is
+# slow with small buckets, and nothing else waits for the processor that copies.
+GPU_BATCH_BYTES = 25 << 20
 
 Groups = int | Sequence[Sequence[Any]] | None
 

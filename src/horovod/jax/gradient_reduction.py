@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from horovod.core.gradient_groups import BATCH_BYTES, batches_of, split_into_groups
+from horovod.core.gradient_groups import BATCH_BYTES, GPU_BATCH_BYTES, batches_of, split_into_groups
 from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.core.process_sets import ProcessSet, check_process_set, has_others
 from horovod.core.world import has_spare_cores
@@ -102,8 +102,10 @@ def _split(groups: Groups, paths: list[str]) -> tuple[list[list[int]], list[int]
 
 def _batches(positions: list[int], leaves: list[Any]) -> list[list[int]]:
     """Into how many calls of a program the gradients go."""
-    if not positions or not has_spare_cores():
+    is_on_gpu = jax.default_backend() == "gpu"
+    if not positions or not (is_on_gpu or has_spare_cores()):
         return [positions] if positions else []
     chosen = [leaves[position] for position in positions]
     sizes = [leaf.size * leaf.dtype.itemsize for leaf in chosen]
-    return [positions[batch] for batch in batches_of(sizes, BATCH_BYTES)]
+    limit_bytes = GPU_BATCH_BYTES if is_on_gpu else BATCH_BYTES
+    return [positions[batch] for batch in batches_of(sizes, limit_bytes)]

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from horovod.core.compression import NoneCompressor
-from horovod.core.gradient_groups import BATCH_BYTES
+from horovod.core.gradient_groups import BATCH_BYTES, GPU_BATCH_BYTES
 from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
@@ -92,7 +92,7 @@ class GradientReducer:
             compression = NoneCompressor
         self._plain = PlainExchange(compression, *operation, process_set)
         self._overlaps = adapter.spare_cores()
-        self._batch_bytes = BATCH_BYTES if self._overlaps else sys.maxsize
+        self._first_bytes = self._batch_bytes = BATCH_BYTES if self._overlaps else sys.maxsize
         self._params: list[Tensor] = []
         self._names: list[str] = []
         self._passes_left: list[int] = []  # by parameter; 0: ready or sent
@@ -144,7 +144,8 @@ class GradientReducer:
         """
         names_of = dict(zip(params, names, strict=True))
         if any(param.is_cuda for param in params):
-            self._overlaps, self._batch_bytes = True, BATCH_BYTES
+            self._overlaps = True
+            self._first_bytes, self._batch_bytes = BATCH_BYTES, GPU_BATCH_BYTES
         self._frozen += [entry for entry in names_of.items() if not entry[0].requires_grad]
         self._add_trainable({p: name for p, name in names_of.items() if p.requires_grad}, groups)
         if not self.is_pending:
@@ -307,7 +308,7 @@ class GradientReducer:
     def _restart(self) -> None:
         self._passes_left[:] = [self._passes] * len(self._params)
         self._progress.unsent = self._size_bytes
-        self._progress.open_batch(self._batch_bytes)
+        self._progress.open_batch(self._first_bytes)
         for group in self._groups:
             group.restart()
 

@@ -361,7 +361,15 @@ int cuPointerGetAttribute(void* value, int attribute, std::uint64_t address) {
   return kSuccess;
 }
 
-int cuStreamCreate(void** stream, unsigned) {
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  CALL("cuCtxGetStreamPriorityRange");
+  if (current.empty()) return kInvalidContext;
+  *least = 0;
+  *greatest = -5;
+  return kSuccess;
+}
+
+int cuStreamCreateWithPriority(void** stream, unsigned, int) {
   CALL("cuStreamCreate");
   if (current.empty()) return kInvalidContext;
   *stream = new Stream(current.back()->device);
@@ -537,13 +545,13 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
   return kSuccess;
 }
 
-int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
-                   unsigned, unsigned, void* stream, void** arguments, void**) {
+int cuLaunchKernel(void* function, unsigned blocks, unsigned rows, unsigned, unsigned threads,
+                   unsigned, unsigned, unsigned, void* stream, void** arguments, void**) {
   CALL("cuLaunchKernel");
   if (current.empty()) return kInvalidContext;
   const auto* launched = static_cast<Function*>(function);
   if (world().has_wrong_kernels) return kSuccess;
-  const ptx::Grid grid{blocks, threads};
+  const ptx::Grid grid{blocks, rows, threads};
   stream_of(stream, current.back()->device)
       .put([kernels = launched->kernels, kernel = launched->kernel, grid,
             parameters = ptx::pack(*launched->kernel, arguments)] {

@@ -40,7 +40,6 @@ enum Type : int {
   kDouble,
   kBfloat
 };
-constexpr int kFirstOwnOp = 5;
 
 struct UniqueId {
   std::array<char, 128> bytes;
@@ -148,7 +147,6 @@ struct Call {
   int type;
   int op;
   int root;
-  double scale;
 };
 
 struct Round {
@@ -174,7 +172,6 @@ struct Comm {
   int rank;
   std::shared_ptr<bool> is_aborted = std::make_shared<bool>(false);  // under the group's mutex
   std::uint64_t rounds = 0;
-  std::vector<double> factors;                   // of own ops
   std::vector<std::function<void()>> submitted;  // not in a stream yet
   bool is_leaving = false;
 };
@@ -236,7 +233,7 @@ void reduce_into(std::byte* out, const Round& round, const Call& call, std::size
     double result = 0;
     bool is_first = true;
     for (const auto& [_, other] : round.calls) {
-      const double value = number_at(other.in + (first + i) * width, other.type) * other.scale;
+      const double value = number_at(other.in + (first + i) * width, other.type);
       result = is_first ? value : combine(call.op, result, value);
       is_first = false;
     }
@@ -314,10 +311,6 @@ int submit(Comm* comm, std::function<void()> put_into_stream) {
 }
 
 int collect(Comm* comm, void* stream, Call call) {
-  if (call.op >= kFirstOwnOp) {
-    call.scale = comm->factors.at(static_cast<std::size_t>(call.op - kFirstOwnOp));
-    call.op = 0;
-  }
   stand_in_count(name_of(call, *comm->group).c_str());
   const std::uint64_t number = comm->rounds++;
   const auto group = comm->group;
@@ -440,35 +433,35 @@ int ncclAllReduce(const void* in, void* out, std::size_t count, int type, int op
                   void* stream) {
   CALL("ncclAllReduce");
   return collect(static_cast<Comm*>(comm), stream,
-                 {Call::kAllReduce, memory(in), memory(out), count, type, op, 0, 1.0});
+                 {Call::kAllReduce, memory(in), memory(out), count, type, op, 0});
 }
 
 int ncclReduce(const void* in, void* out, std::size_t count, int type, int op, int root, void* comm,
                void* stream) {
   CALL("ncclReduce");
   return collect(static_cast<Comm*>(comm), stream,
-                 {Call::kReduce, memory(in), memory(out), count, type, op, root, 1.0});
+                 {Call::kReduce, memory(in), memory(out), count, type, op, root});
 }
 
 int ncclReduceScatter(const void* in, void* out, std::size_t count, int type, int op, void* comm,
                       void* stream) {
   CALL("ncclReduceScatter");
   return collect(static_cast<Comm*>(comm), stream,
-                 {Call::kReduceScatter, memory(in), memory(out), count, type, op, 0, 1.0});
+                 {Call::kReduceScatter, memory(in), memory(out), count, type, op, 0});
 }
 
 int ncclBroadcast(const void* in, void* out, std::size_t count, int type, int root, void* comm,
                   void* stream) {
   CALL("ncclBroadcast");
   return collect(static_cast<Comm*>(comm), stream,
-                 {Call::kBroadcast, memory(in), memory(out), count, type, 0, root, 1.0});
+                 {Call::kBroadcast, memory(in), memory(out), count, type, 0, root});
 }
 
 int ncclAllGather(const void* in, void* out, std::size_t count, int type, void* comm,
                   void* stream) {
   CALL("ncclAllGather");
   return collect(static_cast<Comm*>(comm), stream,
-                 {Call::kAllGather, memory(in), memory(out), count, type, 0, 0, 1.0});
+                 {Call::kAllGather, memory(in), memory(out), count, type, 0, 0});
 }
 
 int ncclSend(const void* in, std::size_t count, int type, int peer, void* comm, void* stream) {
@@ -504,19 +497,6 @@ int ncclRecv(void* out, std::size_t count, int type, int peer, void* comm, void*
       messages.pop_front();
     });
   });
-}
-
-int ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int, void* comm) {
-  CALL("ncclRedOpCreatePreMulSum");
-  auto* owner = static_cast<Comm*>(comm);
-  owner->factors.push_back(number_at(static_cast<std::byte*>(scalar), type));
-  *op = kFirstOwnOp + static_cast<int>(owner->factors.size()) - 1;
-  return kSuccess;
-}
-
-int ncclRedOpDestroy(int, void*) {
-  CALL("ncclRedOpDestroy");
-  return kSuccess;
 }
 
 }  // extern "C"

@@ -20,6 +20,7 @@ struct Thread {
   const FindStretch& find_stretch;
   Grid grid;
   std::uint32_t block = 0;
+  std::uint32_t row = 0;
   std::uint32_t thread = 0;
   std::size_t next = 0;
   std::array<Stretch, 8> known{};
@@ -202,6 +203,7 @@ class Parser {
 Step Parser::move(const Words& words, std::size_t to) {
   const std::string& from = words.operands[1];
   if (from == "%ctaid.x") return [=](Thread& t) { t.put(to, t.block); };
+  if (from == "%ctaid.y") return [=](Thread& t) { t.put(to, t.row); };
   if (from == "%nctaid.x") return [=](Thread& t) { t.put(to, t.grid.blocks); };
   if (from == "%tid.x") return [=](Thread& t) { t.put(to, t.thread); };
   if (from == "%ntid.x") return [=](Thread& t) { t.put(to, t.grid.threads); };
@@ -384,10 +386,12 @@ void run(const Kernel& kernel, Grid grid, const std::vector<std::byte>& paramete
                 .parameters = parameters,
                 .find_stretch = find_stretch,
                 .grid = grid};
-  for (thread.block = 0; thread.block < grid.blocks; ++thread.block) {
-    for (thread.thread = 0; thread.thread < grid.threads; ++thread.thread) {
-      thread.next = 0;
-      while (thread.next < kernel.steps.size()) kernel.steps[thread.next++](thread);
+  for (thread.row = 0; thread.row < grid.rows; ++thread.row) {
+    for (thread.block = 0; thread.block < grid.blocks; ++thread.block) {
+      for (thread.thread = 0; thread.thread < grid.threads; ++thread.thread) {
+        thread.next = 0;
+        while (thread.next < kernel.steps.size()) kernel.steps[thread.next++](thread);
+      }
     }
   }
 }

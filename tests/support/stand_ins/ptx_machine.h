@@ -30,7 +30,8 @@ struct Kernel {
 };
 
 struct Grid {
-  std::uint32_t blocks;
+  std::uint32_t blocks;  // of a row
+  std::uint32_t rows;
   std::uint32_t threads;  // of a block
 };
 

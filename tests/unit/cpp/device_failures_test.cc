@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "caught_errors.h"
 #include "contains.h"
 #include "device_world.h"
@@ -139,6 +141,31 @@ TEST_CASE("a collective on the GPU ends when another rank dies, though nobody wa
   CHECK(contains(error_of([&] { world.engines().engine(0).confirm(kPatience); }), "rank 1 died"));
   busy.release();
   world.rank(1).synchronize();
+}
+
+TEST_CASE("a rank that NCCL misses first is named when it is known to be dead") {
+  int end[2];  // what rank 0 watches of rank 1
+  REQUIRE(pipe(end) == 0);
+  DeviceWorld world(2, {.watched = [&](int rank) {
+                      std::vector<WatchedProcess> processes;
+                      if (rank == 0) processes.push_back({.rank = 1, .pidfd = end[0], .pid = 0});
+                      return processes;
+                    }});
+  check_allreduce(world);
+  BusyStream busy(world.rank(0));
+  world.run([&](int, Engine& engine, DeviceRank& mine) {
+    const DeviceFloats tensor = mine.floats({1.0F});
+    finish_on_device(engine, submit(engine, mine, on_device_in_place("y", tensor)));
+  });
+  const long calls = stand_in_calls("ncclCommGetAsyncError");
+  stand_in_fail("ncclCommGetAsyncError", 6, 0);
+  std::thread death([&] {
+    while (stand_in_calls("ncclCommGetAsyncError") == calls) std::this_thread::yield();
+    close(end[1]);
+  });
+  CHECK(contains(error_of([&] { world.engines().engine(0).confirm(kPatience); }), "rank 1 died"));
+  death.join();
+  busy.release();
 }
 
 TEST_CASE("host memory on one rank and a GPU on another is a mismatch") {

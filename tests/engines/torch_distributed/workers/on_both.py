@@ -27,7 +27,22 @@ def run(backend: str) -> dict[str, object]:
     return runpy.run_path(script, run_name="__main__")
 
 
+def keep_store() -> dist.TCPStore | None:
+    """A store for both groups, as torchrun has one.
+
+    Else rank 0 would end its store with the first group, when rank 1 may already use it for the
+    second one.
+    """
+    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    is_master = os.environ["RANK"] == "0"
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
+    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False) if is_master else None
+
+
 script = sys.argv[1]
+store = keep_store()
 run("horovod")
 forget()
 # Gloo's destructor may wait for a thread that waits for the GIL: the group is kept to the end.
