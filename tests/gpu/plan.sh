@@ -58,7 +58,7 @@ call_1() {
 call_2() {
   on_nccl nccl_training 60 $workers/training.py &
   on_nccl nccl_ordering 60 $workers/ordering.py &
-  on_nccl nccl_lost_rank 60 $workers/lost_rank.py &
+  on_nccl nccl_lost_rank 60 $workers/lost_rank.py "$(mktemp -d)" &
   wait
   HOROVOD_HIERARCHICAL_ALLREDUCE=1 on_nccl nccl_levels 60 $workers/collectives.py &
   HOROVOD_NUM_NCCL_STREAMS=2 on_nccl nccl_streams 60 $workers/collectives.py &
@@ -66,7 +66,9 @@ call_2() {
   wait
   job full_card 60 2 "$PYTHON" $workers/full_card.py
   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True job expandable 60 2 "$PYTHON" $workers/collectives.py &
-  step sanitizer 170 compute-sanitizer --target-processes all "$PYTHON" -m horovod.runner.launch -np 2 "$PYTHON" $workers/kernels.py &
+  # On each rank: it does not follow the launcher into the sessions of its workers.
+  LINES_SHOWN=6 HOROVOD_START_TIMEOUT=100 job sanitizer 170 2 \
+    compute-sanitizer --tool memcheck --error-exitcode 9 "$PYTHON" $workers/kernels.py &
   wait
 }
 
