@@ -16,7 +16,9 @@ step() {
   shift 2
   timeout --kill-after=5 "$limit" "$@" >"$OUT/$name.log" 2>&1 </dev/null || status=$?
   echo "== $name: status $status, $((SECONDS - begin)) s"
-  [ $status = 0 ] && tail -n "${LINES_SHOWN:-3}" "$OUT/$name.log" || tail -n 25 "$OUT/$name.log"
+  local lines=3
+  [ $status = 0 ] || lines=25
+  tail -n "${LINES_SHOWN:-$lines}" "$OUT/$name.log"
 }
 
 job() { # NAME SECONDS RANKS WORDS...
@@ -73,7 +75,7 @@ call_2() {
 }
 
 call_3() {
-  LINES_SHOWN=60 step benchmark 280 "$PYTHON" benchmarks/gpu.py --quick
+  LINES_SHOWN=150 step benchmark 130 "$PYTHON" benchmarks/gpu.py --quick
 }
 
 export -f probe
