@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gpu/device_memory.h"
 #include "gpu/ipc_memory.h"
@@ -17,8 +18,8 @@ namespace hvd {
 class Gpu {
  public:
   // Throws Error(kSystem) where the driver cannot be used. A failure of NCCL is kept as a text.
-  // `nccl_path`: empty for none.
-  Gpu(const std::string& cuda_path, const std::string& nccl_path);
+  // `nccl_paths`: to try, best first. One that this process has loaded already comes before them.
+  Gpu(const std::string& cuda_path, const std::vector<std::string>& nccl_paths);
 
   const CudaDriver& driver() const { return *driver_; }
   // Null where there is none; nccl_problem() says why.
@@ -28,6 +29,8 @@ class Gpu {
   IpcMemories& ipc_memories() { return *ipc_memories_; }
 
  private:
+  void find_nccl(const std::vector<std::string>& paths);
+
   const std::shared_ptr<const CudaDriver> driver_;
   std::unique_ptr<NcclLibrary> nccl_;
   std::string nccl_problem_;
@@ -39,8 +42,8 @@ class Gpu {
 // fork. Any thread.
 class GpuAccess {
  public:
-  GpuAccess(std::string cuda_path, std::string nccl_path)
-      : cuda_path_(std::move(cuda_path)), nccl_path_(std::move(nccl_path)) {}
+  GpuAccess(std::string cuda_path, std::vector<std::string> nccl_paths)
+      : cuda_path_(std::move(cuda_path)), nccl_paths_(std::move(nccl_paths)) {}
 
   // Throws Error(kSystem) where CUDA's driver cannot be used.
   std::shared_ptr<Gpu> open();
@@ -48,7 +51,7 @@ class GpuAccess {
 
  private:
   const std::string cuda_path_;
-  const std::string nccl_path_;
+  const std::vector<std::string> nccl_paths_;
   std::mutex mutex_;
   std::shared_ptr<Gpu> gpu_;
   std::atomic<bool> is_open_{false};
