@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["add_contestants", "add_labels", "make_parser", "numbers"]
+__all__ = ["add_contestants", "add_labels", "add_names", "make_parser", "numbers"]
 
 
 def make_parser(doc: str | None, quick: str = "") -> argparse.ArgumentParser:
@@ -30,9 +30,19 @@ def add_labels(parser: argparse.ArgumentParser, option: str, labels: Sequence[st
 
 def add_contestants(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     """``--contestants``: some of ``names``; default: all."""
-    parser.add_argument(
-        "--contestants", type=lambda text: text.split(","), default=names, help=",".join(names)
-    )
+    add_names(parser, "--contestants", names)
+
+
+def add_names(parser: argparse.ArgumentParser, option: str, names: Sequence[str]) -> None:
+    """An option that selects some of ``names``; default: all."""
+
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := [name for name in chosen if name not in names]:
+            raise argparse.ArgumentTypeError(f"no {unknown[0]!r} among {','.join(names)}")
+        return chosen
+
+    parser.add_argument(option, type=parse, default=names, help=",".join(names))
 
 
 def numbers(text: str) -> list[int]:

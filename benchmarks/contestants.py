@@ -67,6 +67,7 @@ class Horovod(_OnTorch):
         hvd.init()
         self._hvd = hvd
         self.rank, self.size = hvd.rank(), hvd.size()
+        self.metrics = hvd.metrics
 
     def blocking(self, tensor: Any) -> Operation:
         return partial(self._hvd.allreduce_, tensor, name="blocking", op=self._hvd.Sum)
@@ -159,19 +160,6 @@ class Gloo(_OnTorch):
 
     def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         return self._torch.nn.parallel.DistributedDataParallel(model), optimizer
-
-
-class Nccl(Gloo):
-    """torch.distributed on NCCL, for tensors on GPUs."""
-
-    backend = "nccl"
-
-
-class Idle(Gloo):
-    """Does nothing, to measure the loop itself."""
-
-    def blocking(self, tensor: Any) -> Operation:
-        return partial(len, tensor)
 
 
 class Alone(Gloo):
@@ -333,8 +321,6 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "horovod": Horovod,
     "gloo": Gloo,
     "alone": Alone,
-    "nccl": Nccl,
-    "idle": Idle,
     "mpi": Mpi,
     "wire": Wire,
     "ddp on horovod": _imported("ddp_contestants", "OnHorovod"),
@@ -342,6 +328,11 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "ddp on gloo": _imported("ddp_contestants", "OnGloo"),
     "ddp alone": _imported("ddp_contestants", "Alone"),
     "ddp without communication": _imported("ddp_contestants", "DdpAlone"),
+    "nothing on gpu": _imported("gpu_contestants", "Nothing"),
+    "horovod through the host": _imported("gpu_contestants", "ThroughHost"),
+    "horovod over nccl": _imported("gpu_contestants", "OverNccl"),
+    "nccl": _imported("gpu_contestants", "TorchOnNccl"),
+    "horovod over nccl for torch": _imported("gpu_contestants", "TorchOnHorovod"),
     "sharded": _imported("sharded_contestants", "Sharded"),
     "zero on gloo": _imported("sharded_contestants", "Zero"),
     "horovod on jax": _imported("jax_contestants", "HorovodOnJax"),

@@ -1,4 +1,4 @@
-"""The measured loops of ``gpu.py``: copies, sums and training on a GPU; run in the workers."""
+"""The measured loop of ``gpu.py``: copies, sums and training on a GPU; runs in the workers."""
 
 from __future__ import annotations
 
@@ -10,31 +10,25 @@ from loop import Loop
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-__all__ = ["COPIES", "CopyLoop", "StepLoop", "SumLoop", "make_model"]
+__all__ = ["COPIES", "COUNTS", "GpuLoop", "make_model"]
 
 COPIES = ("on the card", "to the host", "to the card")
+COUNTS = ("buckets", "allreduce_operations", "allreduce_tensors")
 _IMAGES = 32
+_COUNTED_STEPS = 2
 
 
-class _Loop(Loop):
+class GpuLoop(Loop):
     """Iterations of one operation, including all its work on the GPU."""
 
     def __init__(self, contestant: Any) -> None:
         super().__init__(contestant)
         torch.cuda.set_device(0)  # all ranks use one card
+        self._model = nn.Module()
+        self._batch: tuple[torch.Tensor, ...] = ()
 
-    def release(self) -> None:
-        super().release()
-        torch.cuda.empty_cache()
-
-    def _wait(self) -> None:
-        torch.cuda.synchronize()
-
-
-class CopyLoop(_Loop):
-    """Copies by the driver: no collective can be faster."""
-
-    def prepare(self, *, copy: str, size_bytes: int) -> None:
+    def prepare_copy(self, *, copy: str, size_bytes: int) -> None:
+        """A copy by the driver: no collective can be faster."""
         there = torch.zeros(size_bytes, dtype=torch.uint8, device="cuda")
         if copy == "on the card":
             other = torch.zeros_like(there)
@@ -43,38 +37,62 @@ class CopyLoop(_Loop):
         source, target = (other, there) if copy == "to the card" else (there, other)
         self._run = lambda: target.copy_(source, non_blocking=True)
 
-
-class SumLoop(_Loop):
-    """In-place sums of float32 tensors on the card."""
-
-    def prepare(self, *, element_count: int) -> None:
-        """Make the tensor, sum ones once, and raise if the sum is wrong."""
+    def prepare_sum(self, *, element_count: int) -> float:
+        """Make a tensor of float32 and sum ones once, in place; an element of the result."""
         tensor = torch.ones(element_count, device="cuda")
         self._run = self._contestant.blocking(tensor)
         self._run()
-        if not bool((tensor == self._contestant.size).all()):
-            raise RuntimeError("wrong sums")
+        lowest, highest = (float(bound) for bound in tensor.aminmax())
+        if lowest != highest:
+            raise RuntimeError(f"wrong sums: from {lowest} to {highest}")
         tensor.zero_()  # stays finite when it is summed many times
         torch.cuda.synchronize()
+        return lowest
 
-
-class StepLoop(_Loop):
-    """Steps of SGD with momentum of a model of ResNet-50's size, in mixed precision."""
-
-    def prepare(self) -> float:
-        """Build the model and make two steps; the sum of the weights, to compare the ranks."""
+    def build_model(self) -> None:
+        """Build the model and run it once, without communication: its kernels are loaded then."""
         torch.manual_seed(0)
-        model = make_model().to("cuda", memory_format=torch.channels_last)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-        wrapped, optimizer = self._contestant.distribute(model, optimizer)
+        self._model = make_model().to("cuda", memory_format=torch.channels_last)
         torch.manual_seed(1 + self._contestant.rank)
         images = torch.randn(_IMAGES, 3, 224, 224, device="cuda")
-        images = images.to(memory_format=torch.channels_last)
         labels = torch.randint(1000, (_IMAGES,), device="cuda")
-        self._run = _training_step(wrapped, optimizer, images, labels)
+        self._batch = images.to(memory_format=torch.channels_last), labels
+        _loss(self._model, *self._batch).backward()
+        self._model.zero_grad()
+        torch.cuda.synchronize()
+
+    def prepare_step(self) -> float:
+        """Make two steps of the model; the sum of the weights, to compare the ranks."""
+        model = self._model
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        wrapped, optimizer = self._contestant.distribute(model, optimizer)
+        self._run = _training_step(wrapped, optimizer, *self._batch)
         for _ in range(2):
             self._run()
         return sum(float(p.detach().double().sum()) for p in model.parameters())
+
+    def count(self) -> dict[str, float]:
+        """What the engine counts in one iteration; nothing where the contestant is not ours."""
+        count = getattr(self._contestant, "metrics", dict)
+        before = count()
+        for _ in range(_COUNTED_STEPS):
+            self._run()
+        self._wait()
+        after = count()
+        return {name: (after[name] - before[name]) / _COUNTED_STEPS for name in COUNTS if after}
+
+    def release(self) -> None:
+        self._model, self._batch = nn.Module(), ()
+        super().release()
+        torch.cuda.empty_cache()
+
+    def _wait(self) -> None:
+        torch.cuda.synchronize()
+
+
+def _loss(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cuda", torch.bfloat16):
+        return F.cross_entropy(model(images), labels)
 
 
 def _training_step(
@@ -82,9 +100,7 @@ def _training_step(
 ) -> Callable[[], None]:
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = F.cross_entropy(model(images), labels)
-        loss.backward()
+        _loss(model, images, labels).backward()
         optimizer.step()
 
     return step

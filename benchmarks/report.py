@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -22,6 +23,8 @@ __all__ = [
     "format_percent",
     "format_time",
     "print_report",
+    "print_table",
+    "write_json",
 ]
 
 OURS = "horovod"
@@ -67,19 +70,28 @@ class _Result:
 
 def print_report(tables: Sequence[Table], json_path: Path | None) -> int:
     """Print the tables and their bars and write ``json_path``; exit status 1 for a missed bar."""
-    is_met = True
-    for table in tables:
-        results = _results(table)
-        print(f"\n{table.title}")
-        _print_columns(_table_lines(table))
-        if results:
-            print()
-            _print_columns([_result_line(table, result) for result in results])
-        is_met &= all(each.is_met or each.bar.is_aim for each in results)
-    if json_path:
+    are_met = [print_table(table) for table in tables]
+    write_json(tables, json_path)
+    return 0 if all(are_met) else 1
+
+
+def print_table(table: Table) -> bool:
+    """Print ``table`` and its bars; whether no bar was missed."""
+    results = _results(table)
+    print(f"\n{table.title}")
+    _print_columns(_table_lines(table))
+    if results:
+        print()
+        _print_columns([_result_line(table, result) for result in results])
+    sys.stdout.flush()  # the next table may take long
+    return all(each.is_met or each.bar.is_aim for each in results)
+
+
+def write_json(tables: Sequence[Table], path: Path | None) -> None:
+    """Write all figures to ``path``, if there is one."""
+    if path:
         document = {"machine": _machine(), "tables": [_as_json(table) for table in tables]}
-        json_path.write_text(json.dumps(document, indent=1) + "\n")
-    return 0 if is_met else 1
+        path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def efficiency_table(steps: Table, alone: str, bars: Sequence[Bar]) -> Table:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -32,6 +33,7 @@ __all__ = [
     "Starter",
     "Way",
     "WorkerGroup",
+    "call_all",
     "check_equal",
     "commands_here",
     "measure_and_release",
@@ -91,11 +93,16 @@ class WorkerGroup:
             worker.send((method, arguments))
         return [self._receive(worker, method) for worker in self._workers]
 
+    def dismiss(self) -> None:
+        """Tell the workers to end."""
+        for worker in self._workers:
+            if not worker.closed:
+                with worker, contextlib.suppress(OSError):  # it may have died
+                    worker.send(None)
+
     def close(self) -> None:
         """End the workers, by a signal if they do not end themselves, and remove their files."""
-        for worker in self._workers:
-            with worker, contextlib.suppress(OSError):  # it may have died
-                worker.send(None)
+        self.dismiss()
         for process in self._processes:
             _end(process, timeout_s=20 if self._workers else 0)
         self._folder.cleanup()
@@ -139,18 +146,37 @@ def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 @contextmanager
 def open_groups(
-    specs: Sequence[GroupSpec], rank_count: int, bench_path: str, start: Starter | None = None
+    specs: Sequence[GroupSpec],
+    rank_count: int,
+    bench_path: str,
+    start: Starter | None = None,
+    *,
+    at_once: bool = False,
 ) -> Iterator[list[WorkerGroup]]:
-    """All groups, alive together and closed at the end; by default on this machine."""
+    """All groups, alive together and closed at the end; by default on this machine.
+
+    They start one after the other, or all at one time: ``at_once``.
+    """
     with ExitStack() as stack:
-        groups = []
-        for spec in specs:
+
+        def open_group(spec: GroupSpec) -> WorkerGroup:
             _tell(f"starting {spec.name}")
             group = WorkerGroup(spec, rank_count, bench_path, start)
             stack.callback(group.close)
-            groups.append(group)
+            return group
+
+        with ThreadPoolExecutor(len(specs) if at_once else 1) as starters:
+            groups = list(starters.map(open_group, specs))
         _tell("")
         yield groups
+        for group in groups:
+            group.dismiss()
+
+
+def call_all(groups: Sequence[WorkerGroup], method: str, **arguments: Any) -> list[list[Any]]:
+    """The results of ``method`` on all groups, which run it at the same time."""
+    with ThreadPoolExecutor(len(groups)) as callers:
+        return list(callers.map(lambda group: group.call(method, **arguments), groups))
 
 
 def _tell(text: str) -> None:
@@ -234,7 +260,8 @@ def commands_here(launcher: str, rank_count: int, words: Sequence[str], store: s
         own = [{**shared, "BENCH_RANK": str(rank)} for rank in range(rank_count)]
         return [([sys.executable, *words], environment) for environment in own]
     if launcher == "horovodrun":
-        return [([str(_BIN / "horovodrun"), "-np", count, sys.executable, *words], {})]
+        launch = [sys.executable, "-m", "horovod.runner.launch", "-np", count]
+        return [([*launch, sys.executable, *words], {})]
     if launcher == "openmpi":
         crowded = ["--oversubscribe"] if rank_count > (os.cpu_count() or 1) else []
         flags = ["--allow-run-as-root", *crowded, "-n", count]

@@ -69,7 +69,7 @@ void bind_devices(nb::module_& module) {
   nb::class_<GpuAccess>(
       module, "GpuAccess",
       "The way to CUDA's driver and NCCL, which are opened when they are first needed.")
-      .def(nb::init<std::string, std::string>(), "cuda_path"_a, "nccl_path"_a)
+      .def(nb::init<std::string, std::vector<std::string>>(), "cuda_path"_a, "nccl_paths"_a)
       .def("device_count", [](GpuAccess& gpus) { return gpus.open()->driver().device_count(); })
       .def("nccl_version", [](GpuAccess& gpus) {
         const std::shared_ptr<Gpu> gpu = gpus.open();

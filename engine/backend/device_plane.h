@@ -22,7 +22,7 @@ struct DeviceConfig {
   std::array<bool, kKindCount> is_hierarchical{};  // on two levels over NCCL, see nccl_levels.h
   int streams = 1;          // with a communicator each, that buckets take in turn
   int default_device = 0;   // of a rank that takes part without a tensor of its own
-  double timeout_s = 30.0;  // for ranks to connect over NCCL
+  double timeout_s = 120.0;  // for ranks to connect over NCCL
   // NCCL takes ranks on one GPU for ranks on two hosts if they differ in this; 0: the host's own.
   std::uint64_t nccl_host = 0;
   bool may_share_gpu = false;  // the user allows NCCL to run several ranks on one GPU

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gpu/device_memory.h"
 #include "gpu/gpu_kernels.h"
@@ -36,8 +37,8 @@ class LoadedKernels {
 class Gpu {
  public:
   // Throws Error(kSystem) where the driver cannot be used. A failure of NCCL is kept as a text.
-  // `nccl_path`: empty for none.
-  Gpu(const std::string& cuda_path, const std::string& nccl_path);
+  // `nccl_paths`: to try, best first. One that this process has loaded already comes before them.
+  Gpu(const std::string& cuda_path, const std::vector<std::string>& nccl_paths);
 
   const CudaDriver& driver() const { return *driver_; }
   // Null where there is none; nccl_problem() says why.
@@ -52,6 +53,8 @@ class Gpu {
   }
 
  private:
+  void find_nccl(const std::vector<std::string>& paths);
+
   const std::shared_ptr<const CudaDriver> driver_;
   std::unique_ptr<NcclLibrary> nccl_;
   std::string nccl_problem_;
@@ -65,8 +68,8 @@ class Gpu {
 // fork. Any thread.
 class GpuAccess {
  public:
-  GpuAccess(std::string cuda_path, std::string nccl_path)
-      : cuda_path_(std::move(cuda_path)), nccl_path_(std::move(nccl_path)) {}
+  GpuAccess(std::string cuda_path, std::vector<std::string> nccl_paths)
+      : cuda_path_(std::move(cuda_path)), nccl_paths_(std::move(nccl_paths)) {}
 
   // Throws Error(kSystem) where CUDA's driver cannot be used.
   std::shared_ptr<Gpu> open();
@@ -74,7 +77,7 @@ class GpuAccess {
 
  private:
   const std::string cuda_path_;
-  const std::string nccl_path_;
+  const std::vector<std::string> nccl_paths_;
   std::mutex mutex_;
   std::shared_ptr<Gpu> gpu_;
   std::atomic<bool> is_open_{false};

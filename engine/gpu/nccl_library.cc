@@ -4,7 +4,8 @@
 
 namespace hvd {
 
-NcclLibrary::NcclLibrary(const std::string& path) : library_(path), functions_(library_) {
+NcclLibrary::NcclLibrary(const std::string& path, Loading loading)
+    : library_(path, loading), functions_(library_) {
   check(functions_.get_version.call(&version_), functions_.get_version.name, nullptr);
 }
 

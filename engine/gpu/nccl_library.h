@@ -93,7 +93,7 @@ struct NcclFunctions {
 class NcclLibrary {
  public:
   // Throws Error(kSystem) if there is no such library, or if it is too old.
-  explicit NcclLibrary(const std::string& path);
+  explicit NcclLibrary(const std::string& path, Loading loading = Loading::kIfNeeded);
 
   const NcclFunctions& functions() const { return functions_; }
   int version() const { return version_; }  // such as 23203

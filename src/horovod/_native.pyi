@@ -42,7 +42,7 @@ class GpuAccess:
     The way to CUDA's driver and NCCL, which are opened when they are first needed.
     """
 
-    def __init__(self, cuda_path: str, nccl_path: str) -> None: ...
+    def __init__(self, cuda_path: str, nccl_paths: Sequence[str]) -> None: ...
     def device_count(self) -> int: ...
     def nccl_version(self) -> int: ...
 
@@ -59,6 +59,8 @@ class DevicePlane:
         streams: int,
         default_device: int,
         timeout_s: float,
+        nccl_host: int,
+        may_share_gpu: bool,
     ) -> None: ...
 
 class LinkSeals:

@@ -229,13 +229,21 @@ def names_given(environ: Mapping[str, str]) -> frozenset[str]:
 
 
 def notices(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable whose value is ignored, being left over from the original."""
+    """A sentence for each value that is left over from the original, and ignored or replaced."""
+    texts = ((setting, environ.get(setting.env, "")) for setting in SETTINGS)
     return [
-        f"{setting.env}={environ[setting.env]}: this version has nothing of that name, the value "
-        "is ignored (docs/migrating.md)"
-        for setting in SETTINGS
-        if setting.is_left_over(environ.get(setting.env, ""))
+        f"{setting.env}={text}: this version has nothing of that name, {fate} (docs/migrating.md)"
+        for setting, text in texts
+        if (fate := _fate_of(setting, text))
     ]
+
+
+def _fate_of(setting: Setting, text: str) -> str:
+    """What becomes of a value of the original that does not exist here; empty for all others."""
+    if setting.is_left_over(text):
+        return "it is ignored"
+    value = setting.replacement(text)
+    return "" if value is None or text.lower() in setting.choices else f"{value} is taken instead"
 
 
 def _given(environ: Mapping[str, str]) -> Iterator[tuple[Setting, str]]:

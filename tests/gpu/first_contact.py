@@ -150,7 +150,8 @@ def wait_behind_a_kernel(cuda: Cuda) -> None:
         say(f"behind a kernel, {name}", took)
         cuda("cuCtxSynchronize")
     cuda.keep_busy(stream)
-    say("behind a kernel, cuMemFreeAsync", milliseconds(lambda: cuda("cuMemFreeAsync", pooled, other)))
+    took = milliseconds(lambda: cuda("cuMemFreeAsync", pooled, other))
+    say("behind a kernel, cuMemFreeAsync", took)
     cuda("cuCtxSynchronize")
     cuda("cuMemFree_v2", new)
 
@@ -185,12 +186,14 @@ def share_memory(cuda: Cuda) -> None:
     cuda("cuMemsetD8_v2", memory, 7, ctypes.c_size_t(MEGABYTE))
     cuda("cuCtxSynchronize")
     if result := cuda.result("cuIpcGetMemHandle", handle, memory):
-        return say("IPC", cuda.text_of(result))
+        say("IPC", cuda.text_of(result))
+        return
     command = [sys.executable, __file__, "open", handle.raw.hex()]
     try:
         other = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except subprocess.TimeoutExpired:
-        return say("IPC", "the other process hangs")
+        say("IPC", "the other process hangs")
+        return
     say("IPC", (other.stdout + other.stderr).strip())
 
 
@@ -202,7 +205,8 @@ def open_memory(cuda: Cuda, handle: bytes) -> None:
     address = ctypes.c_uint64()
     opened = cuda.result("cuIpcOpenMemHandle_v2", ctypes.byref(address), given, 1)
     if opened:
-        return say("cuIpcOpenMemHandle", cuda.text_of(opened))
+        say("cuIpcOpenMemHandle", cuda.text_of(opened))
+        return
     values = ctypes.create_string_buffer(4)
     cuda("cuMemcpyDtoH_v2", values, address, ctypes.c_size_t(4))
     say("opened", "reads", values.raw.hex(), "expected 07070707")
@@ -228,7 +232,8 @@ def load_nccl() -> ctypes.CDLL | None:
 def main() -> None:
     cuda = Cuda()
     if sys.argv[1:2] == ["open"]:
-        return open_memory(cuda, bytes.fromhex(sys.argv[2]))
+        open_memory(cuda, bytes.fromhex(sys.argv[2]))
+        return
     version = ctypes.c_int()
     cuda("cuDriverGetVersion", ctypes.byref(version))
     say("CUDA's driver", version.value)

@@ -16,7 +16,9 @@ step() {
   shift 2
   timeout --kill-after=5 "$limit" "$@" >"$OUT/$name.log" 2>&1 </dev/null || status=$?
   echo "== $name: status $status, $((SECONDS - begin)) s"
-  [ $status = 0 ] && tail -n "${LINES_SHOWN:-3}" "$OUT/$name.log" || tail -n 25 "$OUT/$name.log"
+  local lines=3
+  [ $status = 0 ] || lines=25
+  tail -n "${LINES_SHOWN:-$lines}" "$OUT/$name.log"
 }
 
 job() { # NAME SECONDS RANKS WORDS...
@@ -58,7 +60,7 @@ call_1() {
 call_2() {
   on_nccl nccl_training 60 $workers/training.py &
   on_nccl nccl_ordering 60 $workers/ordering.py &
-  on_nccl nccl_lost_rank 60 $workers/lost_rank.py &
+  on_nccl nccl_lost_rank 60 $workers/lost_rank.py "$(mktemp -d)" &
   wait
   HOROVOD_HIERARCHICAL_ALLREDUCE=1 on_nccl nccl_levels 60 $workers/collectives.py &
   HOROVOD_NUM_NCCL_STREAMS=2 on_nccl nccl_streams 60 $workers/collectives.py &
@@ -66,12 +68,14 @@ call_2() {
   wait
   job full_card 60 2 "$PYTHON" $workers/full_card.py
   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True job expandable 60 2 "$PYTHON" $workers/collectives.py &
-  step sanitizer 170 compute-sanitizer --target-processes all "$PYTHON" -m horovod.runner.launch -np 2 "$PYTHON" $workers/kernels.py &
+  # On each rank: it does not follow the launcher into the sessions of its workers.
+  LINES_SHOWN=6 HOROVOD_START_TIMEOUT=100 job sanitizer 170 2 \
+    compute-sanitizer --tool memcheck --error-exitcode 9 "$PYTHON" $workers/kernels.py &
   wait
 }
 
 call_3() {
-  LINES_SHOWN=60 step benchmark 280 "$PYTHON" benchmarks/gpu.py --quick
+  LINES_SHOWN=150 step benchmark 130 "$PYTHON" benchmarks/gpu.py --quick
 }
 
 export -f probe

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from gpu_jobs import run_worker, succeed
 
@@ -55,14 +57,15 @@ def test_training(ranks: int) -> None:
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("way", ["auto", "host"])
-def test_a_lost_rank_ends_a_collective_of_ranks_on_one_gpu(way: str) -> None:
-    status, out, err = run_worker(2, "lost_rank", HOROVOD_GPU_OPERATIONS=way)
+def test_a_lost_rank_ends_a_collective_of_ranks_on_one_gpu(way: str, tmp_path: Path) -> None:
+    status, out, err = run_worker(2, "lost_rank", str(tmp_path), HOROVOD_GPU_OPERATIONS=way)
     assert status != 0
     assert "rank 0 goes on after HorovodInternalError" in out, out + err
 
 
 @pytest.mark.usefixtures("nccl", "two_gpus")
-def test_a_lost_rank_ends_a_collective_that_runs_on_the_gpu() -> None:
-    status, out, err = run_worker(2, "lost_rank", "own", HOROVOD_GPU_OPERATIONS="nccl")
+def test_a_lost_rank_ends_a_collective_that_runs_on_the_gpu(tmp_path: Path) -> None:
+    words = (str(tmp_path), "own")
+    status, out, err = run_worker(2, "lost_rank", *words, HOROVOD_GPU_OPERATIONS="nccl")
     assert status != 0
     assert "rank 0 goes on after HorovodInternalError" in out, out + err

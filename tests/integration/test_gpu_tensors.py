@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from launching import run
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 SUPPORT = Path(__file__).parents[1] / "unit" / "support"
-WORKER = str(Path(__file__).with_name("workers") / "gpu_tensors.py")
+WORKERS = Path(__file__).with_name("workers")
+WORKER = str(WORKERS / "gpu_tensors.py")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,20 @@ def test_one_rank_over_nccl(stand_ins: Path) -> None:
     out, err = told_by_ranks(stand_ins, 1, "own")
     assert "staged False shared False nccl True" in out
     assert "host memory" not in err
+
+
+@pytest.mark.parametrize("is_loaded_before", [False, True])
+def test_nccl_comes_with_the_first_gpu_tensor_and_is_one_that_is_loaded(
+    stand_ins: Path, tmp_path: Path, is_loaded_before: bool
+) -> None:
+    of_framework = shutil.copy(stand_ins / "libnccl.so.2", tmp_path)
+    words = [str(of_framework)] if is_loaded_before else []
+    environ = {**environment(stand_ins, gpus=1), "PYTHONPATH": str(SUPPORT)}
+    worker = str(WORKERS / "gpu_nccl_library.py")
+    status, out, err = run("-np", "1", sys.executable, worker, *words, env=environ)
+    assert status == 0, out + err
+    expected = of_framework if is_loaded_before else stand_ins / "libnccl.so.2"
+    assert f"NCCL is {expected}\n" in out, out
 
 
 def test_two_ranks_on_one_gpu_share_its_memory_and_say_so_once(stand_ins: Path) -> None:

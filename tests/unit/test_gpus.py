@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from horovod import _native
 from horovod.core import gpus
 from horovod.errors import SettingError
 from horovod.settings import Settings
@@ -47,20 +51,49 @@ def test_without_a_driver_there_is_nothing() -> None:
 def test_a_driver_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "has_cuda", lambda: True)
     monkeypatch.setattr(gpus, "cuda_problem", lambda: None)
-    monkeypatch.setattr(gpus, "_nccl", lambda: ("", 0))
+    monkeypatch.setattr(gpus, "_loaded_nccl_version", lambda: 0)
     assert gpus.nccl_version() == 0
     assert "neither in a package nor in the system" in str(gpus.nccl_problem())
-    monkeypatch.setattr(gpus, "_nccl", lambda: ("/lib/libnccl.so.2", 22703))
+    monkeypatch.setattr(gpus, "_loaded_nccl_version", lambda: 22703)
     assert gpus.nccl_version() == 22703
     assert gpus.nccl_problem() is None
     assert gpus.device_plane(Settings(), 0) is not None  # and nothing has been opened
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_one_that_is_loaded_is_the_one_whose_version_counts(
+    monkeypatch: pytest.MonkeyPatch, is_loaded: bool
+) -> None:
+    tried: list[str] = []
+
+    class Library:
+        def __init__(self, name: str, mode: int) -> None:
+            tried.append(name)
+            if mode == os.RTLD_NOLOAD and not (is_loaded and name == gpus.NCCL):
+                raise OSError("not loaded")
+
+        def ncclGetVersion(self, version: Any) -> int:  # noqa: N802
+            version._obj.value = 22809
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    monkeypatch.setattr(gpus, "nccl_candidates", lambda *_: ["/wheel/libnccl.so.2", gpus.NCCL])
+    assert gpus._loaded_nccl_version.__wrapped__() == 22809
+    assert tried == ["/wheel/libnccl.so.2", gpus.NCCL] + ["/wheel/libnccl.so.2"] * (not is_loaded)
+
+
+def test_nccl_has_its_own_time_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(gpus, "has_cuda", lambda: True)
+    monkeypatch.setattr(_native, "DevicePlane", lambda *_, **options: given.update(options))
+    for environ, seconds in (({}, 120), ({"HOROVOD_NCCL_CONNECT_TIMEOUT": "7"}, 7)):
+        gpus.device_plane(Settings.from_env({"HOROVOD_START_TIMEOUT": "3", **environ}), 0)
+        assert given["timeout_s"] == seconds
+
+
 def test_routes() -> None:
     assert gpus.routes_of(Settings()) == [AUTO] * 7
-    settings = Settings.from_env(
-        {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_GPU_ALLGATHER": "host"}
-    )
+    settings = Settings.from_env({"HOROVOD_GPU_OPERATIONS": "nccl", "HOROVOD_GPU_ALLGATHER": "MPI"})
     assert gpus.routes_of(settings) == [NCCL, HOST, NCCL, NCCL, NCCL, NCCL, NCCL]
     only = Settings(gpu_reducescatter="nccl")
     assert gpus.routes_of(only) == [AUTO, AUTO, AUTO, AUTO, AUTO, NCCL, AUTO]

@@ -61,21 +61,39 @@ def test_a_bad_value_is_refused_by_name(name, value, expected):
     assert expected in str(caught.value)
 
 
+def test_a_value_left_over_from_the_original_is_ignored_with_a_notice():
+    environ = {"HOROVOD_CPU_OPERATIONS": "CCL", "HOROVOD_CACHE_CAPACITY": "3"}
+    assert Settings.from_env(environ) == Settings(cache_capacity=3)
+    assert names_given(environ) == {"cache_capacity"}
+    (notice,) = notices(environ)
+    assert notice.startswith("HOROVOD_CPU_OPERATIONS=CCL: ")
+    assert "it is ignored" in notice
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("HOROVOD_GPU_OPERATIONS", "MPI"),
+        ("HOROVOD_GPU_OPERATIONS", "Gloo"),
         ("HOROVOD_GPU_ALLREDUCE", "DDL"),
         ("HOROVOD_GPU_ALLGATHER", "mpi"),
-        ("HOROVOD_CPU_OPERATIONS", "CCL"),
     ],
 )
-def test_values_left_over_from_the_original_are_ignored_with_a_notice(name, value):
-    environ = {name: value, "HOROVOD_CACHE_CAPACITY": "3"}
-    assert Settings.from_env(environ) == Settings(cache_capacity=3)
-    assert names_given(environ) == {"cache_capacity"}
+def test_libraries_of_the_original_for_gpus_mean_host_memory_with_a_notice(name, value):
+    environ = {name: value}
+    changed = {name.removeprefix("HOROVOD_").lower(): "host"}
+    assert Settings.from_env(environ).changed() == changed
     (notice,) = notices(environ)
     assert notice.startswith(f"{name}={value}: ")
+    assert "host is taken instead" in notice
+
+
+def test_nccl_in_the_spelling_of_the_original_is_a_wish_and_in_lower_case_a_condition():
+    for name in ("HOROVOD_GPU_OPERATIONS", "HOROVOD_GPU_BROADCAST"):
+        key = name.removeprefix("HOROVOD_").lower()
+        assert getattr(Settings.from_env({name: "NCCL"}), key) == "auto"
+        assert getattr(Settings.from_env({name: "nccl"}), key) == "nccl"
+        assert notices({name: "NCCL"}) == notices({name: "nccl"}) == []
 
 
 def test_the_original_never_had_the_name_of_debug_mode():

@@ -2,7 +2,7 @@
 
 Nothing is linked: the driver (libcuda.so.1) is found where the system has it, NCCL where
 ``HOROVOD_NCCL_HOME`` says, in the wheel that frameworks bring, or in the system. Both are loaded by
-the engine, with the first tensor that is on a GPU.
+the engine, with the first tensor that is on a GPU; NCCL only if no framework has loaded it already.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def cuda_problem() -> str | None:
 
 
 def nccl_candidates(environ: Mapping[str, str], folders: Sequence[str]) -> list[str]:
-    """Paths and names of NCCL's library to try, best first; ``folders`` are those of packages."""
+    """Paths and names of NCCL's library to try, best first; ``folders`` are those of packages.
+
+    The last is its name alone, under which one that is already loaded is found, too.
+    """
     home = environ.get("HOROVOD_NCCL_HOME")
     places = [Path(home) / lib for lib in ("lib", "lib64")] if home else []
     places += [Path(folder) / "nvidia" / "nccl" / "lib" for folder in folders if folder]
@@ -55,22 +58,23 @@ def nccl_candidates(environ: Mapping[str, str], folders: Sequence[str]) -> list[
 
 
 @cache
-def _nccl() -> tuple[str, int]:
-    """Path or name of NCCL's library, and its version; empty and 0 where there is none."""
-    for candidate in nccl_candidates(os.environ, sys.path):
-        try:
-            get_version = ctypes.CDLL(candidate).ncclGetVersion
-        except (OSError, AttributeError):
-            continue
-        version = ctypes.c_int()
-        if get_version(ctypes.byref(version)) == 0:
-            return candidate, version.value
-    return "", 0
+def _loaded_nccl_version() -> int:
+    """The version of NCCL that the engine will take, which this loads; 0 where there is none."""
+    for mode in (os.RTLD_NOLOAD, ctypes.DEFAULT_MODE):
+        for candidate in nccl_candidates(os.environ, sys.path):
+            try:
+                get_version = ctypes.CDLL(candidate, mode).ncclGetVersion
+            except (OSError, AttributeError):
+                continue
+            version = ctypes.c_int()
+            if get_version(ctypes.byref(version)) == 0:
+                return version.value
+    return 0
 
 
 def nccl_version() -> int:
     """The version of NCCL that GPU tensors travel with, such as 22703; 0 for none."""
-    return _nccl()[1] if has_cuda() else 0
+    return _loaded_nccl_version() if has_cuda() else 0
 
 
 def nccl_problem() -> str | None:
@@ -85,7 +89,7 @@ def _access() -> _native.GpuAccess:
     """One for all worlds: what the driver holds of a GPU is a process' own."""
     from horovod import _native
 
-    return _native.GpuAccess(CUDA, _nccl()[0])
+    return _native.GpuAccess(CUDA, nccl_candidates(os.environ, sys.path))
 
 
 def device_plane(settings: Settings, local_rank: int) -> _native.DevicePlane | None:
@@ -100,7 +104,7 @@ def device_plane(settings: Settings, local_rank: int) -> _native.DevicePlane | N
         is_hierarchical=hierarchical_kinds(settings),
         streams=settings.num_nccl_streams,
         default_device=local_rank,
-        timeout_s=settings.start_timeout_s,
+        timeout_s=settings.nccl_connect_timeout_s,
         nccl_host=_nccl_host(os.environ),
         may_share_gpu=os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") not in ("", "0"),
     )

@@ -234,7 +234,8 @@ class _Normalize(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, mean, variance = ctx.saved_tensors
-        sums = _gradient_sums(grads[0], x, mean, variance, ctx.eps)
+        inverse = torch.rsqrt(variance + ctx.eps)  # of the standard deviation
+        sums = _gradient_sums(grads[0], x, mean, inverse)
         grad_weight, grad_bias = (
             None if dtype is None else own.to(dtype)
             for own, dtype in zip(sums, ctx.dtypes, strict=True)
@@ -242,7 +243,7 @@ class _Normalize(torch.autograd.Function):
         grad_x = None
         if ctx.needs_input_grad[0]:
             along_x, constant = ctx.exchange.add(sums) / ctx.size
-            gain = scale * torch.rsqrt(variance + ctx.eps)
+            gain = scale * inverse
             # gain * (grad - constant - along_x * normalised x), in the statistics' dtype
             wide = x.to(mean.dtype)
             weights = (-gain * along_x, -gain * constant)
@@ -263,13 +264,14 @@ def _moments(x: Tensor, dtype: torch.dtype) -> _Moments:
     return _Moments(mean, variance * count, float(count))
 
 
-def _gradient_sums(grad: Tensor, x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
+def _gradient_sums(grad: Tensor, x: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
     """Sums over this rank's values, ``[2, channels]``: of ``grad * normalised x``, of ``grad``."""
     if x.numel() == 0:  # torch's kernel divides by zero
         return torch.zeros(2, len(mean), dtype=mean.dtype, device=mean.device)
-    ones = torch.ones_like(mean)
+    # As in training: then the kernels of CPU and CUDA alike read the saved statistics.
+    training, wanted = True, [False, True, True]
     _, along_x, constant = torch.ops.aten.native_batch_norm_backward(
-        grad, x, ones, mean, variance, None, None, False, eps, [False, True, True]
+        grad, x, torch.ones_like(mean), None, None, mean, inverse, training, 0.0, wanted
     )
     return torch.stack([along_x, constant])
 

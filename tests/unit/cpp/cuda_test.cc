@@ -69,13 +69,17 @@ TEST_CASE("memory that a GPU still uses is not given out again") {
 }
 
 TEST_CASE("NCCL that is not there is a text, not an error") {
-  const Gpu none(CUDA_STAND_IN, "");
+  const Gpu none(CUDA_STAND_IN, {});
   CHECK(none.nccl() == nullptr);
   CHECK(none.nccl_problem() == "NCCL is not installed");
-  const Gpu wrong(CUDA_STAND_IN, "libc.so.6");
+  const Gpu wrong(CUDA_STAND_IN, {"libc.so.6"});
   CHECK(wrong.nccl() == nullptr);
   CHECK(wrong.nccl_problem().find("has no function nccl") != std::string::npos);
-  CHECK(Gpu(CUDA_STAND_IN, NCCL_STAND_IN).nccl()->version() == 23203);
+  const Gpu nowhere(CUDA_STAND_IN, {"/nowhere/libnccl.so.2"});
+  CHECK(nowhere.nccl_problem().find("/nowhere/libnccl.so.2") != std::string::npos);
+  const Gpu second(CUDA_STAND_IN, {"/nowhere/libnccl.so.2", NCCL_STAND_IN});
+  CHECK(second.nccl()->version() == 23203);
+  CHECK(second.nccl_problem().empty());
 }
 
 TEST_CASE("a stream that is captured into a graph takes no collectives") {

@@ -23,7 +23,7 @@ void check_allreduce(DeviceWorld& world, const std::string& name = "x") {
 }
 
 TEST_CASE("without NCCL, or where it does not come about, the host carries GPU tensors") {
-  DeviceWorld without(2, {.nccl = ""});
+  DeviceWorld without(2, {.nccl = {}});
   check_allreduce(without);
   DeviceWorld refused(2, {.timeout_s = 0.05});
   stand_in_fail("ncclCommInitRankConfig", 5, 1);  // on the rank that comes second

@@ -221,7 +221,7 @@ TEST_CASE("buckets of many lengths follow each other through the same memory") {
 }
 
 TEST_CASE("ranks with a GPU each but no NCCL exchange over IPC, too") {
-  DeviceWorld world(2, {.nccl = ""});
+  DeviceWorld world(2, {.nccl = {}});
   check_allreduce(world);
   CHECK(stand_in_calls("cuIpcOpenMemHandle") == 2);
   CHECK(stand_in_calls("cuMemHostAlloc") == 2);
@@ -296,7 +296,7 @@ TEST_CASE("a rank that dies ends what the others exchange with it") {
 }
 
 TEST_CASE("worlds of a process use its shared memory one after the other") {
-  const auto access = std::make_shared<GpuAccess>(CUDA_STAND_IN, "");
+  const auto access = std::make_shared<GpuAccess>(CUDA_STAND_IN, std::vector<std::string>{});
   const std::shared_ptr<Gpu> gpu = access->open();
   const cuda::Address first = gpu->ipc_memories().take(0, 1 << 20)->address();
   CHECK(gpu->ipc_memories().take(0, 1 << 20)->address() == first);

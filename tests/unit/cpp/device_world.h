@@ -54,8 +54,8 @@ struct DeviceRank {
 };
 
 struct DeviceOptions {
-  std::string nccl = NCCL_STAND_IN;  // empty: there is none
-  bool has_own_gpus = true;          // every rank
+  std::vector<std::string> nccl = {NCCL_STAND_IN};  // empty: there is none
+  bool has_own_gpus = true;                         // every rank
   DeviceRoute route = DeviceRoute::kAny;
   int streams = 1;
   double timeout_s = 30.0;

@@ -12,7 +12,9 @@ from horovod.core.base.setting import Flag
 
 GPU_OPERATIONS = ("auto", "nccl", "host")
 LINK_PROTECTIONS = ("control", "integrity", "encrypted")
-_ORIGINAL_GPU_OPERATIONS = ("mpi", "ddl")
+# Values that images have left over from builds of the original. There NCCL was a wish of the build,
+# not a condition of every run.
+_ORIGINAL_GPU_OPERATIONS = (("NCCL", "auto"), ("mpi", "host"), ("ddl", "host"), ("gloo", "host"))
 
 
 def define(env: str, default: Any, meaning: str, **details: Any) -> Any:
@@ -25,7 +27,7 @@ def _gpu_setting(env: str, collective: str) -> Any:
         "auto",
         f"the same for {collective} alone; auto: as HOROVOD_GPU_OPERATIONS says",
         choices=GPU_OPERATIONS,
-        left_over=_ORIGINAL_GPU_OPERATIONS,
+        replaced=_ORIGINAL_GPU_OPERATIONS,
     )
 
 
@@ -167,13 +169,21 @@ class EngineSettings:
         "how tensors on GPUs travel: nccl, or not at all; host, through host memory; auto, over "
         "NCCL where all ranks can, else over CUDA IPC inside a machine, else through host memory",
         choices=GPU_OPERATIONS,
-        left_over=_ORIGINAL_GPU_OPERATIONS,
+        replaced=_ORIGINAL_GPU_OPERATIONS,
     )
     gpu_allreduce: str = _gpu_setting("HOROVOD_GPU_ALLREDUCE", "allreduce")
     gpu_allgather: str = _gpu_setting("HOROVOD_GPU_ALLGATHER", "allgather")
     gpu_broadcast: str = _gpu_setting("HOROVOD_GPU_BROADCAST", "broadcast")
     gpu_alltoall: str = _gpu_setting("HOROVOD_GPU_ALLTOALL", "alltoall")
     gpu_reducescatter: str = _gpu_setting("HOROVOD_GPU_REDUCESCATTER", "reducescatter")
+    nccl_connect_timeout_s: float = define(
+        "HOROVOD_NCCL_CONNECT_TIMEOUT",
+        120.0,
+        "longest time for NCCL to connect the GPUs of a process set, at the first operation on "
+        "tensors there",
+        unit="s",
+        minimum=0.001,
+    )
     num_nccl_streams: int = define(
         "HOROVOD_NUM_NCCL_STREAMS",
         1,

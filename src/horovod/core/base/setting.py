@@ -37,6 +37,8 @@ class Setting:
 
     ``meaning`` goes on after the name of a value's kind: what the number is, or, for on and off,
     what the value that is not the default does. An empty tuple as default takes a comma list.
+    ``left_over`` are values of the original that are ignored, ``replaced`` pairs of another one and
+    what is taken in its place; those in lower case stand for any case.
     """
 
     name: str
@@ -48,11 +50,17 @@ class Setting:
     maximum: float = 1e9
     choices: tuple[str, ...] = ()
     left_over: tuple[str, ...] = ()
+    replaced: tuple[tuple[str, str], ...] = ()
     flag: Flag | None = None
 
     def is_left_over(self, text: str) -> bool:
         """Whether a variable of this value is to be ignored."""
         return text.lower() in self.left_over
+
+    def replacement(self, text: str) -> str | None:
+        """What is taken in place of a value of the original; None for every other text."""
+        replaced = dict(self.replaced)
+        return replaced.get(text, replaced.get(text.lower()))
 
     def parse(self, text: str, factor: int = 1) -> Any:
         """The value for ``text``, which counts in ``factor`` of the variable's unit.
@@ -66,9 +74,10 @@ class Setting:
         if kind is str:
             if not self.choices:
                 return text
-            if text.lower() not in self.choices:
+            value = self.replacement(text) or text.lower()
+            if value not in self.choices:
                 raise SettingError(f"expected one of {', '.join(self.choices)}")
-            return text.lower()
+            return value
         if kind is tuple:
             words = text.split(",") if text else []
             return tuple(self._number(word, int, 1) for word in words)
