@@ -98,8 +98,7 @@ struct CudaFunctions {
   CudaFunction<std::size_t*, std::size_t*> mem_get_info{from, "cuMemGetInfo_v2"};
   CudaFunction<void**, std::size_t, unsigned> mem_host_alloc{from, "cuMemHostAlloc"};
   CudaFunction<void*> mem_free_host{from, "cuMemFreeHost"};
-  CudaFunction<cuda::Address, cuda::Address, std::size_t, cuda::Stream> copy{from,
-                                                                             "cuMemcpyAsync"};
+  CudaFunction<cuda::Address, cuda::Address, std::size_t, cuda::Stream> copy{from, "cuMemcpyAsync"};
   CudaFunction<cuda::Address, cuda::Context, cuda::Address, cuda::Context, std::size_t,
                cuda::Stream>
       copy_peer{from, "cuMemcpyPeerAsync"};

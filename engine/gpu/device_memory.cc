@@ -76,10 +76,8 @@ DeviceBlock DeviceMemory::take_spare(int device, std::size_t size_bytes, bool is
 
 // An empty block when the GPU is full.
 DeviceBlock DeviceMemory::allocate_on_device(int device, std::size_t size_bytes) {
-  DeviceBlock block{.capacity_bytes = size_bytes,
-                    .device = device,
-                    .last_use = nullptr,
-                    .driver = driver_.get()};
+  DeviceBlock block{
+      .capacity_bytes = size_bytes, .device = device, .last_use = nullptr, .driver = driver_.get()};
   cuda::Address address = 0;
   if (DevicePool* const pool = pool_of(device)) {
     address = pool->allocate(size_bytes);
@@ -103,12 +101,12 @@ DeviceBlock DeviceMemory::allocate_on_host(int device, std::size_t size_bytes) {
     std::size_t free_bytes = 0;
     std::size_t all_bytes = 0;
     functions.mem_get_info.call(&free_bytes, &all_bytes);
-    throw Error(ErrorCode::kSystem,
-                "GPU " + std::to_string(device) + " has " + std::to_string(free_bytes) +
-                    " bytes free of " + std::to_string(all_bytes) + ", but " +
-                    std::to_string(size_bytes) +
-                    " are needed; nor can they be pinned host memory: " +
-                    driver_->text_of(result, functions.mem_host_alloc.name));
+    throw Error(ErrorCode::kSystem, "GPU " + std::to_string(device) + " has " +
+                                        std::to_string(free_bytes) + " bytes free of " +
+                                        std::to_string(all_bytes) + ", but " +
+                                        std::to_string(size_bytes) +
+                                        " are needed; nor can they be pinned host memory: " +
+                                        driver_->text_of(result, functions.mem_host_alloc.name));
   }
   full_device_ = device;
   return {.data = static_cast<std::byte*>(data),

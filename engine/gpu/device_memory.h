@@ -72,7 +72,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   const std::shared_ptr<const CudaDriver> driver_;
   std::atomic<int> full_device_{-1};
   std::atomic<bool> has_warned_{false};
-  std::mutex mutex_;  // no memory is freed under it
+  std::mutex mutex_;                                  // no memory is freed under it
   std::map<int, std::unique_ptr<DevicePool>> pools_;  // null: the device has none
   Blocks spare_;                                      // the longest unused first
   std::size_t spare_bytes_ = 0;

@@ -288,8 +288,7 @@ int put_copy(void* stream, std::uint64_t to, std::uint64_t from, std::size_t siz
 // The stream's device reaches all memory but what a pool has on another device.
 bool reaches(void* stream, const World::Block& block) {
   if (current.empty()) return false;
-  return block.pool == nullptr ||
-         stream_of(stream, current.back()->device).device == block.device;
+  return block.pool == nullptr || stream_of(stream, current.back()->device).device == block.device;
 }
 
 }  // namespace
@@ -527,8 +526,8 @@ int cuEventSynchronize(void* event) {
   CALL("cuEventSynchronize");
   const auto* awaited = static_cast<Event*>(event);
   std::unique_lock lock(awaited->progress->mutex);
-  awaited->progress->changed.wait(
-      lock, [&] { return awaited->progress->reached >= awaited->recorded; });
+  awaited->progress->changed.wait(lock,
+                                  [&] { return awaited->progress->reached >= awaited->recorded; });
   return kSuccess;
 }
 
@@ -555,8 +554,8 @@ int cuMemAlloc_v2(std::uint64_t* address, std::size_t size_bytes) {
     if (ftruncate(descriptor, static_cast<off_t>(size_bytes)) != 0) return kOutOfMemory;
     memory = map_shared(descriptor, size_bytes);
   }
-  return add_block(address,
-                   {.size_bytes = size_bytes, .device = device, .descriptor = descriptor}, memory);
+  return add_block(address, {.size_bytes = size_bytes, .device = device, .descriptor = descriptor},
+                   memory);
 }
 
 int cuMemFree_v2(std::uint64_t address) {
@@ -602,6 +601,8 @@ int cuMemAllocFromPoolAsync(std::uint64_t* address, std::size_t size_bytes, void
   CALL("cuMemAllocFromPoolAsync");
   auto* const pool = static_cast<Pool*>(from);
   if (pool->has_internal_reuse) cuStreamWaitEvent(stream, &pool->freed, 0);
+  // What the same stream has freed before is there again.
+  if (!has_room(pool->device, size_bytes)) stream_of(stream, pool->device).synchronize();
   if (!has_room(pool->device, size_bytes)) return kOutOfMemory;
   return add_block(address, {.size_bytes = size_bytes, .device = pool->device, .pool = pool},
                    std::malloc(size_bytes));
@@ -646,9 +647,9 @@ int cuIpcOpenMemHandle_v2(std::uint64_t* address, Handle handle, unsigned) {
   void* const memory = map_shared(descriptor, exported.size_bytes);
   close(descriptor);
   if (memory == MAP_FAILED) return kInvalidHandle;
-  return add_block(
-      address, {.size_bytes = exported.size_bytes, .device = exported.device, .openings = 1},
-      memory);
+  return add_block(address,
+                   {.size_bytes = exported.size_bytes, .device = exported.device, .openings = 1},
+                   memory);
 }
 
 int cuIpcCloseMemHandle(std::uint64_t address) {
@@ -707,9 +708,9 @@ int cuMemHostAlloc(void** memory, std::size_t size_bytes, unsigned) {
   if (current.empty()) return kInvalidContext;
   *memory = std::malloc(size_bytes);
   std::uint64_t address = 0;
-  return add_block(
-      &address, {.size_bytes = size_bytes, .device = current.back()->device, .is_host = true},
-      *memory);
+  return add_block(&address,
+                   {.size_bytes = size_bytes, .device = current.back()->device, .is_host = true},
+                   *memory);
 }
 
 int cuMemFreeHost(void* memory) {
