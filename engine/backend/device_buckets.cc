@@ -60,7 +60,15 @@ bool DeviceBuckets::advance(PeerWait& blocked) {
     if (blocked.is_polled && polled_since_ns_ == 0) polled_since_ns_ = now_ns();
     return false;
   }
+  report_full_gpu();
   return true;
+}
+
+// Each rank for itself, once for all process sets.
+void DeviceBuckets::report_full_gpu() {
+  if (const auto warning = gpu_->memory().take_warning()) {
+    say_(group_.names[static_cast<std::size_t>(group_.place.rank)] + ": " + *warning);
+  }
 }
 
 // True when the phase is over; the next one has begun.

@@ -25,7 +25,7 @@ namespace hvd {
 
 class DeviceBuckets {
  public:
-  // Logs a text for the user; one rank does it.
+  // Logs a text for the user; one rank does it, except for what is about this rank alone.
   using Say = std::function<void(const std::string& text)>;
 
   // `host`: the backend for host tensors of the set; buckets here run between its own. `hosts`:
@@ -60,6 +60,7 @@ class DeviceBuckets {
   void launch(const NcclLevels* levels);
   DeviceChannel& next_channel() { return *channels_[launches_++ % channels_.size()]; }
   void report_adasum();
+  void report_full_gpu();
   void begin_sharing();
   void begin_staging();
   void leave_event(std::span<const Work> works, const CudaEventPtr& event);

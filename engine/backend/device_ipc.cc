@@ -97,7 +97,8 @@ void DeviceIpc::fill() {
     if (bytes == 0) continue;
     const cuda::Address to = peers_->own->address() + now.half_at + (part.begin - now.range.begin);
     if (gift.from != nullptr) {
-      driver.copy(to, cuda::address_of(gift.from + (part.begin - gift.at)), bytes, in_.get());
+      driver.copy_across(to, device_, cuda::address_of(gift.from + (part.begin - gift.at)),
+                         gift.work->device, bytes, in_.get());
     } else {
       driver.clear(to, bytes, in_.get());
     }
@@ -115,9 +116,10 @@ void DeviceIpc::take() {
     if (taking.giver == IpcTaking::kAll) {
       reduce(taking, offset, part);
     } else {
-      gpu_.driver().copy(cuda::address_of(taking.to + (part.begin - taking.at)),
-                         peers_->addresses[static_cast<std::size_t>(taking.giver)] + offset,
-                         part.end - part.begin, out_.get());
+      gpu_.driver().copy_across(cuda::address_of(taking.to + (part.begin - taking.at)),
+                                taking.work->device,
+                                peers_->addresses[static_cast<std::size_t>(taking.giver)] + offset,
+                                device_, part.end - part.begin, out_.get());
     }
   }
   taken_ = out_.mark();
@@ -141,7 +143,9 @@ void DeviceIpc::reduce(const IpcTaking& taking, std::size_t offset, Range part) 
   if (!is_near) blocks_.push_back(gpu_.memory().allocate(device_, bytes));
   const cuda::Address result = is_near ? to : blocks_.back()->address();
   peers_->kernels->launch(call, sources, result, bytes / size_of(spec.dtype), out_.get());
-  if (!is_near) gpu_.driver().copy(to, result, bytes, out_.get());
+  if (!is_near) {
+    gpu_.driver().copy_across(to, taking.work->device, result, device_, bytes, out_.get());
+  }
 }
 
 }  // namespace hvd

@@ -134,11 +134,31 @@ bool DeviceStaging::fill(std::size_t index) {
   if (slot.drained != nullptr) slot.drained->hold_back(in_->get());
   for (const StagedPart& part : pass.parts) {
     if (part.from_bytes == 0) continue;
-    driver.copy_out(slot.memory->data() + part.in_at, cuda::address_of(part.from), part.from_bytes,
-                    in_->get());
+    copy_in_order(*in_, part.work->device, [&](cuda::Stream stream) {
+      driver.copy_out(slot.memory->data() + part.in_at, cuda::address_of(part.from),
+                      part.from_bytes, stream);
+    });
   }
   slot.filled = in_->mark();
   return true;
+}
+
+// A GPU does not reach every memory of another one. Its own stream makes the copy, between the work
+// that is in `stream` and what comes there later.
+template <typename Copy>
+void DeviceStaging::copy_in_order(CudaStream& stream, int device, Copy&& copy) {
+  if (device == stream.device()) return copy(stream.get());
+  const CudaDriver& driver = gpu_.driver();
+  const CudaStream& other = others_.try_emplace(device, driver, device).first->second;
+  const CudaEventPtr before = stream.mark();
+  CudaEventPtr after;
+  {
+    const CurrentDevice current(driver, device);
+    before->hold_back(other.get());
+    copy(other.get());
+    after = other.mark();
+  }
+  after->hold_back(stream.get());
 }
 
 void DeviceStaging::run(StagedPass& pass) {
@@ -163,8 +183,10 @@ void DeviceStaging::drain(const StagedPass& pass) {
   const CurrentDevice current(driver, out_->device());
   for (const StagedPart& part : pass.parts) {
     if (part.to_bytes == 0) continue;
-    driver.copy_in(cuda::address_of(part.to), slot.memory->data() + part.out_at, part.to_bytes,
-                   out_->get());
+    copy_in_order(*out_, part.work->device, [&](cuda::Stream stream) {
+      driver.copy_in(cuda::address_of(part.to), slot.memory->data() + part.out_at, part.to_bytes,
+                     stream);
+    });
   }
   slot.drained = out_->mark();
 }

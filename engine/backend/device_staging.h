@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -45,7 +46,7 @@ class DeviceStaging {
   // `host`: the backend for host tensors of the set.
   DeviceStaging(Gpu& gpu, Backend& host, Place place);
 
-  // The copies run on `device`.
+  // `device`: of most tensors. Others are copied on their own GPU.
   void begin(Kind kind, std::span<const Work> works, const AllreduceCut& cut, int device);
   // True when the last copy is in the stream; the event behind it is done().
   bool advance(PeerWait& blocked);
@@ -62,6 +63,8 @@ class DeviceStaging {
   bool fill(std::size_t index);
   void run(StagedPass& pass);
   void drain(const StagedPass& pass);
+  template <typename Copy>
+  void copy_in_order(CudaStream& stream, int device, Copy&& copy);
   Slot& slot_of(std::size_t index) { return slots_[index % slots_.size()]; }
 
   Gpu& gpu_;
@@ -69,6 +72,7 @@ class DeviceStaging {
   const Place place_;
   std::unique_ptr<CudaStream> in_;
   std::unique_ptr<CudaStream> out_;
+  std::map<int, CudaStream> others_;  // by GPU, for tensors that are not on the first one's
   std::array<Slot, 3> slots_;
   Kind kind_ = Kind::kAllreduce;
   AllreduceCut cut_;

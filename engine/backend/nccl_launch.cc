@@ -104,7 +104,8 @@ void NcclLaunch::add_call(const Work& work) {
   if (work.in == nullptr || (!is_near && given != 0)) {
     std::byte* const in = scratch(given);
     if (work.in != nullptr) {
-      driver.copy(cuda::address_of(in), cuda::address_of(work.in), given, stream());
+      driver.copy_across(cuda::address_of(in), channel_->stream.device(),
+                         cuda::address_of(work.in), work.device, given, stream());
     } else {
       driver.clear(cuda::address_of(in), given, stream());
     }
@@ -137,8 +138,9 @@ void NcclLaunch::end() {
   move(reductions_.after);
   for (const NcclCall& call : calls_) {
     if (call.work->out == nullptr || call.work->out == call.out) continue;
-    gpu_.driver().copy(cuda::address_of(call.work->out), cuda::address_of(call.out),
-                       taken_bytes(*call.work, place_), stream());
+    gpu_.driver().copy_across(cuda::address_of(call.work->out), call.work->device,
+                              cuda::address_of(call.out), channel_->stream.device(),
+                              taken_bytes(*call.work, place_), stream());
   }
   done_ = channel_->stream.mark();
   for (const DeviceBlockPtr& block : blocks_) block->last_use = done_;

@@ -9,6 +9,10 @@ CudaDriver::CudaDriver(const std::string& path) : library_(path), functions_(lib
   call(functions_.driver_get_version, &version_);
   call(functions_.device_get_count, &device_count_);
   if (device_count_ == 0) throw Error(ErrorCode::kSystem, path + " finds no GPU");
+  try {
+    pool_functions_.emplace(library_);
+  } catch (const Error&) {  // has_pools() is false
+  }
 }
 
 cuda::Device CudaDriver::handle_of(int device) const {
@@ -33,6 +37,31 @@ int CudaDriver::device_of(cuda::Address address) const {
   call(functions_.pointer_get_attribute, static_cast<void*>(&device), cuda::kDeviceOrdinal,
        address);
   return device;
+}
+
+bool CudaDriver::has_pools(int device) const {
+  if (!pool_functions_) return false;
+  int has_pools = 0;
+  call(functions_.device_get_attribute, &has_pools, cuda::kPoolsSupported, handle_of(device));
+  return has_pools != 0;
+}
+
+bool CudaDriver::is_on_host(cuda::Address address) const {
+  unsigned type = 0;
+  call(functions_.pointer_get_attribute, static_cast<void*>(&type), cuda::kMemoryType, address);
+  return type == cuda::kHostMemory;
+}
+
+// A GPU does not reach every memory of another one, such as that of a pool. A copy between peers
+// does without.
+void CudaDriver::copy_across(cuda::Address to, int to_device, cuda::Address from, int from_device,
+                             std::size_t size_bytes, cuda::Stream stream) const {
+  if (size_bytes == 0) return;
+  if (to_device == from_device || is_on_host(to) || is_on_host(from)) {
+    return copy(to, from, size_bytes, stream);
+  }
+  call(functions_.copy_peer, to, context_of(to_device), from, context_of(from_device), size_bytes,
+       stream);
 }
 
 cuda::Context CudaDriver::context_of(int device) const {

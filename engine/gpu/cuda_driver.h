@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "core/shared_library.h"
@@ -30,6 +31,7 @@ using Address = std::uint64_t;  // CUdeviceptr
 inline Address address_of(const void* data) { return reinterpret_cast<Address>(data); }
 using Module = struct ModuleRecord*;
 using Function = struct FunctionRecord*;
+using Pool = struct PoolRecord*;  // CUmemoryPool
 struct Uuid {
   std::array<unsigned char, 16> bytes;
 };
@@ -44,6 +46,21 @@ inline constexpr int kNotCapturing = 0;
 inline constexpr int kRelaxedCapture = 2;
 inline constexpr int kDeviceOrdinal = 9;        // an attribute of an address
 inline constexpr unsigned kLazyPeerAccess = 1;  // memory of another GPU may be opened, too
+inline constexpr int kMemoryType = 2;           // an attribute of an address
+inline constexpr int kHostMemory = 1;           // its value
+inline constexpr int kPoolsSupported = 115;     // an attribute of a device
+inline constexpr int kInternalReuse = 3;        // an attribute of a pool
+
+struct PoolProperties {  // CUmemPoolProps; the defaults are memory of device `id` alone
+  int allocation_type = 1;
+  int handle_types = 0;
+  int location_type = 1;
+  int id = 0;
+  void* security_attributes = nullptr;
+  std::size_t max_bytes = 0;
+  unsigned short usage = 0;
+  std::array<unsigned char, 54> reserved{};
+};
 
 }  // namespace cuda
 
@@ -61,6 +78,7 @@ struct CudaFunctions {
   CudaFunction<int*> device_get_count{from, "cuDeviceGetCount"};
   CudaFunction<cuda::Device*, int> device_get{from, "cuDeviceGet"};
   CudaFunction<cuda::Uuid*, cuda::Device> device_get_uuid{from, "cuDeviceGetUuid"};
+  CudaFunction<int*, int, cuda::Device> device_get_attribute{from, "cuDeviceGetAttribute"};
   CudaFunction<cuda::Context*, cuda::Device> primary_retain{from, "cuDevicePrimaryCtxRetain"};
   CudaFunction<cuda::Context> push_current{from, "cuCtxPushCurrent_v2"};
   CudaFunction<cuda::Context*> pop_current{from, "cuCtxPopCurrent_v2"};
@@ -75,16 +93,16 @@ struct CudaFunctions {
   CudaFunction<cuda::Event> event_destroy{from, "cuEventDestroy_v2"};
   CudaFunction<cuda::Event, cuda::Stream> event_record{from, "cuEventRecord"};
   CudaFunction<cuda::Event> event_query{from, "cuEventQuery"};
+  CudaFunction<cuda::Event> event_synchronize{from, "cuEventSynchronize"};
   CudaFunction<cuda::Address*, std::size_t> mem_alloc{from, "cuMemAlloc_v2"};
   CudaFunction<cuda::Address> mem_free{from, "cuMemFree_v2"};
+  CudaFunction<std::size_t*, std::size_t*> mem_get_info{from, "cuMemGetInfo_v2"};
   CudaFunction<void**, std::size_t, unsigned> mem_host_alloc{from, "cuMemHostAlloc"};
   CudaFunction<void*> mem_free_host{from, "cuMemFreeHost"};
-  CudaFunction<void*, cuda::Address, std::size_t, cuda::Stream> copy_to_host{
-      from, "cuMemcpyDtoHAsync_v2"};
-  CudaFunction<cuda::Address, const void*, std::size_t, cuda::Stream> copy_to_device{
-      from, "cuMemcpyHtoDAsync_v2"};
-  CudaFunction<cuda::Address, cuda::Address, std::size_t, cuda::Stream> copy_on_device{
-      from, "cuMemcpyDtoDAsync_v2"};
+  CudaFunction<cuda::Address, cuda::Address, std::size_t, cuda::Stream> copy{from, "cuMemcpyAsync"};
+  CudaFunction<cuda::Address, cuda::Context, cuda::Address, cuda::Context, std::size_t,
+               cuda::Stream>
+      copy_peer{from, "cuMemcpyPeerAsync"};
   CudaFunction<cuda::Address, unsigned char, std::size_t, cuda::Stream> memset{from,
                                                                                "cuMemsetD8Async"};
   CudaFunction<cuda::IpcHandle*, cuda::Address> ipc_get_handle{from, "cuIpcGetMemHandle"};
@@ -100,12 +118,28 @@ struct CudaFunctions {
       launch_kernel{from, "cuLaunchKernel"};
 };
 
+// Memory that is allocated and freed in the order of a stream, from CUDA 11.2 on.
+struct CudaPoolFunctions {
+  explicit CudaPoolFunctions(const SharedLibrary& library) : from(library) {}
+
+  const SharedLibrary& from;
+  CudaFunction<cuda::Pool*, const cuda::PoolProperties*> create{from, "cuMemPoolCreate"};
+  CudaFunction<cuda::Pool> destroy{from, "cuMemPoolDestroy"};
+  CudaFunction<cuda::Pool, int, void*> set_attribute{from, "cuMemPoolSetAttribute"};
+  CudaFunction<cuda::Address*, std::size_t, cuda::Pool, cuda::Stream> allocate{
+      from, "cuMemAllocFromPoolAsync"};
+  CudaFunction<cuda::Address, cuda::Stream> free{from, "cuMemFreeAsync"};
+};
+
 class CudaDriver {
  public:
   // Throws Error(kSystem) where there is no such library, or no GPU that it can use.
   explicit CudaDriver(const std::string& path);
 
   const CudaFunctions& functions() const { return functions_; }
+  // REQUIRES: has_pools() of some device.
+  const CudaPoolFunctions& pool_functions() const { return *pool_functions_; }
+  bool has_pools(int device) const;
   int version() const { return version_; }  // such as 12040
   int device_count() const { return device_count_; }
   cuda::Uuid uuid_of(int device) const;
@@ -120,19 +154,22 @@ class CudaDriver {
     check(function.call(arguments...), function.name);
   }
   void check(cuda::Result result, const char* function) const;
-  // Puts a copy into `stream`: on the device, from the host to it, and from it to the host. The
-  // stream's device is current.
+  // Puts a copy into `stream`, whose device is current. CUDA knows of each address whether it is
+  // on the device or pinned memory of the host.
   void copy(cuda::Address to, cuda::Address from, std::size_t size_bytes,
             cuda::Stream stream) const {
-    if (size_bytes != 0) call(functions_.copy_on_device, to, from, size_bytes, stream);
+    if (size_bytes != 0) call(functions_.copy, to, from, size_bytes, stream);
   }
+  // The same where the addresses are perhaps valid on different devices.
+  void copy_across(cuda::Address to, int to_device, cuda::Address from, int from_device,
+                   std::size_t size_bytes, cuda::Stream stream) const;
   void copy_in(cuda::Address to, const std::byte* from, std::size_t size_bytes,
                cuda::Stream stream) const {
-    call(functions_.copy_to_device, to, static_cast<const void*>(from), size_bytes, stream);
+    copy(to, cuda::address_of(from), size_bytes, stream);
   }
   void copy_out(std::byte* to, cuda::Address from, std::size_t size_bytes,
                 cuda::Stream stream) const {
-    call(functions_.copy_to_host, static_cast<void*>(to), from, size_bytes, stream);
+    copy(cuda::address_of(to), from, size_bytes, stream);
   }
   // Puts a fill with zeros into `stream`, in the same way.
   void clear(cuda::Address at, std::size_t size_bytes, cuda::Stream stream) const {
@@ -144,9 +181,11 @@ class CudaDriver {
 
  private:
   cuda::Device handle_of(int device) const;
+  bool is_on_host(cuda::Address address) const;
 
   const SharedLibrary library_;
   const CudaFunctions functions_;
+  std::optional<CudaPoolFunctions> pool_functions_;  // none: the driver is too old
   int version_ = 0;
   int device_count_ = 0;
   mutable std::mutex mutex_;

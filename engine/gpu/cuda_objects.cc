@@ -26,6 +26,11 @@ bool CudaEvent::is_reached() const {
   return true;
 }
 
+void CudaEvent::wait() const {
+  const CurrentDevice current(driver_, device_);
+  driver_.call(driver_.functions().event_synchronize, event_);
+}
+
 CudaStream::CudaStream(const CudaDriver& driver, int device) : DeviceObject(driver, device) {
   const CurrentDevice current(driver_, device_);
   int least = 0;

@@ -54,6 +54,8 @@ class CudaEvent final : public DeviceObject {
   void hold_back(cuda::Stream stream) const;
   // Whether the device has reached the point; true before it is recorded.
   bool is_reached() const;
+  // The CPU waits until then.
+  void wait() const;
 
  private:
   cuda::Event event_ = nullptr;

@@ -164,9 +164,17 @@ Output BucketRunner::make_output(const Tensor& tensor, const Request& request, s
   if (tensor.device == kHostDevice) {
     output.bytes = outputs_->allocate(size_bytes);
   } else {
-    output.block = sets_.gpus()->open()->memory().allocate(tensor.device, size_bytes);
+    output.block = allocate_on_gpu(tensor.device, size_bytes);
   }
   return output;
+}
+
+DeviceBlockPtr BucketRunner::allocate_on_gpu(int device, std::size_t size_bytes) {
+  try {
+    return sets_.gpus()->open()->memory().allocate(device, size_bytes);
+  } catch (const Error& error) {  // CUDA's text does not name the rank
+    throw Error(error.code(), world_.peer_name(world_.config.rank) + ": " + error.what());
+  }
 }
 
 void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item) {

@@ -32,6 +32,7 @@ class BucketRunner : private CommonParts {
                Recorder::Batch& events);
   void resolve_absent(ProcessSetContext& context, const BucketItem& item);
   Output make_output(const Tensor& tensor, const Request& request, std::int64_t rows);
+  DeviceBlockPtr allocate_on_gpu(int device, std::size_t size_bytes);
   void add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item);
   Work* add_work(ProcessSetContext& context, const Request& request, const BucketItem& item);
   void end(ProcessSetContext& context);

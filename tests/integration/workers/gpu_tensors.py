@@ -73,7 +73,7 @@ if size == 1:  # over NCCL: no thread waits for the stream
     world.confirm()
     assert ones.tolist() == [2.0, 4.0]
 told = {
-    "staged": "cuMemcpyDtoHAsync",
+    "staged": "cuMemcpyAsync to the host",
     "shared": "cuIpcOpenMemHandle",
     "nccl": "ncclAllReduce",
 }

@@ -3,8 +3,9 @@
 //
 // Every stream is a thread that runs its work in order. Addresses on a device have a bit that no
 // address of this process has, so the CPU crashes when it uses one. Copies check that both ends are
-// where the function says, and calls that need a current device fail without one. Larger blocks are
-// shared memory, which other processes can open. Kernels run from their PTX text.
+// memory that CUDA knows, and calls that need a current device fail without one. Larger blocks are
+// shared memory, which other processes can open, unless they are a pool's. Memory that is freed
+// without a stream is freed when the device has done all its work. Kernels run from their PTX text.
 #include "cuda_stand_in.h"
 
 #include <fcntl.h>
@@ -20,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,16 +41,11 @@ constexpr int kNotReady = 600;
 constexpr int kMostGpus = 16;
 constexpr std::size_t kLeastShared = 128 * 1024;
 constexpr std::uint64_t kDeviceBit = std::uint64_t{1} << 62;
+constexpr std::size_t kMemory = std::size_t{80} << 30;  // of a GPU without a limit
 
 struct Context {
   int device;
 };
-
-// Orders the end of a stream's work before later frees, as CUDA does.
-std::mutex& ends() {
-  static auto* const mutex = new std::mutex;
-  return *mutex;
-}
 
 class Stream {
  public:
@@ -66,13 +63,15 @@ class Stream {
     {
       const std::lock_guard guard(mutex_);
       queue_.push_back(std::move(work));
+      ++put_;
     }
     changed_.notify_all();
   }
 
+  // Waits for the work that is in it now.
   void synchronize() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return queue_.empty(); });
+    changed_.wait(lock, [this, goal = put_] { return done_ >= goal; });
   }
 
   const int device;
@@ -87,11 +86,9 @@ class Stream {
       const auto work = queue_.front();
       lock.unlock();
       work();
-      {
-        const std::lock_guard end(ends());
-      }
       lock.lock();
-      queue_.pop_front();  // only now: synchronize() waits for its end
+      queue_.pop_front();
+      ++done_;
       changed_.notify_all();
     }
   }
@@ -99,6 +96,8 @@ class Stream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
+  std::uint64_t put_ = 0;
+  std::uint64_t done_ = 0;
   bool is_ending_ = false;
   std::thread thread_;
 };
@@ -114,6 +113,12 @@ struct Event {
   int device;
   std::uint64_t recorded = 0;
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
+};
+
+struct Pool {
+  int device;
+  bool has_internal_reuse = true;
+  Event freed{};  // recorded: so many were put into streams
 };
 
 struct Handle {
@@ -148,9 +153,14 @@ struct World {
     int device;
     int descriptor = -1;  // of shared memory
     int openings = 0;     // of another's memory
+    Pool* pool = nullptr;
+    bool is_host = false;
   };
-  std::map<std::uint64_t, Block> blocks;  // of devices, by host address
-  std::map<int, std::unique_ptr<Stream>> default_streams;
+  std::map<std::uint64_t, Block> blocks;  // by host address
+  std::size_t limit_bytes = 0;            // of each GPU; 0: none
+  bool has_pools = true;
+  std::map<int, std::shared_ptr<Stream>> default_streams;
+  std::map<void*, std::shared_ptr<Stream>> streams;  // others
   Context contexts[kMostGpus];
   bool has_wrong_kernels = false;
 };
@@ -180,31 +190,79 @@ std::byte* seen_from_host(std::uint64_t address) {
   return reinterpret_cast<std::byte*>(address & ~kDeviceBit);
 }
 
-// The block of an address, as the CPU sees it.
+// Waits for the work that is in the streams of the device now.
+void wait_for_device(int device) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    const std::lock_guard guard(world().mutex);
+    for (const auto& [_, stream] : world().default_streams) streams.push_back(stream);
+    for (const auto& [_, stream] : world().streams) streams.push_back(stream);
+  }
+  for (const auto& stream : streams) {
+    if (stream->device == device) stream->synchronize();
+  }
+}
+
+// The block of an address, as the CPU sees it. GPUs reach the host's pinned memory, too.
 ptx::Stretch stretch_of(std::uint64_t address) {
-  if ((address & kDeviceBit) == 0) return {};
+  const std::uint64_t bit = address & kDeviceBit;
   const std::uint64_t begin = address & ~kDeviceBit;
   const std::lock_guard guard(world().mutex);
   auto after = world().blocks.upper_bound(begin);
   if (after == world().blocks.begin()) return {};
   --after;
   const auto& [first, block] = *after;
-  if (begin > first + block.size_bytes) return {};
-  return {.begin = first | kDeviceBit,
-          .end = (first | kDeviceBit) + block.size_bytes,
-          .host = seen_from_host(first)};
+  if (begin > first + block.size_bytes || block.is_host != (bit == 0)) return {};
+  return {
+      .begin = first | bit, .end = (first | bit) + block.size_bytes, .host = seen_from_host(first)};
 }
 
-// The device that holds the whole range; -1 for none.
-int device_of(std::uint64_t address, std::size_t size_bytes) {
+// The block that has the whole range.
+std::optional<World::Block> block_of(std::uint64_t address, std::size_t size_bytes) {
   const ptx::Stretch stretch = stretch_of(address);
-  if (stretch.host == nullptr || address + size_bytes > stretch.end) return -1;
+  if (stretch.host == nullptr || address + size_bytes > stretch.end) return std::nullopt;
   const std::lock_guard guard(world().mutex);
-  return world().blocks.at(reinterpret_cast<std::uint64_t>(stretch.host)).device;
+  return world().blocks.at(reinterpret_cast<std::uint64_t>(stretch.host));
 }
 
-bool is_on_device(std::uint64_t address, std::size_t size_bytes) {
-  return device_of(address, size_bytes) >= 0;
+// Under the mutex.
+std::size_t used_on(int device) {
+  std::size_t used_bytes = 0;
+  for (const auto& [_, block] : world().blocks) {
+    if (block.device == device && !block.is_host && block.openings == 0)
+      used_bytes += block.size_bytes;
+  }
+  return used_bytes;
+}
+
+int add_block(std::uint64_t* address, const World::Block& block, void* memory) {
+  const auto begin = reinterpret_cast<std::uint64_t>(memory);
+  const std::lock_guard guard(world().mutex);
+  world().blocks[begin] = block;
+  *address = block.is_host ? begin : begin | kDeviceBit;
+  return kSuccess;
+}
+
+bool has_room(int device, std::size_t size_bytes) {
+  const std::lock_guard guard(world().mutex);
+  const std::size_t limit_bytes = world().limit_bytes;
+  return limit_bytes == 0 || used_on(device) + size_bytes <= limit_bytes;
+}
+
+void free_block(std::uint64_t address) {
+  World::Block block;
+  {
+    const std::lock_guard guard(world().mutex);
+    const auto found = world().blocks.find(address & ~kDeviceBit);
+    block = found->second;
+    world().blocks.erase(found);
+  }
+  if (block.descriptor < 0) {
+    std::free(seen_from_host(address));
+  } else {
+    munmap(seen_from_host(address), block.size_bytes);
+    close(block.descriptor);
+  }
 }
 
 // The content of a handle: how another process finds the memory.
@@ -219,10 +277,18 @@ void* map_shared(int descriptor, std::size_t size_bytes) {
   return mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
 }
 
-int put_copy(void* stream, void* to, const void* from, std::size_t size_bytes) {
+int put_copy(void* stream, std::uint64_t to, std::uint64_t from, std::size_t size_bytes) {
   if (current.empty()) return kInvalidContext;
-  stream_of(stream, current.back()->device).put([=] { std::memcpy(to, from, size_bytes); });
+  stream_of(stream, current.back()->device).put([=] {
+    std::memcpy(seen_from_host(to), seen_from_host(from), size_bytes);
+  });
   return kSuccess;
+}
+
+// The stream's device reaches all memory but what a pool has on another device.
+bool reaches(void* stream, const World::Block& block) {
+  if (current.empty()) return false;
+  return block.pool == nullptr || stream_of(stream, current.back()->device).device == block.device;
 }
 
 }  // namespace
@@ -258,14 +324,23 @@ void stand_in_reset() {
   world().calls.clear();
   world().failures.clear();
   world().has_wrong_kernels = false;
+  world().limit_bytes = 0;
+  world().has_pools = true;
 }
 
 void stand_in_spoil_kernels() { world().has_wrong_kernels = true; }
 
 void stand_in_set_gpus(int count) { world().gpus = std::min(count, kMostGpus); }
 
+void stand_in_limit_memory(std::size_t bytes) {
+  const std::lock_guard guard(world().mutex);
+  world().limit_bytes = bytes;
+}
+
+void stand_in_set_pools(int has_pools) { world().has_pools = has_pools != 0; }
+
 void* stand_in_host_address(std::uint64_t address) {
-  return is_on_device(address, 0) ? seen_from_host(address) : nullptr;
+  return block_of(address, 0) ? seen_from_host(address) : nullptr;
 }
 
 void stand_in_enqueue(void* stream, void (*work)(void*), void* argument) {
@@ -325,6 +400,14 @@ int cuDeviceGetUuid(unsigned char* uuid, int device) {
   return kSuccess;
 }
 
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  CALL("cuDeviceGetAttribute");
+  constexpr int kPoolsSupported = 115;
+  if (attribute != kPoolsSupported) return kInvalidValue;
+  *value = world().has_pools ? 1 : 0;
+  return kSuccess;
+}
+
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   CALL("cuDevicePrimaryCtxRetain");
   *context = &world().contexts[device];
@@ -354,10 +437,12 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
 
 int cuPointerGetAttribute(void* value, int attribute, std::uint64_t address) {
   CALL("cuPointerGetAttribute");
+  constexpr int kMemoryType = 2;
   constexpr int kDeviceOrdinal = 9;
-  const int device = device_of(address, 1);
-  if (attribute != kDeviceOrdinal || device < 0) return kInvalidValue;
-  *static_cast<int*>(value) = device;
+  const auto block = block_of(address, 1);
+  if (!block || (attribute != kDeviceOrdinal && attribute != kMemoryType)) return kInvalidValue;
+  *static_cast<int*>(value) =
+      attribute == kDeviceOrdinal ? block->device : (block->is_host ? 1 : 2);
   return kSuccess;
 }
 
@@ -372,7 +457,10 @@ int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 int cuStreamCreateWithPriority(void** stream, unsigned, int) {
   CALL("cuStreamCreate");
   if (current.empty()) return kInvalidContext;
-  *stream = new Stream(current.back()->device);
+  const auto made = std::make_shared<Stream>(current.back()->device);
+  *stream = made.get();
+  const std::lock_guard guard(world().mutex);
+  world().streams[made.get()] = made;
   return kSuccess;
 }
 
@@ -380,7 +468,12 @@ int cuStreamCreateWithPriority(void** stream, unsigned, int) {
 int cuStreamDestroy_v2(void* stream) {
   CALL("cuStreamDestroy");
   if (current.empty()) return kInvalidContext;
-  std::thread([destroyed = static_cast<Stream*>(stream)] { delete destroyed; }).detach();
+  const std::lock_guard guard(world().mutex);
+  std::thread([destroyed = world().streams.at(stream)] {
+    destroyed->synchronize();
+    const std::lock_guard erasing(world().mutex);
+    world().streams.erase(destroyed.get());
+  }).detach();
   return kSuccess;
 }
 
@@ -437,9 +530,29 @@ int cuEventQuery(void* event) {
   return asked->progress->reached >= asked->recorded ? kSuccess : kNotReady;
 }
 
+int cuEventSynchronize(void* event) {
+  CALL("cuEventSynchronize");
+  const auto* awaited = static_cast<Event*>(event);
+  std::unique_lock lock(awaited->progress->mutex);
+  awaited->progress->changed.wait(lock,
+                                  [&] { return awaited->progress->reached >= awaited->recorded; });
+  return kSuccess;
+}
+
+int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* all_bytes) {
+  CALL("cuMemGetInfo");
+  if (current.empty()) return kInvalidContext;
+  const std::lock_guard guard(world().mutex);
+  *all_bytes = world().limit_bytes == 0 ? kMemory : world().limit_bytes;
+  *free_bytes = *all_bytes - std::min(*all_bytes, used_on(current.back()->device));
+  return kSuccess;
+}
+
 int cuMemAlloc_v2(std::uint64_t* address, std::size_t size_bytes) {
   CALL("cuMemAlloc");
   if (current.empty()) return kInvalidContext;
+  const int device = current.back()->device;
+  if (!has_room(device, size_bytes)) return kOutOfMemory;
   void* memory = nullptr;
   int descriptor = -1;
   if (size_bytes < kLeastShared) {
@@ -449,31 +562,71 @@ int cuMemAlloc_v2(std::uint64_t* address, std::size_t size_bytes) {
     if (ftruncate(descriptor, static_cast<off_t>(size_bytes)) != 0) return kOutOfMemory;
     memory = map_shared(descriptor, size_bytes);
   }
-  const auto begin = reinterpret_cast<std::uint64_t>(memory);
-  const std::lock_guard guard(world().mutex);
-  world().blocks[begin] = {size_bytes, current.back()->device, descriptor};
-  *address = begin | kDeviceBit;
-  return kSuccess;
+  return add_block(address, {.size_bytes = size_bytes, .device = device, .descriptor = descriptor},
+                   memory);
 }
 
 int cuMemFree_v2(std::uint64_t address) {
   CALL("cuMemFree");
   if (current.empty()) return kInvalidContext;
-  World::Block block;
-  {
-    const std::lock_guard guard(world().mutex);
-    const auto found = world().blocks.find(address & ~kDeviceBit);
-    if (found == world().blocks.end() || found->second.openings != 0) return kInvalidValue;
-    block = found->second;
-    world().blocks.erase(found);
-  }
-  const std::lock_guard ended(ends());
-  if (block.descriptor < 0) {
-    std::free(seen_from_host(address));
-  } else {
-    munmap(seen_from_host(address), block.size_bytes);
-    close(block.descriptor);
-  }
+  const auto block = block_of(address, 0);
+  if (!block || block->is_host || block->pool != nullptr || block->openings != 0)
+    return kInvalidValue;
+  wait_for_device(block->device);
+  free_block(address);
+  return kSuccess;
+}
+
+int cuMemPoolCreate(void** pool, const int* properties) {
+  CALL("cuMemPoolCreate");
+  if (!world().has_pools) return kInvalidValue;
+  *pool = new Pool{.device = properties[3]};
+  return kSuccess;
+}
+
+// Memory that is still in use needs it.
+int cuMemPoolDestroy(void* pool) {
+  CALL("cuMemPoolDestroy");
+  const int device = static_cast<Pool*>(pool)->device;
+  std::thread([pool, device] {
+    wait_for_device(device);
+    delete static_cast<Pool*>(pool);
+  }).detach();
+  return kSuccess;
+}
+
+int cuMemPoolSetAttribute(void* pool, int attribute, const void* value) {
+  CALL("cuMemPoolSetAttribute");
+  constexpr int kInternalReuse = 3;
+  if (attribute != kInternalReuse) return kInvalidValue;
+  static_cast<Pool*>(pool)->has_internal_reuse = *static_cast<const int*>(value) != 0;
+  return kSuccess;
+}
+
+// By default CUDA may give out memory whose last use has not ended. Then the stream waits for it.
+int cuMemAllocFromPoolAsync(std::uint64_t* address, std::size_t size_bytes, void* from,
+                            void* stream) {
+  CALL("cuMemAllocFromPoolAsync");
+  auto* const pool = static_cast<Pool*>(from);
+  if (pool->has_internal_reuse) cuStreamWaitEvent(stream, &pool->freed, 0);
+  // What the same stream has freed before is there again.
+  if (!has_room(pool->device, size_bytes)) stream_of(stream, pool->device).synchronize();
+  if (!has_room(pool->device, size_bytes)) return kOutOfMemory;
+  return add_block(address, {.size_bytes = size_bytes, .device = pool->device, .pool = pool},
+                   std::malloc(size_bytes));
+}
+
+int cuMemFreeAsync(std::uint64_t address, void* stream) {
+  CALL("cuMemFreeAsync");
+  const auto block = block_of(address, 0);
+  if (!block || block->pool == nullptr) return kInvalidValue;
+  ++block->pool->freed.recorded;
+  stream_of(stream, block->device).put([address, progress = block->pool->freed.progress] {
+    free_block(address);
+    const std::lock_guard guard(progress->mutex);
+    ++progress->reached;
+    progress->changed.notify_all();
+  });
   return kSuccess;
 }
 
@@ -502,11 +655,9 @@ int cuIpcOpenMemHandle_v2(std::uint64_t* address, Handle handle, unsigned) {
   void* const memory = map_shared(descriptor, exported.size_bytes);
   close(descriptor);
   if (memory == MAP_FAILED) return kInvalidHandle;
-  const auto begin = reinterpret_cast<std::uint64_t>(memory);
-  const std::lock_guard guard(world().mutex);
-  world().blocks[begin] = {exported.size_bytes, exported.device, -1, 1};
-  *address = begin | kDeviceBit;
-  return kSuccess;
+  return add_block(address,
+                   {.size_bytes = exported.size_bytes, .device = exported.device, .openings = 1},
+                   memory);
 }
 
 int cuIpcCloseMemHandle(std::uint64_t address) {
@@ -564,40 +715,49 @@ int cuMemHostAlloc(void** memory, std::size_t size_bytes, unsigned) {
   CALL("cuMemHostAlloc");
   if (current.empty()) return kInvalidContext;
   *memory = std::malloc(size_bytes);
-  return kSuccess;
+  std::uint64_t address = 0;
+  return add_block(&address,
+                   {.size_bytes = size_bytes, .device = current.back()->device, .is_host = true},
+                   *memory);
 }
 
 int cuMemFreeHost(void* memory) {
   CALL("cuMemFreeHost");
-  std::free(memory);
+  const auto address = reinterpret_cast<std::uint64_t>(memory);
+  const auto block = block_of(address, 0);
+  if (!block || !block->is_host) return kInvalidValue;
+  wait_for_device(block->device);
+  free_block(address);
   return kSuccess;
 }
 
-int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t size_bytes, void* stream) {
-  CALL("cuMemcpyDtoHAsync");
-  const bool is_host = (reinterpret_cast<std::uint64_t>(to) & kDeviceBit) == 0;
-  if (!is_host || !is_on_device(from, size_bytes)) return kInvalidValue;
-  return put_copy(stream, to, seen_from_host(from), size_bytes);
+int cuMemcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t size_bytes, void* stream) {
+  CALL("cuMemcpyAsync");
+  const auto to_block = block_of(to, size_bytes);
+  const auto from_block = block_of(from, size_bytes);
+  if (!to_block || !from_block) return kInvalidValue;
+  if (!reaches(stream, *to_block) || !reaches(stream, *from_block)) return kInvalidValue;
+  if (to_block->is_host && !from_block->is_host) stand_in_count("cuMemcpyAsync to the host");
+  return put_copy(stream, to, from, size_bytes);
 }
 
-int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t size_bytes, void* stream) {
-  CALL("cuMemcpyHtoDAsync");
-  const bool is_host = (reinterpret_cast<std::uint64_t>(from) & kDeviceBit) == 0;
-  if (!is_host || !is_on_device(to, size_bytes)) return kInvalidValue;
-  return put_copy(stream, seen_from_host(to), from, size_bytes);
-}
-
-int cuMemcpyDtoDAsync_v2(std::uint64_t to, std::uint64_t from, std::size_t size_bytes,
-                         void* stream) {
-  CALL("cuMemcpyDtoDAsync");
-  if (!is_on_device(to, size_bytes) || !is_on_device(from, size_bytes)) return kInvalidValue;
-  return put_copy(stream, seen_from_host(to), seen_from_host(from), size_bytes);
+int cuMemcpyPeerAsync(std::uint64_t to, void* to_context, std::uint64_t from, void* from_context,
+                      std::size_t size_bytes, void* stream) {
+  CALL("cuMemcpyPeerAsync");
+  const auto is_valid = [size_bytes](std::uint64_t address, void* context) {
+    const auto block = block_of(address, size_bytes);
+    const bool is_own = block && block->device == static_cast<Context*>(context)->device;
+    return block && !block->is_host && (is_own || block->openings != 0);
+  };
+  if (!is_valid(to, to_context) || !is_valid(from, from_context)) return kInvalidValue;
+  return put_copy(stream, to, from, size_bytes);
 }
 
 int cuMemsetD8Async(std::uint64_t to, unsigned char value, std::size_t size_bytes, void* stream) {
   CALL("cuMemsetD8Async");
   if (current.empty()) return kInvalidContext;
-  if (!is_on_device(to, size_bytes)) return kInvalidValue;
+  const auto block = block_of(to, size_bytes);
+  if (!block || !reaches(stream, *block)) return kInvalidValue;
   stream_of(stream, current.back()->device).put([=] {
     std::memset(seen_from_host(to), value, size_bytes);
   });

@@ -15,7 +15,12 @@ void stand_in_set_gpus(int count);
 // Until the next reset kernels do nothing, without an error.
 void stand_in_spoil_kernels();
 
-// Memory of a device as the CPU sees it; null if there is none.
+// Until the next reset each GPU has so much memory; 0: as much as is wanted.
+void stand_in_limit_memory(std::size_t bytes);
+// Whether GPUs have memory pools. After a reset they have.
+void stand_in_set_pools(int has_pools);
+
+// Memory that a device reaches, as the CPU sees it; null if there is none.
 void* stand_in_host_address(std::uint64_t address);
 // Runs `work` in a stream, in order.
 void stand_in_enqueue(void* stream, void (*work)(void*), void* argument);

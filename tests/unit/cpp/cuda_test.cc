@@ -23,11 +23,10 @@ TEST_CASE("without a GPU there is no driver") {
 TEST_CASE("errors have CUDA's text") {
   stand_in_reset();
   const CudaDriver driver(CUDA_STAND_IN);
-  stand_in_fail("cuMemAlloc", 2, 0);
-  const auto memory = std::make_shared<DeviceMemory>(std::make_shared<CudaDriver>(CUDA_STAND_IN));
-  CHECK(error_of([&] { memory->allocate(0, 100); }) ==
-        "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY, out of memory");
-  CHECK(error_of([&] { memory->allocate(77, 100); }).find("there is no GPU 77") == 0);
+  stand_in_fail("cuStreamCreate", 2, 0);
+  CHECK(error_of([&] { CudaStream(driver, 0); }) ==
+        "cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY, out of memory");
+  CHECK(error_of([&] { CudaStream(driver, 77); }).find("there is no GPU 77") == 0);
   stand_in_reset();
 }
 
@@ -47,25 +46,6 @@ TEST_CASE("a stream that is held back goes on when the event is reached") {
   work.release();
   other.synchronize();
   CHECK(after->is_reached());
-}
-
-TEST_CASE("memory that a GPU still uses is not given out again") {
-  DeviceWorld world(1);
-  const DeviceRank& rank = world.rank(0);
-  DeviceMemory& memory = rank.gpu->memory();
-  BusyStream work(rank);
-  DeviceBlockPtr block = memory.allocate(0, 1000);
-  const std::byte* const address = block->data;
-  block->last_use = rank.stream->mark();
-  block.reset();
-  CHECK(memory.allocate(0, 1000)->data != address);
-  work.release();
-  rank.synchronize();
-  const long allocations = stand_in_calls("cuMemAlloc");
-  const DeviceBlockPtr first = memory.allocate(0, 1000);
-  const DeviceBlockPtr second = memory.allocate(0, 1000);
-  CHECK((first->data == address || second->data == address));
-  CHECK(stand_in_calls("cuMemAlloc") == allocations);
 }
 
 TEST_CASE("NCCL that is not there is a text, not an error") {

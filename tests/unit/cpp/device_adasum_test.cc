@@ -167,7 +167,7 @@ TEST_CASE("Adasum over NCCL gives what it gives of the host's, and all ranks the
     }
     CHECK(stand_in_calls("ncclSend") > 0);
     // Of the trial alone: what is asked for does not leave the GPUs.
-    CHECK(stand_in_calls("cuMemcpyDtoHAsync") == size);
+    CHECK(stand_in_calls("cuMemcpyAsync to the host") == size);
   }
 }
 

@@ -63,6 +63,7 @@ struct DeviceOptions {
   bool is_hierarchical = false;             // allreduce and allgather
   Hosts hosts = {};                         // none: one, or as the environment says
   LogLevel log_level = LogLevel::kError;
+  bool has_pools = true;  // of memory, every GPU
   std::function<std::vector<WatchedProcess>(int rank)> watched = [](int) {
     return std::vector<WatchedProcess>{};
   };
@@ -73,6 +74,7 @@ class DeviceWorld {
   explicit DeviceWorld(int size, const DeviceOptions& options = {}) {
     stand_in_reset();
     stand_in_set_gpus(8);
+    stand_in_set_pools(options.has_pools ? 1 : 0);
     std::vector<std::shared_ptr<GpuAccess>> accesses;
     for (int rank = 0; rank < size; ++rank) {
       accesses.push_back(std::make_shared<GpuAccess>(CUDA_STAND_IN, options.nccl));
