@@ -71,6 +71,9 @@ call_2() {
   # On each rank: it does not follow the launcher into the sessions of its workers.
   LINES_SHOWN=6 HOROVOD_START_TIMEOUT=100 job sanitizer 170 2 \
     compute-sanitizer --tool memcheck --error-exitcode 9 "$PYTHON" $workers/kernels.py &
+  HOROVOD_GPU_OPERATIONS=nccl LINES_SHOWN=6 HOROVOD_START_TIMEOUT=100 job sanitizer_nccl 170 1 \
+    compute-sanitizer --tool memcheck --error-exitcode 9 "$PYTHON" $workers/kernels.py &
+  on_nccl nccl_kernels 60 $workers/kernels.py &
   wait
 }
 
