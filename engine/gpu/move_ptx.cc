@@ -7,7 +7,7 @@ namespace hvd {
 namespace {
 
 // Names of a thread's own registers for the element `number` of those that it moves together.
-std::string numbered(const std::string& text, const std::string& name, std::size_t number) {
+std::string with_number(const std::string& text, const std::string& name, std::size_t number) {
   std::string result;
   std::size_t done = 0;
   for (std::size_t at = 0; (at = text.find(name, done)) != std::string::npos;) {
@@ -17,22 +17,22 @@ std::string numbered(const std::string& text, const std::string& name, std::size
   return result + text.substr(done);
 }
 
-std::string load(Dtype dtype, std::size_t number) {
-  return numbered("add.u64 %in, %in_first, %offset;\n" + std::string(arithmetic_of(dtype).load),
-                  "%v", number);
+std::string load_element(Dtype dtype, std::size_t number) {
+  return with_number("add.u64 %in, %in_first, %offset;\n" + std::string(arithmetic_of(dtype).load),
+                     "%v", number);
 }
 
-std::string store(Dtype dtype, std::size_t number) {
+std::string store_element(Dtype dtype, std::size_t number) {
   const std::string type = arithmetic_of(dtype).type;
   const std::string scaled = is_ptx_float(type) ? ptx_multiply(type, "%acc", "%v", "%factor")
                                                 : "mov." + type + " %acc, %v;\n";
-  return numbered(scaled, "%v", number) + "add.u64 %to, %to_first, %offset;\n" +
+  return with_number(scaled, "%v", number) + "add.u64 %to, %to_first, %offset;\n" +
          arithmetic_of(dtype).store;
 }
 
 const std::string kNextElement = "add.u64 %offset, %offset, %stride;\n";
 
-std::string registers(const std::string& type) {
+std::string move_registers(const std::string& type) {
   std::string text =
       ".reg .b32 %row;\n"
       ".reg .b64 %piece, %to_first, %in_first, %count, %offset, %stride, %last, %more;\n"
@@ -63,14 +63,14 @@ std::string find_piece(const std::string& type) {
          (type == "f64" ? "mov.f64 " : "cvt.rn.f32.f64 ") + "%factor, %given;\n";
 }
 
-std::string kernel(Dtype dtype) {
+std::string move_kernel(Dtype dtype) {
   const std::string type = arithmetic_of(dtype).type;
   const std::string size = std::to_string(size_of(dtype));
   std::string loads;
   std::string stores;
   for (std::size_t number = 0; number < kMovedTogether; ++number) {
-    loads += load(dtype, number) + kNextElement;
-    stores += store(dtype, number) + kNextElement;
+    loads += load_element(dtype, number) + kNextElement;
+    stores += store_element(dtype, number) + kNextElement;
   }
   const std::string together = std::to_string(kMovedTogether);
   const std::string body = find_piece(type) + "mul.lo.u64 %stride, %step, " + size +
@@ -92,20 +92,20 @@ std::string kernel(Dtype dtype) {
                            "setp.ge.u64 %p, %i, %count;\n"
                            "@%p bra END;\n"
                            "mul.lo.u64 %offset, %i, " +
-                           size + ";\n" + load(dtype, 0) + store(dtype, 0) +
+                           size + ";\n" + load_element(dtype, 0) + store_element(dtype, 0) +
                            "add.u64 %i, %i, %step;\n"
                            "bra EACH;\n";
   const std::string table = std::to_string(kMostPieces * sizeof(MovedPiece));
   return ptx_kernel(move_kernel_name(dtype),
-                    {{"f64", "factor"}, {"align 8 .b8", "pieces[" + table + "]"}}, registers(type),
-                    body);
+                    {{"f64", "factor"}, {"align 8 .b8", "pieces[" + table + "]"}},
+                    move_registers(type), body);
 }
 
 }  // namespace
 
 std::string move_ptx() {
   std::string text = kPtxHeader;
-  for (int dtype = 0; dtype < kDtypeCount; ++dtype) text += kernel(static_cast<Dtype>(dtype));
+  for (int dtype = 0; dtype < kDtypeCount; ++dtype) text += move_kernel(static_cast<Dtype>(dtype));
   return text;
 }
 

@@ -155,6 +155,7 @@ struct World {
     int openings = 0;     // of another's memory
     Pool* pool = nullptr;
     bool is_host = false;
+    bool is_left_over = false;  // an earlier test allocated it, and its GPU still frees it
   };
   std::map<std::uint64_t, Block> blocks;  // by host address
   std::size_t limit_bytes = 0;            // of each GPU; 0: none
@@ -229,7 +230,7 @@ std::optional<World::Block> block_of(std::uint64_t address, std::size_t size_byt
 std::size_t used_on(int device) {
   std::size_t used_bytes = 0;
   for (const auto& [_, block] : world().blocks) {
-    if (block.device == device && !block.is_host && block.openings == 0)
+    if (block.device == device && !block.is_host && block.openings == 0 && !block.is_left_over)
       used_bytes += block.size_bytes;
   }
   return used_bytes;
@@ -326,6 +327,7 @@ void stand_in_reset() {
   world().has_wrong_kernels = false;
   world().limit_bytes = 0;
   world().has_pools = true;
+  for (auto& [_, block] : world().blocks) block.is_left_over = true;
 }
 
 void stand_in_spoil_kernels() { world().has_wrong_kernels = true; }

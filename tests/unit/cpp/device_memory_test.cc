@@ -18,7 +18,7 @@ struct OneGpu {
     stand_in_reset();
     stand_in_set_gpus(8);
     stand_in_set_pools(has_pools ? 1 : 0);
-    rank.gpu = std::make_shared<Gpu>(CUDA_STAND_IN, "");
+    rank.gpu = std::make_shared<Gpu>(CUDA_STAND_IN, std::vector<std::string>{});
     rank.stream = std::make_unique<CudaStream>(rank.gpu->driver(), 0);
   }
   ~OneGpu() { stand_in_reset(); }
