@@ -33,7 +33,7 @@ TEST_CASE("ranks beyond a power of two fold into the first ones, then neighbours
 
 TEST_CASE("the kernels of Adasum compute what the CPU does, for any number of vectors") {
   stand_in_reset();
-  Gpu gpu(CUDA_STAND_IN, "");
+  Gpu gpu(CUDA_STAND_IN, {});
   for (const std::size_t vectors : {1, 2, 3, 6, 8}) {
     AdasumKernels kernels(gpu.driver(), 0, vectors);
     AdasumTrial trial(gpu, 0, kernels, vectors);
@@ -60,7 +60,7 @@ std::vector<double> weights_of(Gpu& gpu, const std::vector<double>& grams, std::
 // Some of the vectors are zero, equal, or much smaller than others.
 TEST_CASE("weights have the CPU's bits, for each of several tensors") {
   stand_in_reset();
-  Gpu gpu(CUDA_STAND_IN, "");
+  Gpu gpu(CUDA_STAND_IN, {});
   std::mt19937 random(17);
   std::normal_distribution<float> normal;
   constexpr std::size_t kTensors = 20;

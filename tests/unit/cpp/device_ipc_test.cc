@@ -142,7 +142,7 @@ void check_kernel(Gpu& gpu, ReductionKernels& kernels, const KernelCall& call, i
 
 TEST_CASE("the kernels for GPUs compute the host's bits") {
   stand_in_reset();
-  Gpu gpu(CUDA_STAND_IN, "");
+  Gpu gpu(CUDA_STAND_IN, {});
   ReductionKernels kernels(gpu.driver(), 0);
   for (int number = 0; number < kDtypeCount; ++number) {
     for (const auto op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
