@@ -17,13 +17,12 @@ namespace {
 void make_plane(DevicePlane* self, std::shared_ptr<GpuAccess> gpus, const std::vector<int>& routes,
                 const std::vector<bool>& is_hierarchical, int streams, int default_device,
                 double timeout_s, std::uint64_t nccl_host, bool may_share_gpu) {
-  new (self) DevicePlane{
-      .gpus = std::move(gpus),
-      .config = {.streams = streams,
-                 .default_device = default_device,
-                 .timeout_s = timeout_s,
-                 .nccl_host = nccl_host,
-                 .may_share_gpu = may_share_gpu}};
+  new (self) DevicePlane{.gpus = std::move(gpus),
+                         .config = {.streams = streams,
+                                    .default_device = default_device,
+                                    .timeout_s = timeout_s,
+                                    .nccl_host = nccl_host,
+                                    .may_share_gpu = may_share_gpu}};
   if (routes.size() != kKindCount || is_hierarchical.size() != kKindCount) {
     throw nb::value_error("a route for each kind");
   }

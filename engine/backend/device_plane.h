@@ -20,8 +20,8 @@ enum class DeviceRoute : std::uint8_t {
 struct DeviceConfig {
   std::array<DeviceRoute, kKindCount> routes{};
   std::array<bool, kKindCount> is_hierarchical{};  // on two levels over NCCL, see nccl_levels.h
-  int streams = 1;          // with a communicator each, that buckets take in turn
-  int default_device = 0;   // of a rank that takes part without a tensor of its own
+  int streams = 1;           // with a communicator each, that buckets take in turn
+  int default_device = 0;    // of a rank that takes part without a tensor of its own
   double timeout_s = 120.0;  // for ranks to connect over NCCL
   // NCCL takes ranks on one GPU for ranks on two hosts if they differ in this; 0: the host's own.
   std::uint64_t nccl_host = 0;
