@@ -47,7 +47,8 @@ struct ReductionPlan {
   ScaledMoves after;
 };
 
-inline constexpr std::size_t kPackedBelow = 1UL << 20;  // bytes
+// Bytes. A GPU copies so much there and back in about the time that a call of NCCL takes at least.
+inline constexpr std::size_t kPackedBelow = 16UL << 20;
 
 // The same on all ranks.
 std::size_t packed_bytes(std::span<const NcclCall> calls);

@@ -7,6 +7,7 @@ it before anything else on a machine with a new GPU or driver.
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import subprocess
 import sys
@@ -212,6 +213,53 @@ def open_memory(cuda: Cuda, handle: bytes) -> None:
     say("opened", "reads", values.raw.hex(), "expected 07070707")
 
 
+class Config(ctypes.Structure):
+    """`ncclConfig_t` of NCCL 2.14, which newer ones take, too."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int),
+    ]
+
+
+def time_launches(cuda: Cuda, nccl: ctypes.CDLL) -> None:
+    """What a group of calls costs the CPU, on communicators of one rank that block and do not."""
+
+    class Id(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 128)]
+
+    memory, stream = cuda.memory(MEGABYTE), cuda.stream()
+    state = ctypes.c_int()
+    for is_blocking in (0, 1):
+        chosen, communicator = Id(), ctypes.c_void_p()
+        nccl.ncclGetUniqueId(ctypes.byref(chosen))
+        config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21400, is_blocking)
+        nccl.ncclCommInitRankConfig(ctypes.byref(communicator), 1, chosen, 0, ctypes.byref(config))
+
+        def wait(communicator: ctypes.c_void_p = communicator) -> None:
+            nccl.ncclCommGetAsyncError(communicator, ctypes.byref(state))
+            while state.value == 7:
+                nccl.ncclCommGetAsyncError(communicator, ctypes.byref(state))
+
+        wait()
+        for count in (1, 40):
+            times = []
+            for _ in range(200):
+                begin = time.perf_counter_ns()
+                nccl.ncclGroupStart()
+                for _ in range(count):
+                    size = ctypes.c_size_t(1024)
+                    nccl.ncclAllReduce(memory, memory, size, 7, 0, communicator, stream)
+                nccl.ncclGroupEnd()
+                wait()
+                times.append(time.perf_counter_ns() - begin)
+            cuda("cuCtxSynchronize")
+            kind = "blocking" if is_blocking else "not blocking"
+            say(f"a group of {count}, {kind}", f"{sorted(times)[100] / 1e3:.1f} us", state.value)
+
+
 def load_nccl() -> ctypes.CDLL | None:
     for folder in [*sys.path, ""]:
         path = Path(folder) / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
@@ -237,13 +285,16 @@ def main() -> None:
     version = ctypes.c_int()
     cuda("cuDriverGetVersion", ctypes.byref(version))
     say("CUDA's driver", version.value)
-    find_symbols(cuda, load_nccl())
-    questions = (call_without_context, share_memory, time_calls, wait_behind_a_kernel)
+    nccl = load_nccl()
+    find_symbols(cuda, nccl)
+    questions = [call_without_context, share_memory, time_calls, wait_behind_a_kernel]
+    if nccl is not None:
+        questions.append(functools.partial(time_launches, nccl=nccl))
     for question in questions:
         try:
             question(cuda)
         except RuntimeError as error:
-            say(question.__name__, "failed:", error)
+            say(str(question), "failed:", error)
 
 
 if __name__ == "__main__":
