@@ -41,6 +41,9 @@ INSTALL_STAMP := $(VENV)/.installed
 BUILD_STAMP := $(VENV)/.built
 DEMO_STAMP := $(VENV)/.demo-tools
 TEST_STAMP := $(VENV)/.test-tools
+# The C++ tests compare the engine with NVIDIA's headers, and give its kernels to NVIDIA's assembler.
+NVIDIA := build/nvidia
+NVIDIA_STAMP := $(NVIDIA)/.fetched
 # Both MPI wheels bring a libmpi: the tests' MPICH has an environment beside the other one.
 MPICH_VENV := .venv-mpich
 MPICH_STAMP := $(MPICH_VENV)/.made
@@ -236,8 +239,8 @@ ifeq ($(filter mxnet,$(WITHOUT)),)
 endif
 	@! $(PYTHON) $(FROM_3_11) || $(MAKE) --no-print-directory $(ENGINES_STAMP)
 
-test-cpp: $(INSTALL_STAMP) build/doctest.flags ## the C++ tests
-	$(CMAKE_DEV) -DHOROVOD_TESTS=ON $$(cat build/doctest.flags)
+test-cpp: $(INSTALL_STAMP) build/doctest.flags $(NVIDIA_STAMP) ## the C++ tests
+	$(CMAKE_DEV) -DHOROVOD_TESTS=ON -DNVIDIA_DIR=$(CURDIR)/$(NVIDIA)/nvidia $$(cat build/doctest.flags)
 	$(NO_JOBSERVER) $(BIN)/cmake --build $(DEV_BUILD) --target engine_tests
 	$(CTEST) $(DEV_BUILD)
 
@@ -361,6 +364,13 @@ $(BENCH_STAMP): $(VENV_STAMP) requirements/bench.txt $(CONSTRAINTS)
 	@mkdir -p build/no-cuda/bin && ln -sf "$$(command -v false)" build/no-cuda/bin/nvcc
 	PATH=$(CURDIR)/build/no-cuda/bin:$(CURDIR)/$(BIN):$$PATH $(PIP) install -q -c $(CONSTRAINTS) mpi4jax \
 	  || echo "mpi4jax does not install here: with_jax.py leaves it out"
+	@touch $@
+
+# Out of NVIDIA's wheels, 240 MB; the libraries among them are not needed.
+$(NVIDIA_STAMP): requirements/nvidia.txt | $(VENV_STAMP)
+	@rm -rf $(NVIDIA)
+	$(PIP) install -q --no-deps --no-compile --only-binary=:all: --target $(NVIDIA) -r $<
+	@rm -rf $(NVIDIA)/nvidia/*/lib $(NVIDIA)/nvidia/cu13/nvvm
 	@touch $@
 
 # The C++ tests need doctest's header: the system's, else out of Debian's package, without root.

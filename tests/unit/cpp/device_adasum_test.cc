@@ -1,10 +1,6 @@
 // Adasum on GPUs over NCCL: the tree, the kernels' text against the CPU's, whole worlds.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <random>
 
 #include "backend/adasum_negotiation.h"
@@ -87,18 +83,6 @@ TEST_CASE("weights have the CPU's bits, for each of several tensors") {
     }
     CHECK(weights_of(gpu, grams, vectors, kTensors) == expected);
   }
-}
-
-TEST_CASE("NVIDIA's assembler takes the kernels of Adasum" *
-          doctest::skip(std::getenv("PTXAS") == nullptr)) {
-  const std::string file = "/tmp/hvd_adasum_" + std::to_string(getpid()) + ".ptx";
-  std::ofstream(file) << adasum_ptx();
-  for (const char* gpu : {"sm_75", "sm_90", "sm_120"}) {
-    const std::string command =
-        std::string(std::getenv("PTXAS")) + " -arch=" + gpu + " -o /dev/null " + file;
-    CHECK_MESSAGE(std::system(command.c_str()) == 0, gpu);
-  }
-  std::remove(file.c_str());
 }
 
 // Of `rank`, neither alike nor at right angles.

@@ -3,8 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <bit>
-#include <cstdlib>
-#include <fstream>
 #include <random>
 
 #include "backend/device_ipc_plan.h"
@@ -157,17 +155,6 @@ TEST_CASE("the kernels for GPUs compute the host's bits") {
       check_kernel(gpu, kernels, call, 3);
     }
   }
-}
-
-TEST_CASE("NVIDIA's assembler takes the kernels" * doctest::skip(std::getenv("PTXAS") == nullptr)) {
-  const std::string file = "/tmp/hvd_kernels_" + std::to_string(getpid()) + ".ptx";
-  std::ofstream(file) << reduction_ptx();
-  for (const char* gpu : {"sm_75", "sm_90", "sm_120"}) {
-    const std::string command =
-        std::string(std::getenv("PTXAS")) + " -arch=" + gpu + " -o /dev/null " + file;
-    CHECK_MESSAGE(std::system(command.c_str()) == 0, gpu);
-  }
-  std::remove(file.c_str());
 }
 
 void check_allreduce(DeviceWorld& world, const std::string& name = "x") {
