@@ -78,7 +78,17 @@ call_2() {
   wait
 }
 
+# The bodies of the CPU's tests, with tensors on the card.
+bodies() { # FOLDER SECONDS
+  HOROVOD_TEST_DEVICE=cuda LINES_SHOWN=4 job "bodies_$1" "$2" 2 "$PYTHON" -m pytest -q -W default \
+    -p no:cacheprovider --timeout 60 --tb=short "tests/parallel/$1"
+}
+
 call_3() {
+  bodies torch 100 &
+  bodies torch_distributed 100 &
+  bodies jax 100 &
+  wait
   LINES_SHOWN=150 step benchmark 130 "$PYTHON" benchmarks/gpu.py --quick
 }
 

@@ -18,6 +18,12 @@ os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "20")
 os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "40")
 os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
 
+# Where the tensors of tests/parallel/torch are, as on a machine with a GPU: "cuda".
+if "HOROVOD_TEST_DEVICE" in os.environ:
+    import torch
+
+    torch.set_default_device(os.environ["HOROVOD_TEST_DEVICE"])
+
 # Not every environment has every framework: a binding's tests need its own.
 collect_ignore = [
     name for name in ("torch", "tensorflow", "jax", "keras", "mxnet") if find_spec(name) is None

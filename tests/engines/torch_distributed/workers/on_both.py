@@ -36,9 +36,10 @@ def keep_store() -> dist.TCPStore | None:
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:
         return None
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_master = os.environ["RANK"] == "0"
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
-    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False) if is_master else None
+    if os.environ["RANK"] != "0":
+        return None
+    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
 
 
 script = sys.argv[1]
