@@ -98,8 +98,8 @@ class NcclLibrary {
   const NcclFunctions& functions() const { return functions_; }
   int version() const { return version_; }  // such as 23203
 
-  // Throws Error(kSystem), or UnnamedLoss, with NCCL's own text. A call in progress is no error. `comm`: for the
-  // text of its last error; may be null.
+  // Throws Error(kSystem), or UnnamedLoss, with NCCL's own text. A call in progress is no error.
+  // `comm`: for the text of its last error; may be null.
   void check(nccl::Result result, const char* function, nccl::Comm comm) const;
 
  private:

@@ -81,7 +81,7 @@ call_2() {
 # The bodies of the CPU's tests, with tensors on the card.
 bodies() { # FOLDER SECONDS
   HOROVOD_TEST_DEVICE=cuda LINES_SHOWN=4 job "bodies_$1" "$2" 2 "$PYTHON" -m pytest -q -W default \
-    -p no:cacheprovider --timeout 60 --tb=short "tests/parallel/$1"
+    -p no:cacheprovider --timeout 60 --tb=short --capture=no "tests/parallel/$1"
 }
 
 call_3() {

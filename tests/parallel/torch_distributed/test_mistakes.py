@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
+from threading import Event
 
 import pytest
 import torch
@@ -153,6 +154,24 @@ def test_ranks_without_a_backward_pass_are_named():
     if rank() != 0:
         group.set_timeout(timedelta(seconds=60))
         loss.backward()
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
+@needs_two
+def test_a_future_that_nobody_waits_for_ends_with_the_groups_time():
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    if rank() == 0:
+        ended = Event()
+        future = dist.all_reduce(torch.ones(2), group=group, async_op=True).get_future()
+        future.add_done_callback(lambda _: ended.set())
+        assert ended.wait(60)
+        with pytest.raises(RuntimeError, match=r"Timed out waiting 1000ms .* did not start it"):
+            future.value()
+    dist.barrier()
+    if rank() != 0:
+        group.set_timeout(timedelta(seconds=60))
+        dist.all_reduce(torch.ones(2), group=group)
     dist.barrier()
     dist.destroy_process_group(group)
 

@@ -7,6 +7,7 @@ thread will wait for its handle: then the engine's background thread makes progr
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from torch.futures import Future
 
 from horovod.torch.distributed.backward import is_called_by_cpp
 from horovod.torch.distributed.completions import completions
+from horovod.torch.distributed.deadlines import deadlines
 
 if TYPE_CHECKING:
     from horovod import _native
@@ -245,7 +247,8 @@ class EngineWork(HorovodWork):
         return True
 
     def begin_future(self) -> None:
-        """Let the result be taken by ``completions``."""
+        """Let the result be taken by ``completions``, and the time by ``deadlines``."""
+        assert self._future is not None
         with self._lock:
             if self._is_over:
                 self.complete(self.error)
@@ -253,6 +256,8 @@ class EngineWork(HorovodWork):
             if self.is_waited_for:
                 return
             self._over = threading.Event()
+        expire = functools.partial(self._expire, self._future)
+        deadlines.add(self, self._timeout_s, expire)
         completions.add(self._members.engine, self._handle, self.end)
 
     def missing_ranks(self) -> list[int]:
@@ -277,11 +282,17 @@ class EngineWork(HorovodWork):
         self._kept = self._finish = None
         self.error = error
         self._is_over = True
+        is_in_time = True  # otherwise its future has that error
         if self._over is not None:
+            is_in_time = deadlines.remove(self)
             self._members.unwaited.pop(self._handle, None)
             self._over.set()
-        if self._future is not None:
+        if self._future is not None and is_in_time:
             self.complete(error)
+
+    def _expire(self, future: Future[Any]) -> None:
+        """No thread waits, and the group's time is over."""
+        future.set_exception(self.too_late(self._timeout_s))
 
     def _end_within(self, limit_s: float) -> bool:
         """Whether it is over, after a wait of ``limit_s`` at most."""
