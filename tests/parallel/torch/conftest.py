@@ -35,7 +35,7 @@ def batch_of() -> Callable[..., Tensor]:
     """``batch_of(rank, step=0)``: that rank's input ``[4, 6]``; every rank can compute all."""
 
     def batch(rank: int, step: int = 0) -> Tensor:
-        generator = torch.Generator().manual_seed(1000 * step + rank)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(1000 * step + rank)
         return torch.randn(4, 6, generator=generator)
 
     return batch

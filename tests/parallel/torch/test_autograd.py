@@ -17,7 +17,11 @@ ARGUMENTS = [
 
 
 def values(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(
+        *shape,
+        dtype=torch.float64,
+        generator=torch.Generator(torch.get_default_device()).manual_seed(seed),
+    )
 
 
 def of_all_ranks(offset: int, *shape: int) -> Tensor:

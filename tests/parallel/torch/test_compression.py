@@ -9,7 +9,9 @@ import horovod.torch as hvd
 
 
 def values_of(rank):
-    return torch.randn(1000, generator=torch.Generator().manual_seed(rank))
+    return torch.randn(
+        1000, generator=torch.Generator(torch.get_default_device()).manual_seed(rank)
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from horovod.errors import HostsUpdatedInterrupt, MismatchError
 from horovod.torch.elastic import ElasticSampler, TorchState
 
 STEPS = 6
-DATA = torch.randn(44, 6, generator=torch.Generator().manual_seed(11))
+DATA = torch.randn(44, 6, generator=torch.Generator(torch.get_default_device()).manual_seed(11))
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,9 @@ def test_training_equals_one_process(
 def test_ops(op, reduce):
     param = nn.Parameter(torch.zeros(5))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), op=op)
-    rows = torch.randn(hvd.size(), 5, generator=torch.Generator().manual_seed(3))
+    rows = torch.randn(
+        hvd.size(), 5, generator=torch.Generator(torch.get_default_device()).manual_seed(3)
+    )
     (param * rows[hvd.rank()]).sum().backward()
     optimizer.step()
     torch.testing.assert_close(param.grad, reduce(rows))

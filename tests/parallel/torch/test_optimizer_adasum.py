@@ -124,7 +124,7 @@ def test_channels_last(assert_same_everywhere):
     weight = torch.ones(4, 3, 2, 2).contiguous(memory_format=torch.channels_last)
     param = nn.Parameter(weight)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), op=hvd.Adasum)
-    generator = torch.Generator().manual_seed(hvd.rank())
+    generator = torch.Generator(torch.get_default_device()).manual_seed(hvd.rank())
     (param * torch.randn(4, 3, 2, 2, generator=generator)).sum().backward()
     optimizer.step()
     assert param.is_contiguous(memory_format=torch.channels_last)

@@ -39,7 +39,7 @@ def make_model(cls):
 
 
 def loss_of(model, rank, step):
-    generator = torch.Generator().manual_seed(100 * step + rank)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(100 * step + rank)
     if isinstance(model[0], nn.Embedding):
         return model(torch.randint(5, (4,), generator=generator)).pow(2).sum()
     return (model(torch.randn(3, 4, generator=generator)) - 1).pow(2).sum()

@@ -48,7 +48,7 @@ def test_channels_last(assert_same_everywhere, groups, compression):
     )
     for step in range(2):
         optimizer.zero_grad()
-        generator = torch.Generator().manual_seed(10 * step + hvd.rank())
+        generator = torch.Generator(torch.get_default_device()).manual_seed(10 * step + hvd.rank())
         images = torch.randn(2, 3, 5, 5, generator=generator)
         loss_of(model, images.contiguous(memory_format=torch.channels_last)).backward()
         optimizer.step()

@@ -109,7 +109,7 @@ def test_gradients_in_one_flat_buffer():
 
 def test_memory_order_may_differ_between_ranks(assert_same_everywhere):
     """Even ranks keep the convolution channels_last and a transposed matrix."""
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(5)
     weight = torch.randn(4, 3, 2, 2, generator=generator)
     matrix = torch.randn(3, 5, generator=generator)
     if hvd.rank() % 2 == 0:

@@ -48,7 +48,7 @@ class Model(nn.Module):
 
 
 def loss_of(model: nn.Module, step: int) -> Tensor:
-    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
+    generator = torch.Generator(torch.get_default_device()).manual_seed(100 * step + hvd.rank())
     return model(torch.randn(5, 131, generator=generator)).square().mean()
 
 

@@ -33,7 +33,7 @@ def step_once(params: list[nn.Parameter], optimizer: torch.optim.Optimizer, step
 
 
 def after_steps(sizes: list[tuple[int, ...]], change: Change, sharded: bool) -> list[nn.Parameter]:
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(3)
     params = [nn.Parameter(torch.randn(size, generator=generator)) for size in sizes]
     optimizer = distributed(params, sharded)
     for step in range(4):

@@ -31,13 +31,13 @@ IDS = [f"{cls.__name__}-{index}" for index, (cls, _) in enumerate(OPTIMIZERS)]
 
 
 def make_params(shapes=((4, 3), (5,), ())) -> list[nn.Parameter]:
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(3)
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
 
 
 def train(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: int) -> None:
     """Steps that differ between ranks, without communication."""
-    generator = torch.Generator().manual_seed(50 + hvd.rank())
+    generator = torch.Generator(torch.get_default_device()).manual_seed(50 + hvd.rank())
     for _ in range(steps):
         for param in params:
             param.grad = torch.randn(param.shape, generator=generator)

@@ -17,7 +17,9 @@ def exchange_of(op=hvd.Average, prescale=1.0, postscale=1.0, **options):
 
 
 def random(*shape, seed):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(
+        *shape, generator=torch.Generator(torch.get_default_device()).manual_seed(seed)
+    )
 
 
 def random_of(rank, *shape, seed=0):

@@ -16,7 +16,7 @@ SHAPE = (7, 3)
 def sparse_of(rank: int, dtype: torch.dtype, entries: int) -> Tensor:
     """Entries in random places, the same place more than once among them; rank 0 has none."""
     entries = 0 if rank == 0 else entries + rank
-    generator = torch.Generator().manual_seed(rank)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(rank)
     places = torch.stack([torch.randint(0, n, (entries,), generator=generator) for n in SHAPE])
     values = reference.values(dtype, (entries,), rank)
     return torch.sparse_coo_tensor(places, values, SHAPE, check_invariants=True)

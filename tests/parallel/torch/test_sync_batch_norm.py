@@ -23,7 +23,7 @@ def rows_of(rank):
 def joined(dims=4, dtype=torch.float32, mean=0.0, channels=3, seed=0):
     """The input of all ranks together, the same on every rank."""
     rows = sum(rows_of(rank) for rank in range(hvd.size()))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     shape = (rows, channels, *SHAPES[dims])
     return (torch.randn(shape, generator=generator, dtype=torch.float64) + mean).to(dtype)
 
@@ -40,7 +40,7 @@ def make_pair(channels=3, dtype=torch.float32, **options):
     plain = nn.BatchNorm1d(channels, **options)
     plain._check_input_dim = lambda _: None
     if ours.affine:
-        generator = torch.Generator().manual_seed(5)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(5)
         for name in ("weight", "bias"):
             values = torch.randn(channels, generator=generator)
             getattr(ours, name).data.copy_(values)
@@ -63,7 +63,9 @@ def assert_buffers_close(ours, plain, **tolerance):
 
 
 def compare(ours, plain, x, **tolerance):
-    slopes = torch.randn(x.shape, generator=torch.Generator().manual_seed(9)).to(x.dtype)
+    slopes = torch.randn(
+        x.shape, generator=torch.Generator(torch.get_default_device()).manual_seed(9)
+    ).to(x.dtype)
     y, grad = run(ours, mine(x), mine(slopes))
     want_y, want_grad = run(plain, x.clone(), slopes)
     assert y.dtype == grad.dtype == x.dtype
@@ -141,7 +143,9 @@ def test_channels_last():
 def test_used_twice_in_one_pass():
     ours, plain = make_pair()
     x = joined()
-    slopes = torch.randn(x.shape, generator=torch.Generator().manual_seed(9))
+    slopes = torch.randn(
+        x.shape, generator=torch.Generator(torch.get_default_device()).manual_seed(9)
+    )
     got = run(lambda x: ours(torch.sin(ours(x))), mine(x), mine(slopes))
     want = run(lambda x: plain(torch.sin(plain(x))), x, slopes)
     torch.testing.assert_close(got, tuple(mine(tensor) for tensor in want), rtol=1e-5, atol=1e-5)

@@ -40,7 +40,7 @@ def losses(
     model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4, **uses: Any
 ) -> list[float]:
     """Of each step on this rank's batches, then a sum of all parameters."""
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    generator = torch.Generator(torch.get_default_device()).manual_seed(dist.get_rank())
     found = []
     for step in range(steps):
         batch = torch.randn(4, 8, generator=generator)
@@ -163,7 +163,7 @@ def test_fsdp2_and_checkpoints(tmp_path_factory: pytest.TempPathFactory):
     fully_shard(sharded, mesh=mesh)
     of_sharded = torch.optim.SGD(sharded.parameters(), 0.1)
     of_whole = torch.optim.SGD(whole.parameters(), 0.1)
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(1)
     for _ in range(3):
         batches = torch.randn(dist.get_world_size(), 4, 8, generator=generator)
         for optimizer in (of_sharded, of_whole):
@@ -211,7 +211,7 @@ def test_tensor_parallel():
     whole, parallel = Block(), Block()
     plan = {"norm": SequenceParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
     parallelize_module(parallel, mesh, plan)
-    batch = torch.randn(4, 6, generator=torch.Generator().manual_seed(2))
+    batch = torch.randn(4, 6, generator=torch.Generator(torch.get_default_device()).manual_seed(2))
     expected, found = whole(batch), parallel(batch)
     torch.testing.assert_close(found, expected)
     expected.sum().backward()
