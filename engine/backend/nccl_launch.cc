@@ -104,8 +104,8 @@ void NcclLaunch::add_call(const Work& work) {
   if (work.in == nullptr || (!is_near && given != 0)) {
     std::byte* const in = scratch(given);
     if (work.in != nullptr) {
-      driver.copy_across(cuda::address_of(in), channel_->stream.device(),
-                         cuda::address_of(work.in), work.device, given, stream());
+      driver.copy_across(cuda::address_of(in), channel_->stream.device(), cuda::address_of(work.in),
+                         work.device, given, stream());
     } else {
       driver.clear(cuda::address_of(in), given, stream());
     }

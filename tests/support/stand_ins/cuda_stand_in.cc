@@ -38,6 +38,8 @@ constexpr int kInvalidContext = 201;
 constexpr int kInvalidHandle = 400;
 constexpr int kNotFound = 500;
 constexpr int kNotReady = 600;
+constexpr int kLaunchFailed = 719;
+constexpr int kInternalErrorOfNccl = 3;
 constexpr int kMostGpus = 16;
 constexpr std::size_t kLeastShared = 128 * 1024;
 constexpr std::uint64_t kDeviceBit = std::uint64_t{1} << 62;
@@ -148,6 +150,8 @@ struct World {
   int gpus = 2;
   std::map<std::string, long> calls;
   std::map<std::string, Failure> failures;
+  long calls_until_failure = -1;  // less than 0: there is no more to come
+  std::string failed;
   struct Block {
     std::size_t size_bytes;
     int device;
@@ -303,6 +307,10 @@ extern "C" {
 int stand_in_count(const char* function) {
   const std::lock_guard guard(world().mutex);
   ++world().calls[function];
+  if (world().calls_until_failure-- == 0) {
+    world().failed = function;
+    return world().failed.starts_with("nccl") ? kInternalErrorOfNccl : kLaunchFailed;
+  }
   const auto found = world().failures.find(function);
   if (found == world().failures.end() || found->second.calls-- > 0) return kSuccess;
   found->second.calls = 0;
@@ -320,8 +328,20 @@ void stand_in_fail(const char* function, int code, long calls) {
   world().failures[function] = {code, calls};
 }
 
+void stand_in_fail_once(long calls) {
+  const std::lock_guard guard(world().mutex);
+  world().calls_until_failure = calls;
+  world().failed.clear();
+}
+
+const char* stand_in_failed() {
+  const std::lock_guard guard(world().mutex);
+  return world().failed.empty() ? nullptr : world().failed.c_str();
+}
+
 void stand_in_reset() {
   const std::lock_guard guard(world().mutex);
+  world().calls_until_failure = -1;
   world().calls.clear();
   world().failures.clear();
   world().has_wrong_kernels = false;

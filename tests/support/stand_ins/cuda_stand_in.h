@@ -10,6 +10,10 @@ extern "C" {
 long stand_in_calls(const char* function);
 // After `calls` more calls that function always returns `code`, until the next reset.
 void stand_in_fail(const char* function, int code, long calls);
+// The call of any function after `calls` more fails, once: CUDA's with 719, NCCL's with 3.
+void stand_in_fail_once(long calls);
+// The function that did; null: none yet.
+const char* stand_in_failed();
 void stand_in_reset();
 void stand_in_set_gpus(int count);
 // Until the next reset kernels do nothing, without an error.
