@@ -49,6 +49,7 @@ std::byte* NcclLaunch::packed_memory(std::size_t size_bytes) {
   if (block == nullptr || block->capacity_bytes < size_bytes) {
     block = gpu_.memory().allocate(channel_->stream.device(), std::bit_ceil(size_bytes));
   }
+  block->last_use.reset();  // not known before the bucket is in the stream
   return block->data;
 }
 

@@ -82,6 +82,7 @@ struct CudaFunctions {
   CudaFunction<cuda::Context*, cuda::Device> primary_retain{from, "cuDevicePrimaryCtxRetain"};
   CudaFunction<cuda::Context> push_current{from, "cuCtxPushCurrent_v2"};
   CudaFunction<cuda::Context*> pop_current{from, "cuCtxPopCurrent_v2"};
+  CudaFunction<> context_synchronize{from, "cuCtxSynchronize"};
   CudaFunction<int*> exchange_capture_mode{from, "cuThreadExchangeStreamCaptureMode"};
   CudaFunction<void*, int, cuda::Address> pointer_get_attribute{from, "cuPointerGetAttribute"};
   CudaFunction<int*, int*> stream_priority_range{from, "cuCtxGetStreamPriorityRange"};

@@ -14,13 +14,20 @@ constexpr std::size_t kGrain = 64UL << 10;
 
 std::size_t rounded(std::size_t size_bytes) { return (size_bytes / kGrain + 1) * kGrain; }
 
-// CUDA waits for all work of the device before it frees them.
+// Nobody knows what still uses a block whose operation has failed: then all work of the device.
+// CUDA waits for that before it frees memory without a pool, too.
 void free_and_wait(const CudaDriver& driver, const std::list<DeviceBlock>& blocks) {
   const CudaFunctions& functions = driver.functions();
   for (const DeviceBlock& block : blocks) {
     free_on(driver, block.device, [&] {
-      if (block.last_use != nullptr) block.last_use->wait();
-      if (block.is_on_host()) {
+      if (block.last_use == nullptr) {
+        driver.call(functions.context_synchronize);
+      } else {
+        block.last_use->wait();
+      }
+      if (block.pool != nullptr) {
+        block.pool->free(block.address(), block.last_use);
+      } else if (block.is_on_host) {
         functions.mem_free_host.call(block.data);
       } else {
         functions.mem_free.call(block.address());
@@ -61,9 +68,9 @@ DeviceBlockPtr DeviceMemory::allocate(int device, std::size_t size_bytes) {
 DeviceBlock DeviceMemory::take_spare(int device, std::size_t size_bytes, bool is_on_host) {
   const std::lock_guard guard(mutex_);
   const auto fits = [&](const DeviceBlock& block) {
-    return block.device == device && block.is_on_host() == is_on_host &&
+    return block.device == device && block.is_on_host == is_on_host &&
            block.capacity_bytes >= size_bytes && block.capacity_bytes / 2 <= rounded(size_bytes) &&
-           (block.last_use == nullptr || block.last_use->is_reached());
+           block.last_use->is_reached();
   };
   const auto found = std::ranges::find_if(spare_, fits);
   if (found == spare_.end()) return {};
@@ -79,14 +86,14 @@ DeviceBlock DeviceMemory::allocate_on_device(int device, std::size_t size_bytes)
   DeviceBlock block{
       .capacity_bytes = size_bytes, .device = device, .last_use = nullptr, .driver = driver_.get()};
   cuda::Address address = 0;
-  if (DevicePool* const pool = pool_of(device)) {
-    address = pool->allocate(size_bytes);
+  block.pool = pool_of(device);
+  if (block.pool != nullptr) {
+    address = block.pool->allocate(size_bytes);
   } else {
     const CurrentDevice current(*driver_, device);
     const auto& mem_alloc = driver_->functions().mem_alloc;
     const cuda::Result result = mem_alloc.call(&address, size_bytes);
     if (result != cuda::kOutOfMemory) driver_->check(result, mem_alloc.name);
-    block.kind = BlockKind::kAllocated;
   }
   block.data = reinterpret_cast<std::byte*>(address);
   return block;
@@ -112,7 +119,7 @@ DeviceBlock DeviceMemory::allocate_on_host(int device, std::size_t size_bytes) {
   return {.data = static_cast<std::byte*>(data),
           .capacity_bytes = size_bytes,
           .device = device,
-          .kind = BlockKind::kOnHost,
+          .is_on_host = true,
           .last_use = nullptr,
           .driver = driver_.get()};
 }
@@ -124,18 +131,20 @@ std::optional<std::string> DeviceMemory::take_warning() {
          " is full: results for it go through pinned host memory, which is slower";
 }
 
-DevicePool* DeviceMemory::pool_of(int device) {
+std::shared_ptr<DevicePool> DeviceMemory::pool_of(int device) {
   const std::lock_guard guard(mutex_);
   const auto found = pools_.find(device);
-  if (found != pools_.end()) return found->second.get();
-  std::unique_ptr<DevicePool> pool;
-  if (driver_->has_pools(device)) pool = std::make_unique<DevicePool>(*driver_, device);
-  return (pools_[device] = std::move(pool)).get();
+  if (found != pools_.end()) return found->second;
+  std::shared_ptr<DevicePool> pool;
+  if (driver_->has_pools(device)) pool = std::make_shared<DevicePool>(*driver_, device);
+  return pools_[device] = std::move(pool);
 }
 
 void DeviceMemory::give_back(DeviceBlock block) {
   Blocks dropped;
-  {
+  if (block.last_use == nullptr) {
+    dropped.push_back(std::move(block));
+  } else {
     const std::lock_guard guard(mutex_);
     spare_bytes_ += block.capacity_bytes;
     spare_.push_back(std::move(block));
@@ -154,7 +163,7 @@ void DeviceMemory::drop_spare(int device) {
     const std::lock_guard guard(mutex_);
     for (auto block = spare_.begin(); block != spare_.end();) {
       const auto next = std::next(block);
-      if (block->device == device && !block->is_on_host()) {
+      if (block->device == device && !block->is_on_host) {
         spare_bytes_ -= block->capacity_bytes;
         dropped.splice(dropped.end(), spare_, block);
       }
@@ -164,13 +173,13 @@ void DeviceMemory::drop_spare(int device) {
   free(dropped);
 }
 
-// Memory without a pool is freed in a thread of its own: this one may hold Python's lock, and the
+// If it has to wait, it does so in a thread of its own: this one may hold Python's lock, and the
 // device may be at work with something that waits for this process.
-void DeviceMemory::free(const Blocks& blocks) {
+void DeviceMemory::free(const Blocks& blocks) const {
   Blocks others;
   for (const DeviceBlock& block : blocks) {
-    if (block.kind == BlockKind::kPooled) {
-      pool_of(block.device)->free(block.address(), block.last_use);
+    if (block.pool != nullptr && block.last_use != nullptr) {
+      block.pool->free(block.address(), block.last_use);
     } else {
       others.push_back(block);
     }

@@ -2,8 +2,8 @@
 // negotiation, and zeros of absent ranks.
 //
 // Blocks that are given back are kept for later, up to a limit. A block is in use until its event
-// is reached. Only then is it given out again, so no work waits for it. Nothing here waits for
-// work on a GPU either.
+// is reached. Only then is it given out again, so no work waits for it. No caller waits for work on
+// a GPU either.
 //
 // A framework may keep all memory of a GPU for itself. Then blocks are pinned host memory, which
 // the GPU reads and writes at the same address. It is slower, but the collective ends on all ranks.
@@ -25,20 +25,17 @@ namespace hvd {
 
 class DeviceMemory;
 
-// kAllocated: memory of a GPU that has no pools.
-enum class BlockKind { kPooled, kAllocated, kOnHost };
-
 // `data` is an address on the device: the CPU cannot read it.
 struct DeviceBlock {
   std::byte* data = nullptr;
   std::size_t capacity_bytes = 0;
   int device = -1;
-  BlockKind kind = BlockKind::kPooled;
-  CudaEventPtr last_use;  // null: the block is not in use
+  bool is_on_host = false;
+  std::shared_ptr<DevicePool> pool = nullptr;  // of memory of a GPU that has pools
+  CudaEventPtr last_use;                       // set it when the work is in a stream
   const CudaDriver* driver = nullptr;
 
   cuda::Address address() const { return reinterpret_cast<cuda::Address>(data); }
-  bool is_on_host() const { return kind == BlockKind::kOnHost; }
   // Copies its beginning to memory of the same GPU, in a stream of that GPU. The copy is its last
   // use.
   void copy_to(cuda::Address to, std::size_t size_bytes, cuda::Stream stream);
@@ -64,16 +61,16 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   DeviceBlock take_spare(int device, std::size_t size_bytes, bool is_on_host);
   DeviceBlock allocate_on_device(int device, std::size_t size_bytes);
   DeviceBlock allocate_on_host(int device, std::size_t size_bytes);
-  DevicePool* pool_of(int device);
+  std::shared_ptr<DevicePool> pool_of(int device);
   void give_back(DeviceBlock block);
   void drop_spare(int device);
-  void free(const Blocks& blocks);
+  void free(const Blocks& blocks) const;
 
   const std::shared_ptr<const CudaDriver> driver_;
   std::atomic<int> full_device_{-1};
   std::atomic<bool> has_warned_{false};
   std::mutex mutex_;                                  // no memory is freed under it
-  std::map<int, std::unique_ptr<DevicePool>> pools_;  // null: the device has none
+  std::map<int, std::shared_ptr<DevicePool>> pools_;  // null: the device has none
   Blocks spare_;                                      // the longest unused first
   std::size_t spare_bytes_ = 0;
 };

@@ -450,6 +450,13 @@ int cuCtxPopCurrent_v2(void** context) {
   return kSuccess;
 }
 
+int cuCtxSynchronize() {
+  CALL("cuCtxSynchronize");
+  if (current.empty()) return kInvalidContext;
+  wait_for_device(current.back()->device);
+  return kSuccess;
+}
+
 int cuThreadExchangeStreamCaptureMode(int* mode) {
   CALL("cuThreadExchangeStreamCaptureMode");
   thread_local int own = 0;
@@ -642,7 +649,10 @@ int cuMemFreeAsync(std::uint64_t address, void* stream) {
   CALL("cuMemFreeAsync");
   const auto block = block_of(address, 0);
   if (!block || block->pool == nullptr) return kInvalidValue;
-  ++block->pool->freed.recorded;
+  {
+    const std::lock_guard guard(block->pool->freed.progress->mutex);
+    ++block->pool->freed.recorded;
+  }
   stream_of(stream, block->device).put([address, progress = block->pool->freed.progress] {
     free_block(address);
     const std::lock_guard guard(progress->mutex);

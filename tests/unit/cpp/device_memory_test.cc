@@ -45,10 +45,20 @@ TEST_CASE("who gives memory back does not wait for the GPU, nor does who allocat
     BusyStream work(one.rank);
     one.use(kTooLargeToKeep);
     const DeviceBlockPtr other = one.allocate(kTooLargeToKeep);
-    CHECK(!other->is_on_host());
+    CHECK(!other->is_on_host);
     one.use(1000);
-    CHECK(stand_in_calls("cuMemFreeAsync") == (has_pools ? 1 : 0));
     CHECK((stand_in_calls("cuMemAlloc") == 0) == has_pools);
+    work.release();
+  }
+}
+
+TEST_CASE("memory of an operation that failed is not freed before the GPU has done all its work") {
+  for (const bool has_pools : {true, false}) {
+    OneGpu one(has_pools);
+    BusyStream work(one.rank);
+    const std::byte* const address = one.allocate(1000)->data;  // its last use is not known
+    CHECK(one.allocate(1000)->data != address);
+    CHECK(stand_in_host_address(cuda::address_of(address)) != nullptr);
     work.release();
   }
 }
@@ -62,11 +72,11 @@ TEST_CASE("the end of a program does not wait for the GPU either") {
   }
 }
 
-TEST_CASE("memory that a GPU still uses is not given out again") {
+TEST_CASE("memory is given out again when the GPU has done with it, not before") {
   OneGpu one(true);
   BusyStream work(one.rank);
   const std::byte* const address = one.use(1000);
-  CHECK(one.allocate(1000)->data != address);
+  CHECK(one.use(1000) != address);
   work.release();
   one.rank.synchronize();
   const long allocations = stand_in_calls("cuMemAllocFromPoolAsync");
@@ -80,13 +90,13 @@ TEST_CASE("a GPU without room gets back what is kept for later, then host memory
   OneGpu one(true);
   constexpr std::size_t kLimit = 1UL << 20;
   stand_in_limit_memory(kLimit);
-  CHECK(!one.allocate(kLimit / 2)->is_on_host());
+  one.use(kLimit / 2);
+  one.rank.synchronize();
   const DeviceBlockPtr large = one.allocate(kLimit / 4 * 3);
-  CHECK(!large->is_on_host());
-  CHECK(stand_in_calls("cuMemFreeAsync") == 1);
+  CHECK(!large->is_on_host);
   DeviceMemory& memory = one.rank.gpu->memory();
   const DeviceBlockPtr larger = one.allocate(kLimit);
-  CHECK(larger->is_on_host());
+  CHECK(larger->is_on_host);
   CHECK(stand_in_host_address(larger->address()) == larger->data);
   const auto warning = memory.take_warning();
   REQUIRE(warning);
@@ -100,11 +110,12 @@ TEST_CASE("host memory that took the place of a GPU's is given out again, and fr
     stand_in_limit_memory(kNothingMore);
     BusyStream work(one.rank);
     one.use(kTooLargeToKeep);
-    const std::byte* const address = one.allocate(1000)->data;
+    work.release();
+    const std::byte* const address = one.use(1000);
+    one.rank.synchronize();
     CHECK(one.allocate(1000)->data == address);
     stand_in_limit_memory(0);
-    CHECK(!one.allocate(1000)->is_on_host());
-    work.release();
+    CHECK(!one.allocate(1000)->is_on_host);
   }
 }
 
@@ -151,7 +162,7 @@ struct Program {
         on_device("x", kind, given, nullptr, {4, static_cast<std::int64_t>(kColumns)});
     if (kind == Kind::kAlltoall) operation.splits = {2, 2};
     auto outputs = finish_on_device(engine, submit(engine, mine, operation));
-    CHECK(outputs[0].block->is_on_host() == is_on_host);
+    CHECK(outputs[0].block->is_on_host == is_on_host);
     const std::size_t size_bytes = outputs[0].size_bytes(Dtype::kFloat32);
     outputs[0].block->copy_to(cuda::address_of(taken.data()), size_bytes, mine.stream->get());
     outputs.clear();
