@@ -33,8 +33,8 @@ namespace {
   X(device_get_attribute, cuDeviceGetAttribute)               \
   X(primary_retain, cuDevicePrimaryCtxRetain)                 \
   X(push_current, cuCtxPushCurrent_v2)                        \
-  X(context_synchronize, cuCtxSynchronize)                    \
   X(pop_current, cuCtxPopCurrent_v2)                          \
+  X(context_synchronize, cuCtxSynchronize)                    \
   X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode) \
   X(pointer_get_attribute, cuPointerGetAttribute)             \
   X(stream_priority_range, cuCtxGetStreamPriorityRange)       \
