@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <vector>
 
 namespace hvd {
 
@@ -10,6 +11,21 @@ namespace {
 
 // Enough to keep the largest GPUs busy; threads take several elements where there are more.
 constexpr std::size_t kMostReducingThreads = 2048 * GpuModule::kThreads;
+
+// All rows of a launch have as many blocks as the longest: so no part is much longer than others.
+constexpr std::uint64_t kMostMoved = 128UL << 10;  // elements
+
+std::vector<MovedPiece> parts_of(std::span<const MovedPiece> pieces, std::size_t element_bytes) {
+  std::vector<MovedPiece> parts;
+  for (const MovedPiece& piece : pieces) {
+    for (std::uint64_t at = 0; at < piece.count; at += kMostMoved) {
+      parts.push_back({.to = piece.to + at * element_bytes,
+                       .from = piece.from + at * element_bytes,
+                       .count = std::min(kMostMoved, piece.count - at)});
+    }
+  }
+  return parts;
+}
 
 constexpr std::size_t kMostThreads = 256 * GpuModule::kThreads;
 constexpr std::size_t kPerThread = 16;              // elements of a dot product, at least
@@ -65,11 +81,12 @@ MoveKernels::MoveKernels(const CudaDriver& driver, int device)
 
 void MoveKernels::launch(Dtype dtype, double factor, std::span<const MovedPiece> pieces,
                          cuda::Stream stream) {
+  const std::vector<MovedPiece> parts = parts_of(pieces, size_of(dtype));
   const std::lock_guard guard(mutex_);
-  while (!pieces.empty()) {
-    const std::size_t count = std::min(pieces.size(), kMostPieces);
-    launch_some(dtype, factor, pieces.first(count), stream);
-    pieces = pieces.subspan(count);
+  for (std::span<const MovedPiece> left = parts; !left.empty();) {
+    const std::size_t count = std::min(left.size(), kMostPieces);
+    launch_some(dtype, factor, left.first(count), stream);
+    left = left.subspan(count);
   }
 }
 
@@ -78,11 +95,10 @@ void MoveKernels::launch_some(Dtype dtype, double factor, std::span<const MovedP
   std::array<MovedPiece, kMostPieces> table{};
   std::ranges::copy(pieces, table.begin());
   const std::uint64_t longest = std::ranges::max(pieces, {}, &MovedPiece::count).count;
-  if (longest == 0) return;
   std::array<void*, 2> arguments{&factor, table.data()};
   const std::size_t threads = (longest + kMovedTogether - 1) / kMovedTogether;
-  module_.launch(move_kernel_name(dtype), std::min(threads, kMostReducingThreads), arguments.data(),
-                 stream, static_cast<unsigned>(pieces.size()));
+  module_.launch(move_kernel_name(dtype), threads, arguments.data(), stream,
+                 static_cast<unsigned>(pieces.size()));
 }
 
 AdasumKernels::AdasumKernels(const CudaDriver& driver, int device, std::size_t vectors)

@@ -182,8 +182,14 @@ bool Membership::may_still_answer(int departed) {
 
 bool Membership::is_needed(int departed) const {
   return sets_.any_of([&](const ProcessSetContext& context) {
-    return context.is_active() && is_needed_by(context, departed);
+    if (context.is_active() && is_needed_by(context, departed)) return true;
+    return context.set_rank_of(departed) >= 0 && is_needed_by_device(context, departed);
   });
+}
+
+// Work that is in a GPU's stream needs all ranks. One that shut down has waited for its part.
+bool Membership::is_needed_by_device(const ProcessSetContext& context, int departed) const {
+  return world_.presence.liveness(departed) == Liveness::kFailed && context.backend->watch();
 }
 
 // A rank that shut down may have done its part of the operations here. Only operations that still

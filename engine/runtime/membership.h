@@ -68,6 +68,7 @@ class Membership : private CommonParts {
   bool may_still_answer(int departed);
   bool is_needed(int departed) const;
   bool is_needed_by(const ProcessSetContext& context, int departed) const;
+  bool is_needed_by_device(const ProcessSetContext& context, int departed) const;
   std::optional<Error> find_loss();
 
   Tracer& tracer_;

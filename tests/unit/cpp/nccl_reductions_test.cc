@@ -139,7 +139,7 @@ void check_move(Gpu& gpu, Dtype dtype, double factor, std::span<const std::size_
 TEST_CASE("pieces of every dtype arrive with the host's bits") {
   stand_in_reset();
   Gpu gpu(CUDA_STAND_IN, {});
-  const std::vector<std::size_t> few{1, 3, 256, 4097};
+  const std::vector<std::size_t> few{1, 3, 256, 4097, 140'000};
   const std::vector<std::size_t> many(kMostPieces + 3, 5);
   for (int number = 0; number < kDtypeCount; ++number) {
     const auto dtype = static_cast<Dtype>(number);
