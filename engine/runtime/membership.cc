@@ -189,7 +189,8 @@ bool Membership::is_needed(int departed) const {
 
 // Work that is in a GPU's stream needs all ranks. One that shut down has waited for its part.
 bool Membership::is_needed_by_device(const ProcessSetContext& context, int departed) const {
-  return world_.presence.liveness(departed) == Liveness::kFailed && context.backend->watch();
+  if (world_.presence.liveness(departed) != Liveness::kFailed) return false;
+  return context.backend != nullptr && context.backend->watch();
 }
 
 // A rank that shut down may have done its part of the operations here. Only operations that still
