@@ -14,7 +14,7 @@ constexpr std::size_t kGrain = 64UL << 10;
 
 std::size_t rounded(std::size_t size_bytes) { return (size_bytes / kGrain + 1) * kGrain; }
 
-// Nobody knows what still uses a block whose operation has failed: then all work of the device.
+// Any work of the device may still use a block whose operation has failed.
 // CUDA waits for that before it frees memory without a pool, too.
 void free_and_wait(const CudaDriver& driver, const std::list<DeviceBlock>& blocks) {
   const CudaFunctions& functions = driver.functions();

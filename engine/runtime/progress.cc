@@ -50,7 +50,7 @@ Progress::Step Progress::step(bool may_form) {
   return Step::kIdle;
 }
 
-// Throws the loss when nobody has found out who is lost.
+// Throws the loss when the time is over and no rank is known to be lost.
 bool Progress::awaits_name() {
   if (!unnamed_loss_) return false;
   if (now_ns() >= name_deadline_ns_) throw Error(*unnamed_loss_);

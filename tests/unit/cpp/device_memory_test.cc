@@ -1,5 +1,5 @@
-// Memory of GPUs that the engine allocates: nobody waits for a GPU to give it back, and a GPU that
-// is full ends no world.
+// Memory of GPUs that the engine allocates: no thread waits for a GPU to give it back, and a GPU
+// that is full ends no world.
 #include <doctest/doctest.h>
 
 #include "caught_errors.h"

@@ -1,7 +1,7 @@
 """Time limits of operations that no thread waits for: their futures get an error in time.
 
-A thread that waits for a work counts the time itself. A future has nobody who does:
-``DistributedDataParallel`` on GPUs waits for futures alone.
+A thread that waits for a work counts the time itself. ``DistributedDataParallel`` on GPUs waits for
+futures alone, and no thread counts their time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Deadlines:
     def _run(self) -> None:
         while True:
             for expire in self._take_expired():
-                expire()
+                # Callbacks of a future may wait for others, or raise: the time of those goes on.
+                threading.Thread(target=expire, name="horovod-expired", daemon=True).start()
 
     def _take_expired(self) -> list[Callable[[], None]]:
         """Wait for the earliest that was there at the beginning, or for an earlier one."""
