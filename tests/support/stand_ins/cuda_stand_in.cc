@@ -484,7 +484,7 @@ int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 int cuStreamCreateWithPriority(void** stream, unsigned, int) {
-  CALL("cuStreamCreate");
+  CALL("cuStreamCreateWithPriority");
   if (current.empty()) return kInvalidContext;
   const auto made = std::make_shared<Stream>(current.back()->device);
   *stream = made.get();

@@ -23,7 +23,7 @@ TEST_CASE("without a GPU there is no driver") {
 TEST_CASE("errors have CUDA's text") {
   stand_in_reset();
   const CudaDriver driver(CUDA_STAND_IN);
-  stand_in_fail("cuStreamCreate", 2, 0);
+  stand_in_fail("cuStreamCreateWithPriority", 2, 0);
   CHECK(error_of([&] { CudaStream(driver, 0); }) ==
         "cuStreamCreateWithPriority: CUDA_ERROR_OUT_OF_MEMORY, out of memory");
   CHECK(error_of([&] { CudaStream(driver, 77); }).find("there is no GPU 77") == 0);

@@ -56,7 +56,7 @@ class PretendGpu:
         self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
         self.cuda.cuCtxPushCurrent_v2(context)
         self.stream = ctypes.c_void_p()
-        self.cuda.cuStreamCreate(ctypes.byref(self.stream), 0)
+        self.cuda.cuStreamCreateWithPriority(ctypes.byref(self.stream), 0, 0)
 
     def tensor(self, values: Any, dtype: str = "float32") -> PretendTensor:
         array = np.asarray(values, dtype)
