@@ -241,7 +241,7 @@ endif
 
 test-cpp: $(INSTALL_STAMP) build/doctest.flags $(NVIDIA_STAMP) ## the C++ tests
 	$(CMAKE_DEV) -DHOROVOD_TESTS=ON -DNVIDIA_DIR=$(CURDIR)/$(NVIDIA)/nvidia $$(cat build/doctest.flags)
-	$(NO_JOBSERVER) $(BIN)/cmake --build $(DEV_BUILD) --target engine_tests
+	$(NO_JOBSERVER) $(BIN)/cmake --build $(DEV_BUILD) --target engine_tests steady_state
 	$(CTEST) $(DEV_BUILD)
 
 sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, then under TSan
