@@ -9,6 +9,8 @@ recv.
 
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
 import time
 import weakref
@@ -16,20 +18,41 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed
 
 from horovod import _native
 from horovod.core.operations import Intent, Kind, Sum
 from horovod.torch.adapter import adapter
 from horovod.torch.distributed.tensors import Landing, is_plain
-from horovod.torch.distributed.work import EngineWork, HorovodWork, too_late
+from horovod.torch.distributed.work import (
+    DoneWork,
+    EngineWork,
+    HorovodWork,
+    end_now,
+    too_late,
+)
 
 if TYPE_CHECKING:
     from horovod.torch.distributed.members import Members
 
 # The names of a channel come again after so many messages: the engine remembers them.
 _NAMES = 64
-_COMPUTE = Intent.COMPUTE  # looking up an enum's member takes half as long as making a call
+# Looking up an enum's member takes half as long as making a call.
+_COMPUTE, _WAIT = Intent.COMPUTE, Intent.WAIT
+# They wait for their message at once, and nothing else gets its work.
+_BLOCKING = {
+    inspect.unwrap(function).__code__
+    for function in (torch.distributed.send, torch.distributed.recv)
+}
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 1e-3
+
+
+def is_blocking_call() -> bool:
+    """Whether ``send`` or ``recv`` of torch calls the caller, perhaps by ``isend`` or ``irecv``."""
+    frame = sys._getframe(2)
+    if frame.f_code in _BLOCKING:
+        return True
+    return frame.f_back is not None and frame.f_back.f_code in _BLOCKING
 
 
 class Messages:
@@ -39,13 +62,22 @@ class Messages:
         self.members = members
         self._channels: dict[tuple[int, int, int], _Channel] = {}
 
-    def send(self, tensor: torch.Tensor, to: int, tag: int, timeout_s: float) -> HorovodWork:
-        """Start sending to the group's rank ``to``."""
-        return self._channel(self.members.rank, to, tag).start(tensor, timeout_s)
+    def send(
+        self, tensor: torch.Tensor, to: int, tag: int, timeout_s: float, is_blocking: bool = False
+    ) -> HorovodWork:
+        """Start sending to the group's rank ``to``. ``is_blocking``: the caller will only wait."""
+        return self._channel(self.members.rank, to, tag).start(tensor, timeout_s, is_blocking)
 
-    def receive(self, tensor: torch.Tensor, source: int, tag: int, timeout_s: float) -> HorovodWork:
-        """Start receiving from the group's rank ``source``."""
-        return self._channel(source, self.members.rank, tag).start(tensor, timeout_s)
+    def receive(
+        self,
+        tensor: torch.Tensor,
+        source: int,
+        tag: int,
+        timeout_s: float,
+        is_blocking: bool = False,
+    ) -> HorovodWork:
+        """Start receiving from the group's rank ``source``; see ``send``."""
+        return self._channel(source, self.members.rank, tag).start(tensor, timeout_s, is_blocking)
 
     def receive_any(self, tensor: torch.Tensor, tag: int, timeout_s: float) -> HorovodWork:
         """Receive from the rank that is found to send first.
@@ -108,13 +140,16 @@ class _Channel:
             self._names.append(f"{self._prefix}.{position}")
         return self._names[position]
 
-    def start(self, tensor: torch.Tensor, timeout_s: float) -> HorovodWork:
-        """Start the next message."""
+    def start(self, tensor: torch.Tensor, timeout_s: float, is_blocking: bool) -> HorovodWork:
+        """Start the next message; a blocking one ends here, without a background thread."""
         name, position = self.next_name(), self._count % _NAMES
         self._count += 1
-        earlier = self._latest[position]() if position in self._latest else None
+        earlier = self._latest.pop(position)() if position in self._latest else None
         if earlier is not None and not earlier.is_completed():
             earlier.wait()
+        if self._operation is not None and is_blocking and is_plain(tensor):
+            self._run(self._operation, tensor, name, timeout_s)
+            return _DONE
         if self._operation is not None:
             work: HorovodWork = self._submit(self._operation, tensor, name, timeout_s)
         else:
@@ -140,6 +175,13 @@ class _Channel:
         self._operation = _native.Operation(*arguments, is_flat=True)
         return self._operation
 
+    def _run(
+        self, operation: _native.Operation, tensor: torch.Tensor, name: str, timeout_s: float
+    ) -> None:
+        members = self._members
+        handle = adapter.submit(members.engine, operation, name, tensor, tensor, _WAIT)
+        end_now(members, handle, self._title, timeout_s, [tensor], tensor, None, self._source)
+
     def _submit(
         self, operation: _native.Operation, tensor: torch.Tensor, name: str, timeout_s: float
     ) -> HorovodWork:
@@ -151,6 +193,10 @@ class _Channel:
         return EngineWork(
             members, handle, self._title, timeout_s, [tensor], memory, finish, self._source
         )
+
+
+# Of messages that nothing needs to know more of.
+_DONE = DoneWork([])
 
 
 class _Later(HorovodWork):

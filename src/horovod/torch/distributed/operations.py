@@ -14,7 +14,7 @@ from horovod.torch.adapter import DTYPES, adapter
 from horovod.torch.distributed.arguments import intent_of, limit_of
 from horovod.torch.distributed.backward import end_after_backward, is_started_by_ddp
 from horovod.torch.distributed.tensors import movable, put
-from horovod.torch.distributed.work import AllWorks, EngineWork, HorovodWork, ended
+from horovod.torch.distributed.work import AllWorks, DoneWork, EngineWork, HorovodWork, end_now
 
 if TYPE_CHECKING:
     from horovod.torch.distributed.members import Members
@@ -223,7 +223,8 @@ class Operations:
         self.count += 1
         if self._coalesced is not None or intent_of(opts) is _COMPUTE:
             return self.note(EngineWork(*arguments))
-        return ended(*arguments)
+        end_now(*arguments)
+        return DoneWork(tensors)
 
 
 def tensor_of(outputs: list[_native.Output], dtype: torch.dtype) -> torch.Tensor:

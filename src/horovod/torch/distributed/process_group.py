@@ -27,6 +27,7 @@ from horovod.torch.distributed.arguments import (
     root_in,
 )
 from horovod.torch.distributed.base_group import BaseGroup
+from horovod.torch.distributed.messages import is_blocking_call
 from horovod.torch.distributed.operations import tensor_of
 from horovod.torch.distributed.tensors import (
     Landing,
@@ -317,12 +318,14 @@ class HorovodProcessGroup(BaseGroup):
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> HorovodWork:
         """Send a tensor to a rank of the group."""
         tensor = single(tensors, "send")
-        return self._run.note(self._messages.send(tensor, dst, tag, self._run.timeout_s))
+        arguments = (tensor, dst, tag, self._run.timeout_s, is_blocking_call())
+        return self._run.note(self._messages.send(*arguments))
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> HorovodWork:
         """Receive a tensor from a rank of the group."""
         tensor = single(tensors, "recv")
-        return self._run.note(self._messages.receive(tensor, src, tag, self._run.timeout_s))
+        arguments = (tensor, src, tag, self._run.timeout_s, is_blocking_call())
+        return self._run.note(self._messages.receive(*arguments))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HorovodWork:
         """Receive a tensor from the rank that sends one first."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     # Puts what the engine has allocated where the caller wants it.
     Finish = Callable[[list[_native.Output]], None]
 
-__all__ = ["AllWorks", "DoneWork", "EngineWork", "HorovodWork", "Unwaited", "ended", "too_late"]
+__all__ = ["AllWorks", "DoneWork", "EngineWork", "HorovodWork", "Unwaited", "end_now", "too_late"]
 
 _MOST_UNWAITED = 64
 
@@ -308,7 +308,7 @@ class EngineWork(HorovodWork):
         return self._is_over if self._over is None else self._over.wait(limit_s)
 
 
-def ended(
+def end_now(
     members: Members,
     handle: int,
     title: str,
@@ -316,10 +316,11 @@ def ended(
     tensors: list[torch.Tensor],
     kept: Any,
     finish: Finish | None,
-) -> DoneWork:
+    source: int = -1,
+) -> None:
     """Wait at once for an operation; see ``EngineWork``, of which this is the faster form."""
     engine = members.engine
-    arguments = (members, handle, title, timeout_s, tensors, kept, finish)
+    arguments = (members, handle, title, timeout_s, tensors, kept, finish, source)
     try:
         outputs = engine.wait_for(handle, timeout_s)
     except BaseException:
@@ -330,7 +331,6 @@ def ended(
         raise EngineWork(*arguments).too_late(timeout_s)
     if finish is not None:
         finish(outputs)
-    return DoneWork(tensors)
 
 
 def too_late(place: str, limit_s: float, title: str, why: str) -> DistBackendError:
