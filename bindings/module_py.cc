@@ -16,6 +16,7 @@ void bind_dump_signal(nb::module_& module);
 void bind_config(nb::module_& module);
 void bind_engine(nb::module_& module);
 void bind_output(nb::module_& module);
+void bind_plans(nb::module_& module);
 void bind_port(nb::module_& module);
 
 namespace {
@@ -49,6 +50,7 @@ NB_MODULE(_native, module) {
   hvd::bind_dump_signal(module);
   hvd::bind_config(module);
   hvd::bind_output(module);
+  hvd::bind_plans(module);
   hvd::bind_engine(module);
   hvd::bind_completions(module);
   hvd::bind_port(module);

@@ -22,12 +22,17 @@ from horovod.launch.jobs.fixed import run_job
 from horovod.launch.kubernetes.options import pod_form
 from horovod.launch.model.job_plan import JobPlan
 
+# They have options of their own, and so come first.
+_OWN_OPTIONS = ("--simulate", "--calibrate")
+
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
     """Run ``horovodrun`` with ``arguments`` (without its own name) and return its exit status.
 
     Blocks until the job has ended. Raises SystemExit for ``--help`` and wrong command lines.
     """
+    if arguments and arguments[0] in _OWN_OPTIONS:
+        return _run_own(arguments, os.environ if environ is None else environ)
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:
         complete(parser)
@@ -48,6 +53,17 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return 130
 
 
+def _run_own(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    # Here, because jobs need neither NumPy nor tables.
+    if arguments[0] == "--simulate":
+        from horovod.launch.simulation.command import run_simulation
+
+        return run_simulation(arguments[1:], environ)
+    from horovod.launch.simulation.calibrate import run_calibration
+
+    return run_calibration(arguments[1:])
+
+
 def _run(
     parser: argparse.ArgumentParser,
     given: argparse.Namespace,
@@ -60,6 +76,8 @@ def _run(
             return _run_experiment(given, command, environ)
         if given.dry_run:
             raise ValueError("--dry-run goes with --experiment FILE")
+        if given.simulate or given.calibrate:
+            raise ValueError(f"--{'simulate' if given.simulate else 'calibrate'} comes first")
         if given.check_network:
             return _check_network(given, command)
     except (OSError, ValueError) as error:

@@ -42,6 +42,11 @@ _GENERAL = """
 --doctor
     say why a job is slow, hangs or has failed, which rank is to blame and what to do: of a job that
     runs or has ended, by its id or a folder of recordings; default: the newest
+--simulate
+    predict how training scales on a cluster that is not at hand; it comes first, and has options of
+    its own: horovodrun --simulate --help
+--calibrate
+    measure what reductions cost here, for --simulate; it comes first: horovodrun --calibrate --help
 --json
     with --check-network or --doctor: print JSON for programs
 --verbose

@@ -99,7 +99,8 @@ _USAGE = """\
 horovodrun -np N [options] command [argument ...]
        horovodrun --experiment FILE [--dry-run] [options]
        horovodrun --check-network [-H HOSTS] [--json]
-       horovodrun --doctor [JOB] [--json]"""
+       horovodrun --doctor [JOB] [--json]
+       horovodrun --simulate RANKS [options]"""
 _DESCRIPTION = """\
 Start N processes of a command that train together, and end them together.
 

@@ -1,0 +1,1 @@
+"""``horovodrun --simulate`` and ``--calibrate``: ``horovod.simulate`` for the command line."""

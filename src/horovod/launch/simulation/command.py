@@ -1,0 +1,186 @@
+"""``horovodrun --simulate``: predicts the steps of a cluster, prints a table and advice."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from io import StringIO
+from typing import Any
+
+from rich.table import Table
+
+from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
+from horovod.launch.doctor.tables import add_row, plain_console, plain_table
+from horovod.simulate import (
+    ARCHITECTURES,
+    Cluster,
+    Costs,
+    Network,
+    Options,
+    Prediction,
+    Workload,
+    network_named,
+    network_names,
+    of_model,
+    predict,
+)
+from horovod.simulate.advice import Advice, advise
+from horovod.simulate.cluster import costs_in
+from horovod.simulate.collective_time import ALGORITHMS
+from horovod.simulate.recorded import workload_of
+
+_WIDTH = 110
+_DEFAULT_NETWORK = "25gbit-tcp"
+
+
+def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print the prediction for the words after ``--simulate``; 0, or 2 for wrong ones."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        workload = _workload(given, environ)
+        costs, network = _places(given)
+        options = Options(algorithm=given.algorithm, fusion_threshold=given.fusion_threshold)
+        clusters = [_cluster(ranks, given, network, costs) for ranks in given.ranks]
+        found = [predict(workload, each, options, given.jitter) for each in clusters]
+        advice = advise(workload, clusters[-1], options, given.jitter)
+    except (ValueError, OSError, NothingFoundError) as error:
+        parser.error(str(error))
+    if given.json:
+        print(json.dumps(as_json(workload, network, found, advice), indent=2))
+    else:
+        print(as_text(workload, network, found, advice))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="horovodrun --simulate",
+        description="Predict how training scales on a cluster that is not at hand.",
+        epilog="docs/simulate.md says what is computed, and how close it comes.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("ranks", type=_numbers, help="how many ranks, such as 8,64,512")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--from", dest="job", metavar="JOB", help="steps of a job that has run here")
+    what.add_argument("--model", help=f"one of {', '.join(sorted(ARCHITECTURES))}")
+    parser.add_argument("--batch", type=int, default=64, help="samples of a rank in a step (64)")
+    parser.add_argument("--samples-per-second", type=float, help="of one device alone; --model")
+    parser.add_argument("--ranks-per-host", type=int, default=1, metavar="N", help="(1)")
+    parser.add_argument(
+        "--network",
+        help=f"a file, or {', '.join(network_names())} ({_DEFAULT_NETWORK})",
+    )
+    parser.add_argument("--costs", metavar="FILE", help="what horovodrun --calibrate has written")
+    parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="horovod")
+    parser.add_argument("--fusion-threshold", type=int, default=Options().fusion_threshold)
+    parser.add_argument(
+        "--jitter",
+        type=float,
+        default=0.02,
+        help="standard deviation of a rank's computing, as a part of it (0.02)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    return parser
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"numbers of ranks, such as 8,64,512, not {text!r}")
+    return sorted(set(numbers))
+
+
+def _workload(given: argparse.Namespace, environ: Mapping[str, str]) -> Workload:
+    if given.model is not None:
+        if given.samples_per_second is None:
+            raise ValueError(
+                "--model needs --samples-per-second: what one device does alone with this batch"
+            )
+        return of_model(given.model, given.batch, given.samples_per_second)
+    evidence = gather(find_job(given.job, environ))
+    for world in reversed(evidence.worlds):
+        found = workload_of(world.recordings, evidence.folder.name)
+        if found is not None:
+            return found
+    raise ValueError(
+        f"{evidence.folder}: no recording with several steps that reduce gradients; run at least "
+        "ten steps on two ranks, and name the job that horovodrun prints"
+    )
+
+
+def _places(given: argparse.Namespace) -> tuple[Costs, Network]:
+    costs, measured = (Costs(), None) if given.costs is None else costs_in(given.costs)
+    if given.network is not None or measured is None:
+        measured = network_named(given.network or _DEFAULT_NETWORK)
+    return costs, measured
+
+
+def _cluster(ranks: int, given: argparse.Namespace, network: Network, costs: Costs) -> Cluster:
+    each = min(given.ranks_per_host, ranks)
+    if each < 1 or ranks % each:
+        raise ValueError(f"{ranks} ranks do not fill hosts of --ranks-per-host {each}")
+    return Cluster(ranks // each, each, network, costs)
+
+
+def as_json(
+    workload: Workload, network: Network, found: Sequence[Prediction], advice: Sequence[Advice]
+) -> dict[str, Any]:
+    """The whole result; seconds and bytes."""
+    return {
+        "workload": workload.title,
+        "gradients": len(workload.gradients),
+        "gradient_bytes": workload.size_bytes,
+        "alone_s": workload.alone_s,
+        "network": asdict(network),
+        "predictions": [
+            {
+                **asdict(each),
+                "efficiency": each.efficiency,
+                "samples_per_second": each.samples_per_second,
+            }
+            for each in found
+        ],
+        "advice": [{"text": each.text, "gain": each.gain} for each in advice],
+    }
+
+
+def as_text(
+    workload: Workload, network: Network, found: Sequence[Prediction], advice: Sequence[Advice]
+) -> str:
+    """The result for people."""
+    megabytes = workload.size_bytes / 1e6
+    lines = [
+        f"{workload.title}: {len(workload.gradients)} gradients, {megabytes:.1f} MB",
+        f"between hosts: {network.name}, {network.bandwidth / 1e9:g} GB/s, "
+        f"{network.latency_s * 1e6:g} us",
+        "",
+        _table(found),
+        "stragglers: the slowest rank's computing; exposed: reductions after it; reducing: all",
+    ]
+    if advice:
+        lines += ["", f"at {found[-1].ranks} ranks, all together would be faster by"]
+        lines += [f"  {each.gain:5.0%}  with {each.text}" for each in advice]
+    return "\n".join(lines)
+
+
+def _table(found: Sequence[Prediction]) -> str:
+    table: Table = plain_table()
+    for title in ("ranks", "hosts", "efficiency", "step", "stragglers", "exposed", "reducing"):
+        table.add_column(title, justify="right")
+    has_samples = any(each.samples for each in found)
+    if has_samples:
+        table.add_column("samples/s", justify="right")
+    for each in found:
+        times = (each.step_s, each.stragglers_s, each.exposed_s, each.reducing_s)
+        row = [str(each.ranks), str(each.hosts), f"{each.efficiency:.1%}"]
+        row += [f"{time_s * 1e3:.1f} ms" for time_s in times]
+        add_row(table, *row, *([f"{each.samples_per_second:,.0f}"] if has_samples else []))
+    file = StringIO()
+    plain_console(file=file, width=_WIDTH).print(table)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())

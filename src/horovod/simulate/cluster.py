@@ -1,0 +1,155 @@
+"""Where ranks run: hosts, the network between them, and what the engine costs on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+__all__ = ["Cluster", "Costs", "Network", "costs_in", "network_named", "network_names"]
+
+Made = TypeVar("Made", "Network", "Costs")
+_NETWORKS = Path(__file__).with_name("networks.yaml")
+COSTS_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links between hosts.
+
+    Attributes:
+        name: for people.
+        bandwidth: bytes per second that a host sends, and receives at the same time.
+        latency_s: from a rank that sends some bytes to one of another host that has them.
+        message_s: processor time of a host for one message.
+        source: where the numbers are from.
+    """
+
+    name: str
+    bandwidth: float
+    latency_s: float
+    message_s: float = 5e-6
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for key in ("bandwidth", "latency_s", "message_s"):
+            value = getattr(self, key)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+                raise ValueError(f"network {self.name}: {key} must be a number above 0: {value!r}")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What reductions cost on a host.
+
+    Attributes:
+        tensor_s: for each tensor of a bucket, on each rank.
+        bucket_s: for each bucket, besides its bytes.
+        byte_s: for each byte of an allreduce among the ranks of one host, of private memory.
+        link_byte_s: for each byte that a host sends between hosts, besides the link's time.
+        overlap: whether buckets are reduced during the backward pass.
+        slowdown: by which part the backward pass is slower while a bucket is reduced.
+        source: where the numbers are from.
+    """
+
+    tensor_s: float = 2e-6
+    bucket_s: float = 20e-6
+    byte_s: float = 0.16e-9
+    link_byte_s: float = 0.25e-9
+    overlap: bool = True
+    slowdown: float = 0.0
+    source: str = "the figures of docs/benchmarks.md"
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if each.type == "float" and not (
+                isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+            ):
+                raise ValueError(f"costs: {each.name} must be a number, 0 or more: {value!r}")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``hosts`` hosts with ``ranks_per_host`` ranks each."""
+
+    hosts: int
+    ranks_per_host: int
+    network: Network
+    costs: Costs = field(default_factory=Costs)
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.hosts * self.ranks_per_host
+
+
+def network_names() -> list[str]:
+    """The networks that ``network_named`` knows."""
+    return sorted(_networks())
+
+
+def network_named(name: str) -> Network:
+    """One of the networks that come with Horovod, or of a YAML or JSON file with one.
+
+    Raises:
+        ValueError: there is no such network or file, or a number is missing or wrong.
+    """
+    known = _networks()
+    if name in known:
+        return _network(name, known[name])
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(
+            f"no network {name!r} and no file of that name; there are {', '.join(sorted(known))}"
+        )
+    return _network(path.stem, yaml.safe_load(path.read_text()))
+
+
+def costs_in(path: str) -> tuple[Costs, Network | None]:
+    """The costs, and the network if hosts were measured, of a file of ``--calibrate``.
+
+    Raises:
+        ValueError: it is no such file, of another version, or a number is wrong.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(content, dict) or content.get("horovod_costs") != COSTS_VERSION:
+        raise ValueError(
+            f"{path}: no file of version {COSTS_VERSION} of horovodrun --calibrate; run it again"
+        )
+    costs = _made(Costs, content.get("costs"), f"{path}: costs")
+    network = content.get("network")
+    return costs, None if network is None else _network(str(network.get("name")), network)
+
+
+def _networks() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(_NETWORKS.read_text())
+    return found
+
+
+def _network(name: str, content: Any) -> Network:
+    if not isinstance(content, Mapping):
+        raise ValueError(f"network {name}: expected a mapping, found {type(content).__name__}")
+    return _made(Network, {**content, "name": name}, f"network {name}")
+
+
+def _made(kind: type[Made], content: Any, place: str) -> Made:
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{place}: expected a mapping, found {type(content).__name__}")
+    fields = {each.name: each for each in dataclasses.fields(kind)}
+    for key in content:
+        if key not in fields:
+            raise ValueError(f"{place}: unknown {key!r}; there are {', '.join(fields)}")
+    for key, each in fields.items():
+        has_default = each.default is not dataclasses.MISSING
+        if not has_default and key not in content:
+            raise ValueError(f"{place}: {key} is missing; horovodrun --check-network measures it")
+    return kind(**content)

@@ -1,0 +1,106 @@
+"""How long an allreduce of one bucket takes, by algorithm, and what it sends.
+
+``horovod`` is the engine's own: a sum in the memory of each host, an exchange between the owners of
+each part, an allgather in the memory. It is cut as the engine cuts it (``_native.cluster_cut``), so
+the bytes and messages are exact. The others are those of NCCL, for comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from horovod import _native
+from horovod.simulate.cluster import Cluster
+
+__all__ = ["ALGORITHMS", "Traffic", "negotiation_s", "reduction_s", "traffic_of"]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one host sends for an allreduce: ``trips`` follow each other, ``chunks`` overlap."""
+
+    size_bytes: float
+    messages: int
+    trips: int
+    chunks: int
+
+
+def traffic_of(size_bytes: int, cluster: Cluster) -> Traffic:
+    """What a host sends for an allreduce by the engine's own algorithm."""
+    others, owners = cluster.hosts - 1, cluster.ranks_per_host
+    if others == 0 or size_bytes == 0:
+        return Traffic(0, 0, 0, 1)
+    cut = _native.cluster_cut(size_bytes, owners, cluster.hosts)
+    trips = 1 if cut.one_step else 2
+    each = others if cut.one_step else 2 * others / cluster.hosts
+    return Traffic(size_bytes * each, trips * others * owners * cut.chunks, trips, cut.chunks)
+
+
+def negotiation_s(cluster: Cluster) -> float:
+    """From the last rank that has a tensor until all know it: a message up the tree and one down.
+
+    Inside a host it is a word in shared memory.
+    """
+    levels = math.ceil(math.log2(cluster.hosts))
+    network = cluster.network
+    return 2 * levels * (network.latency_s + 2 * network.message_s)
+
+
+def reduction_s(size_bytes: int, tensors: int, cluster: Cluster, algorithm: str) -> float:
+    """The time of one bucket.
+
+    Raises:
+        ValueError: no such algorithm.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
+    costs = cluster.costs
+    fixed_s = costs.bucket_s + tensors * costs.tensor_s
+    if cluster.ranks == 1:
+        return fixed_s
+    return fixed_s + ALGORITHMS[algorithm](size_bytes, cluster)
+
+
+def _inside_s(size_bytes: float, cluster: Cluster) -> float:
+    """Summing in the memory of a host; the cost is that of two ranks, which copy half."""
+    ranks = cluster.ranks_per_host
+    return size_bytes * cluster.costs.byte_s * 2 * (ranks - 1) / ranks
+
+
+def _horovod(size_bytes: int, cluster: Cluster) -> float:
+    inside_s = _inside_s(size_bytes, cluster)
+    if cluster.hosts == 1:
+        return inside_s
+    traffic, network = traffic_of(size_bytes, cluster), cluster.network
+    wire_s = max(
+        traffic.size_bytes / network.bandwidth,
+        traffic.size_bytes * cluster.costs.link_byte_s + traffic.messages * network.message_s,
+    )
+    longer_s, shorter_s = max(inside_s, wire_s), min(inside_s, wire_s)
+    return longer_s + shorter_s / traffic.chunks + traffic.trips * network.latency_s
+
+
+def _ring(size_bytes: int, cluster: Cluster) -> float:
+    """One ring through all ranks: each link between hosts carries all but a share, twice."""
+    ranks, network, costs = cluster.ranks, cluster.network, cluster.costs
+    bytes_sent = 2 * size_bytes * (ranks - 1) / ranks
+    hop_s = network.latency_s * cluster.hosts + costs.bucket_s / 10 * (ranks - cluster.hosts)
+    slowest = max(1 / network.bandwidth if cluster.hosts > 1 else 0.0, costs.byte_s / 2)
+    return bytes_sent * slowest + 2 * hop_s
+
+
+def _tree(size_bytes: int, cluster: Cluster) -> float:
+    """Two binary trees of hosts, each for a half: the depth grows with the logarithm."""
+    network = cluster.network
+    levels = math.ceil(math.log2(cluster.hosts))
+    wire_s = 2 * size_bytes / network.bandwidth if levels else 0.0
+    return max(wire_s, _inside_s(size_bytes, cluster)) + 2 * levels * network.latency_s
+
+
+ALGORITHMS: dict[str, Callable[[int, Cluster], float]] = {
+    "horovod": _horovod,
+    "ring": _ring,
+    "tree": _tree,
+}
