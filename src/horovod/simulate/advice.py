@@ -47,6 +47,10 @@ def _changes(workload: Workload, cluster: Cluster, options: Options) -> Iterator
         for name, wire in _FORMATS.items():
             text = f"compression={name} between hosts"
             yield text, workload, cluster, replace(options, wire=wire), 1.0
+    if options.algorithm == "horovod" and cluster.hosts > 1:
+        for name in ("ring", "tree"):
+            text = f"a data plane that uses a {name} between hosts, such as NCCL's or MPI's"
+            yield text, workload, cluster, replace(options, algorithm=name), 1.0
     for threshold in _THRESHOLDS:
         text = f"HOROVOD_FUSION_THRESHOLD={threshold}"
         yield text, workload, cluster, replace(options, fusion_threshold=threshold), 1.0

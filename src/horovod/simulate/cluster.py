@@ -26,7 +26,7 @@ class Network:
         name: for people.
         bandwidth: bytes per second that a host sends, and receives at the same time.
         latency_s: from a rank that sends some bytes to one of another host that has them.
-        message_s: processor time of a host for one message.
+        message_s: processor time of a rank for one message.
         source: where the numbers are from.
     """
 
@@ -51,7 +51,7 @@ class Costs:
         tensor_s: for each tensor of a bucket, on each rank.
         bucket_s: for each bucket, besides its bytes.
         byte_s: for each byte of an allreduce among the ranks of one host, of private memory.
-        link_byte_s: for each byte that a host sends between hosts, besides the link's time.
+        link_byte_s: processor time for each byte that a rank sends to other hosts.
         overlap: whether buckets are reduced during the backward pass.
         slowdown: by which part the backward pass is slower while a bucket is reduced.
         source: where the numbers are from.

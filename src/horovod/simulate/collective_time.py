@@ -74,10 +74,9 @@ def _horovod(size_bytes: int, cluster: Cluster) -> float:
     if cluster.hosts == 1:
         return inside_s
     traffic, network = traffic_of(size_bytes, cluster), cluster.network
-    wire_s = max(
-        traffic.size_bytes / network.bandwidth,
-        traffic.size_bytes * cluster.costs.link_byte_s + traffic.messages * network.message_s,
-    )
+    # Each rank of the host serves the links of its own part.
+    work_s = traffic.size_bytes * cluster.costs.link_byte_s + traffic.messages * network.message_s
+    wire_s = max(traffic.size_bytes / network.bandwidth, work_s / cluster.ranks_per_host)
     longer_s, shorter_s = max(inside_s, wire_s), min(inside_s, wire_s)
     return longer_s + shorter_s / traffic.chunks + traffic.trips * network.latency_s
 

@@ -29,17 +29,16 @@ def workload_of(recordings: Mapping[int, Recording], title: str) -> Workload | N
     gradients = _gradients(recordings[fastest.rank], steps, fastest.usual.compute_ns / 1e9)
     if not gradients:
         return None
-    compute_s = max(gradient.ready_s for gradient in gradients)
     whole_s = fastest.usual.compute_ns / 1e9
-    update_s = max(0.0, whole_s - compute_s)
     text = f"{title}, {len(gradients)} gradients, {whole_s * 1e3:.1f} ms of computing a step"
-    return Workload(text, gradients, compute_s, update_s)
+    return Workload(text, gradients, whole_s)
 
 
 def _gradients(recording: Recording, steps: Steps, compute_s: float) -> list[Gradient]:
     """By the median of their times after the first gradient of a step.
 
-    The forward pass comes before it: of the computing it is what the backward pass is not.
+    What comes before it is all computing but the backward pass: the forward pass, and the
+    optimizer's step, which a recording does not tell apart and which adds to a step as much there.
     """
     edges = steps.begins[recording.rank]
     sums = {number for number, label in recording.labels.items() if label.kind == Kind.ALLREDUCE}

@@ -45,7 +45,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class StepTime:
-    """``compute_end_s``: of the slowest rank. ``sent_bytes``, ``messages``: of each host."""
+    """``compute_end_s``: of the slowest rank. ``sent_bytes``, ``messages``: of each host.
+
+    They are counted for the engine's own algorithm only.
+    """
 
     duration_s: float
     compute_end_s: float
@@ -113,7 +116,8 @@ class _Step:
     def outcome(self) -> StepTime:
         """Of all buckets."""
         duration_s = max(self.computed_s, self.free_s) + self.workload.update_s
-        sent = [traffic_of(bucket.size_bytes, self.cluster) for bucket in self.buckets]
+        own = self.buckets if self.options.algorithm == "horovod" else []
+        sent = [traffic_of(bucket.size_bytes, self.cluster) for bucket in own]
         return StepTime(
             duration_s,
             self.computed_s,

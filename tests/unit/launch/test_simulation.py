@@ -1,0 +1,68 @@
+"""``horovodrun --simulate`` and ``--calibrate``: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from horovod.launch.cli import main as cli
+
+MODEL = "--model resnet50 --samples-per-second 400"
+
+
+def test_a_table_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"--simulate 8,64 {MODEL} --ranks-per-host 8 --network 1gbit-tcp"
+    assert cli.main(words.split()) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("resnet50, batch 64, 400 samples/s alone: 161 gradients, 102.2 MB")
+    rows = [line.split() for line in out.splitlines() if line.strip().startswith(("8 ", "64 "))]
+    assert [row[:2] for row in rows] == [["8", "1"], ["64", "8"]]
+    assert "at 64 ranks, all together would be faster by" in out
+    assert "compression=int8" in out
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(f"--simulate 2,4 {MODEL} --json".split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["ranks"] for each in found["predictions"]] == [2, 4]
+    assert found["predictions"][0]["sent_bytes"] == found["gradient_bytes"]
+    assert found["network"]["name"] == "25gbit-tcp"
+
+
+def test_costs_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "costs.json"
+    network = {"name": "mine", "bandwidth": 1e6, "latency_s": 1e-3}
+    path.write_text(json.dumps({"horovod_costs": 1, "costs": {}, "network": network}))
+    assert cli.main(f"--simulate 2 {MODEL} --costs {path} --json".split()) == 0
+    slow = json.loads(capsys.readouterr().out)
+    assert slow["network"]["name"] == "mine"
+    assert slow["predictions"][0]["step_s"] > 100
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--simulate", "the following arguments are required: ranks"),
+        (f"--simulate none {MODEL}", "numbers of ranks, such as 8,64,512, not 'none'"),
+        (f"--simulate 0 {MODEL}", "numbers of ranks"),
+        ("--simulate 2", "one of the arguments --from --model is required"),
+        ("--simulate 2 --model resnet50", "--model needs --samples-per-second"),
+        ("--simulate 2 --model resnet5 --samples-per-second 1", "no model 'resnet5'; there are"),
+        (f"--simulate 9 {MODEL} --ranks-per-host 4", "9 ranks do not fill hosts"),
+        (f"--simulate 2 {MODEL} --network isdn", "no network 'isdn' and no file of that name"),
+        (f"--simulate 2 {MODEL} --costs none.json", "none.json: "),
+        (f"--simulate 2 {MODEL} --jitter 2", "the jitter is a part of a step"),
+        ("--simulate 2 --from no-such-job", "no recordings of job no-such-job"),
+        ("-np 2 --simulate", "--simulate comes first"),
+        ("-np 2 --calibrate", "--calibrate comes first"),
+        ("--calibrate -H a:1", "--calibrate measures between two hosts, not 1: a:1"),
+        ("--calibrate -H a,b", "invalid host input"),
+    ],
+)
+def test_what_is_refused(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.split())
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""Networks, files of costs, and what a recording says of a step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from recorded import training
+
+from horovod.simulate import Costs, network_named, network_names
+from horovod.simulate.calibration import Measured, costs_from, network_from
+from horovod.simulate.cluster import costs_in
+from horovod.simulate.recorded import workload_of
+
+MEASURED = Measured(
+    small_s=10e-6, large_s=0.1, large_bytes=10**8, many_s=2.01e-3, many=500, many_bytes=10**6
+)
+
+
+def test_every_network_is_complete_and_has_a_source() -> None:
+    for name in network_names():
+        network = network_named(name)
+        assert network.source
+        gigabits = float(name.partition("gbit")[0])
+        assert 0.9 < network.bandwidth * 8 / 1e9 / gigabits < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("bandwidth: 1.0e+9", "network mine: latency_s is missing; horovodrun --check-network"),
+        ("{bandwidth: fast, latency_s: 1.0e-6}", "bandwidth must be a number above 0: 'fast'"),
+        ("{bandwidth: 1.0e+9, latency_s: 0}", "latency_s must be a number above 0: 0"),
+        ("{bandwidth: 1.0e+9, latency_s: 1.0e-6, delay: 1}", "unknown 'delay'; there are name"),
+        ("[1]", "expected a mapping, found list"),
+    ],
+)
+def test_networks_in_files(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=problem):
+        network_named(str(path))
+    path.write_text("{bandwidth: 1.0e+9, latency_s: 1.0e-6}")
+    assert network_named(str(path)).bandwidth == 1e9
+    with pytest.raises(ValueError, match="no network 'isdn' and no file"):
+        network_named("isdn")
+
+
+def test_a_file_of_costs(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    costs = costs_from(MEASURED, has_spare_cores=False, source="a test")
+    network = network_from(MEASURED, costs, "a to b")
+    content = {"horovod_costs": 1, "costs": asdict(costs), "network": asdict(network)}
+    path.write_text(json.dumps(content))
+    assert costs_in(str(path)) == (costs, network)
+    assert (costs.byte_s, costs.bucket_s, costs.overlap) == (1e-9, 10e-6, False)
+    assert costs.tensor_s == pytest.approx(2e-6)
+    assert network.bandwidth == pytest.approx(1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"horovod_costs": 2}, "no file of version 1 of horovodrun --calibrate"),
+        ({"horovod_costs": 1, "costs": {"byte_s": -1}}, "byte_s must be a number, 0 or more: -1"),
+        ({"horovod_costs": 1, "costs": {"byte_ms": 1}}, "unknown 'byte_ms'"),
+        ([], "no file of version 1"),
+    ],
+)
+def test_bad_files_of_costs(tmp_path: Path, content: object, problem: str) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=problem):
+        costs_in(str(path))
+    with pytest.raises(ValueError, match="No such file"):
+        costs_in(str(tmp_path / "none"))
+
+
+def test_the_defaults_are_valid() -> None:
+    assert Costs().overlap
+
+
+def test_a_recorded_step() -> None:
+    found = workload_of(training([10, 14], run_ms=2), "job")
+    assert found is not None
+    assert found.alone_s == pytest.approx(0.010, rel=0.01)  # of the faster rank
+    assert [gradient.size_bytes > 0 for gradient in found.gradients]
+    times = [gradient.ready_s for gradient in found.gradients]
+    assert times == sorted(times)
+    assert times[-1] <= found.compute_s * 1.001
+    assert workload_of(training([10, 14], steps=2), "job") is None
+    assert workload_of({}, "job") is None
