@@ -40,8 +40,9 @@ void DeviceIpc::close() noexcept {
   }
 }
 
+// After a failure between a launch and its event nothing tells when the GPU has done with it.
 bool DeviceIpc::is_idle() const {
-  return (filled_ == nullptr || filled_->is_reached()) &&
+  return !has_unmarked_work_ && (filled_ == nullptr || filled_->is_reached()) &&
          (taken_ == nullptr || taken_->is_reached());
 }
 
@@ -88,6 +89,7 @@ DeviceIpc::Pass DeviceIpc::pass() const {
 }
 
 void DeviceIpc::fill() {
+  has_unmarked_work_ = true;
   const Pass now = pass();
   const CudaDriver& driver = gpu_.driver();
   const CurrentDevice current(driver, device_);
@@ -104,9 +106,11 @@ void DeviceIpc::fill() {
     }
   }
   filled_ = in_.mark();
+  has_unmarked_work_ = false;
 }
 
 void DeviceIpc::take() {
+  has_unmarked_work_ = true;
   const Pass now = pass();
   const CurrentDevice current(gpu_.driver(), device_);
   for (const IpcTaking& taking : plan_.takings) {
@@ -123,6 +127,7 @@ void DeviceIpc::take() {
     }
   }
   taken_ = out_.mark();
+  has_unmarked_work_ = false;
   for (const DeviceBlockPtr& block : blocks_) block->last_use = taken_;
   blocks_.clear();
 }

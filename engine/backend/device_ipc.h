@@ -69,6 +69,7 @@ class DeviceIpc {
   std::size_t pass_count_ = 0;
   std::size_t passes_before_ = 0;  // of earlier buckets
   bool is_in_barrier_ = false;
+  bool has_unmarked_work_ = false;  // in the streams, without an event behind it
   CudaEventPtr filled_;
   CudaEventPtr taken_;
   std::vector<DeviceBlockPtr> blocks_;  // results for another GPU, until they are there
