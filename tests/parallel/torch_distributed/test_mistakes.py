@@ -117,6 +117,21 @@ def test_a_wait_that_is_too_long_names_the_rank():
 
 
 @needs_two
+def test_a_blocking_send_that_is_not_received_names_the_rank():
+    group = dist.new_group(list(range(size())))
+    if rank() == 0:
+        group.set_timeout(timedelta(milliseconds=50))
+        text = r"Timed out waiting 50ms for send \(rank 0 to 1, tag 0\): rank 1 did not start it"
+        with pytest.raises(dist.DistBackendError, match=text):
+            dist.send(torch.full((1,), 7.0), 1, group=group)
+    dist.barrier()
+    if rank() == 1:
+        dist.recv(found := torch.empty(1), 0, group=group)
+        assert found.item() == 7
+    dist.barrier()
+
+
+@needs_two
 def test_a_monitored_barrier_names_the_rank():
     group = dist.new_group(list(range(size())))
     if rank() == 0:
@@ -144,15 +159,15 @@ def test_an_error_of_a_message_is_not_told_again():
 
 @needs_two
 def test_ranks_without_a_backward_pass_are_named():
-    group = dist.new_group(timeout=timedelta(seconds=1))
+    group = dist.new_group()
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1), process_group=group)
     loss = model(torch.ones(1, 2)).sum()
     if rank() == 0:
+        group.set_timeout(timedelta(seconds=1))
         with pytest.raises(RuntimeError, match="did not start it"):
             loss.backward()
     dist.barrier()
     if rank() != 0:
-        group.set_timeout(timedelta(seconds=60))
         loss.backward()
     dist.barrier()
     dist.destroy_process_group(group)
@@ -160,8 +175,9 @@ def test_ranks_without_a_backward_pass_are_named():
 
 @needs_two
 def test_a_future_that_nobody_waits_for_ends_with_the_groups_time():
-    group = dist.new_group(timeout=timedelta(seconds=1))
+    group = dist.new_group()
     if rank() == 0:
+        group.set_timeout(timedelta(seconds=1))
         ended = Event()
         future = dist.all_reduce(torch.ones(2), group=group, async_op=True).get_future()
         future.add_done_callback(lambda _: ended.set())
@@ -170,7 +186,6 @@ def test_a_future_that_nobody_waits_for_ends_with_the_groups_time():
             future.value()
     dist.barrier()
     if rank() != 0:
-        group.set_timeout(timedelta(seconds=60))
         dist.all_reduce(torch.ones(2), group=group)
     dist.barrier()
     dist.destroy_process_group(group)

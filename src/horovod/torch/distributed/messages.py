@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,10 +50,15 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 1e-3
 
 def is_blocking_call() -> bool:
     """Whether ``send`` or ``recv`` of torch calls the caller, perhaps by ``isend`` or ``irecv``."""
-    frame = sys._getframe(2)
-    if frame.f_code in _BLOCKING:
-        return True
-    return frame.f_back is not None and frame.f_back.f_code in _BLOCKING
+    try:
+        frame: FrameType | None = sys._getframe(2)
+    except ValueError:  # C++ code, on a thread without any Python code
+        return False
+    for _ in range(2):
+        if frame is not None and frame.f_code in _BLOCKING:
+            return True
+        frame = frame and frame.f_back
+    return False
 
 
 class Messages:
