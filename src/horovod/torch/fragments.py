@@ -86,9 +86,10 @@ class Fragment:
 
     def drop(self) -> None:
         """Give up what is under way; what the rank has changed is sent the next time."""
-        with contextlib.suppress(HorovodInternalError):
-            self.wait()
-        self.gradients = []
+        if self._pending is not None:
+            with contextlib.suppress(HorovodInternalError):
+                self.wait()
+            self.gradients = []
 
     @torch.no_grad()
     def merge(self, weight: float, step: int) -> None:
