@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["LocalSteps", "describe", "make_local_steps", "parts_of"]
+__all__ = ["LocalSteps", "describe", "make_local_steps", "mixed", "parts_of"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,17 @@ class LocalSteps:
     def name_of(self, fragment: int) -> str:
         """Of the operation that sends it."""
         return f"{self.name}.fragment.{fragment}"
+
+    def step_outer(self, agreed: Any, momentum: Any, gradient: Any) -> tuple[Any, Any]:
+        """Agreed parameters and momentum after a step of SGD; arrays of any framework.
+
+        ``momentum``: None where ``outer_momentum`` is 0.
+        """
+        if momentum is None:
+            return agreed - self.outer_lr * gradient, None
+        momentum = self.outer_momentum * momentum + gradient
+        ahead = gradient + self.outer_momentum * momentum if self.nesterov else momentum
+        return agreed - self.outer_lr * ahead, momentum
 
     def settings(self, compression: Any, parameters: str) -> dict[str, Any]:
         """What all ranks must have alike, by the names that users know.
@@ -106,6 +117,11 @@ def make_local_steps(title: str, name: str | None, overlap: int, **arguments: An
     if arguments["merge_weight"] is None:
         arguments["merge_weight"] = 0.5 if overlap else 1.0
     return LocalSteps(title, title if name is None else name, overlap=overlap, **arguments)
+
+
+def mixed(agreed: Any, own: Any, weight: float) -> Any:
+    """What becomes of a rank's parameter: ``weight`` says how far it moves to the agreed one."""
+    return agreed if weight == 1 else weight * agreed + (1 - weight) * own
 
 
 def parts_of(sizes: Sequence[int], count: int) -> list[slice]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from horovod.core.local_steps import LocalSteps
+from horovod.core.local_steps import LocalSteps, mixed
 from horovod.errors import HorovodInternalError
 from horovod.torch.gradient_exchange import Pending, PlainExchange
 
@@ -100,30 +100,18 @@ class Fragment:
             step: the number of the rank's step.
         """
         self.wait()
-        self._step_outer()
-        merged = zip(self.params, self.agreed, self.gradients, strict=False)
-        for param, agreed, _ in merged:
-            if weight == 1:
-                param.copy_(agreed)
-            else:
-                own = param.to(agreed.dtype)
-                param.copy_(agreed.mul(weight).add_(own, alpha=1 - weight))
+        # Parameters that came after ``send`` have no gradient yet.
+        for index, gradient in enumerate(self.gradients):
+            param, agreed = self.params[index], self.agreed[index]
+            momentum = self.momentum[index] if self.momentum else None
+            agreed, momentum = self._rules.step_outer(agreed, momentum, gradient)
+            self.agreed[index] = agreed
+            if momentum is not None:
+                self.momentum[index] = momentum
+            param.copy_(mixed(agreed, param.to(agreed.dtype), weight))
         if weight == 1 and len(self.gradients) == len(self.params):
             self.agreed_at = step
         self.gradients = []
-
-    def _step_outer(self) -> None:
-        """As ``torch.optim.SGD`` steps; parameters that came after ``send`` have no gradient."""
-        rules = self._rules
-        for index, gradient in enumerate(self.gradients):
-            if self.momentum:
-                momentum = self.momentum[index].mul_(rules.outer_momentum).add_(gradient)
-                gradient = (
-                    gradient.add(momentum, alpha=rules.outer_momentum)
-                    if rules.nesterov
-                    else momentum
-                )
-            self.agreed[index].add_(gradient, alpha=-rules.outer_lr)
 
 
 def _outer_dtype(param: Tensor) -> torch.dtype:
