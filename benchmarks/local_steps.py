@@ -5,7 +5,7 @@ about a million parameters on the help texts that ship with Python. First, on a 
 limit, all ways train for the same number of samples, and the losses of the agreed models on other
 text are compared. Then the link has 100 Mbit/s, and steps are timed: over one period of local
 steps, and a few synchronous steps. The share of computing is that of the time in which a rank does
-not wait for a collective (``waited_seconds`` of ``hvd.metrics()``). Needs root.
+not wait for a collective (``blocked_seconds`` of ``hvd.metrics()``). Needs root.
 """
 
 from __future__ import annotations

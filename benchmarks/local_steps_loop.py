@@ -83,12 +83,12 @@ class LocalStepsLoop(Loop):
     def train(self, *, steps: int) -> tuple[float, float]:
         """Seconds of so many steps, and how long of them this rank has waited for collectives."""
         self._contestant.barrier()
-        start, waited = time.perf_counter(), self._contestant.metrics()["waited_seconds"]
+        start, waited = time.perf_counter(), self._contestant.metrics()["blocked_seconds"]
         for _ in range(steps):
             self._optimizer.zero_grad()
             self._loss(*_batch(self._train, self._samples)).backward()
             self._optimizer.step()
-        waited = self._contestant.metrics()["waited_seconds"] - waited
+        waited = self._contestant.metrics()["blocked_seconds"] - waited
         return time.perf_counter() - start, waited
 
     @torch.no_grad()

@@ -38,7 +38,7 @@ from horovod.numpy.agreement import check_equal_settings
 from horovod.torch.compression import Compression
 from horovod.torch.fragments import Fragment
 from horovod.torch.functions import broadcast_object, broadcast_parameters
-from horovod.torch.gradient_exchange import PlainExchange
+from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
 from horovod.torch.outer_state import OuterHeader, outer_state, put_outer_state
 from horovod.torch.parameter_names import choose_names
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
@@ -329,7 +329,7 @@ def _make(
     process_set: ProcessSet,
 ) -> LocalStepsOptimizer:
     check_optimizer(rules.title, optimizer)
-    check_compressor(compression)
+    _check_compression(rules.title, compression)
     check_process_set(process_set)
     names = choose_names(optimizer, None)
     params = _trainable(optimizer.param_groups)
@@ -347,6 +347,16 @@ def _make(
     if has_others(process_set) and not is_elastic_job():
         check_equal_settings(rules.title, rules.name, result._settings(), process_set)
     return result
+
+
+def _check_compression(title: str, compression: Any) -> None:
+    check_compressor(compression)
+    if isinstance(compression, ExchangeCompressor):
+        kind = compression if isinstance(compression, type) else type(compression)
+        raise ValueError(
+            f"{title}: compression={kind.__name__} cannot reduce single tensors, as hvd.allreduce "
+            "does; use Compression.none, fp16 or bf16"
+        )
 
 
 def _trainable(groups: list[dict[str, Any]]) -> list[Tensor]:
