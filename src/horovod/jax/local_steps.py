@@ -9,13 +9,11 @@ many steps. What the words mean, and the papers, is in ``horovod.torch.local_ste
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from horovod.core.compression import (
     NoneCompressor,
@@ -23,7 +21,7 @@ from horovod.core.compression import (
     compress_all,
     decompress_all,
 )
-from horovod.core.local_steps import LocalSteps, describe, make_local_steps, mixed, parts_of
+from horovod.core.local_steps import LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
 from horovod.core.process_sets import (
     ProcessSet,
@@ -34,17 +32,11 @@ from horovod.core.process_sets import (
 from horovod.elastic import is_elastic_job
 from horovod.errors import HorovodInternalError
 from horovod.jax.optimizer import check_transformation, is_distributed
+from horovod.jax.outer_state import Array, OuterRound, OuterState, like, on_host
 from horovod.numpy import adapter
 from horovod.numpy.agreement import check_equal_settings
 
 __all__ = ["DiLoCo", "LocalSGD", "LocalStepsOptimizer", "OuterState"]
-
-Array = NDArray[Any]
-
-# "step": steps so far. "agreed", "momentum": an array for each parameter, in their order; no
-# momentum if there is none. "agreed_at": by fragment, after which step the rank had the agreed
-# parameters. "arrived": by fragment, averages that are not merged yet.
-OuterState = dict[str, Any]
 
 
 class _Flight(NamedTuple):
@@ -96,7 +88,7 @@ class LocalStepsOptimizer:
             shapes = [np.shape(leaf) for leaf in leaves]
             settings = rules.settings(self._compression, describe(shapes))
             check_equal_settings(rules.title, rules.name, settings, self._process_set)
-        agreed = [_on_host(leaf) for leaf in leaves]
+        agreed = [on_host(leaf) for leaf in leaves]
         has_momentum = rules.outer_momentum > 0
         return {
             "step": 0,
@@ -188,15 +180,15 @@ class LocalStepsOptimizer:
         ``params``: a pytree that has the structure, dtypes and places.
         """
         leaves = self._leaves("agreed_parameters", params, outer)
-        placed = [_like(leaf, value) for leaf, value in zip(leaves, outer["agreed"], strict=True)]
+        placed = [like(leaf, value) for leaf, value in zip(leaves, outer["agreed"], strict=True)]
         return jax.tree_util.tree_structure(params).unflatten(placed)
 
-    def _round(self, method: str, params: Any, outer: OuterState) -> _Round:
+    def _round(self, method: str, params: Any, outer: OuterState) -> OuterRound:
         leaves = self._leaves(method, params, outer)
         parts = parts_of([np.size(leaf) for leaf in leaves], self._rules.fragments)
-        return _Round(params, leaves, outer, [range(part.start, part.stop) for part in parts])
+        return OuterRound(params, leaves, outer, [range(part.start, part.stop) for part in parts])
 
-    def _send(self, number: int, round_: _Round) -> None:
+    def _send(self, number: int, round_: OuterRound) -> None:
         if number in self._flights:  # of steps that a restored state has taken back
             with contextlib.suppress(HorovodInternalError):
                 self._wait(number)
@@ -256,50 +248,6 @@ class LocalStepsOptimizer:
         if outer is not None:
             _check_shapes(title, leaves, outer["agreed"])
         return leaves
-
-
-class _Round:
-    """Parameters and outer state while fragments of them are sent and merged."""
-
-    def __init__(
-        self, params: Any, leaves: list[Any], outer: OuterState, parts: list[range]
-    ) -> None:
-        self._structure = jax.tree_util.tree_structure(params)
-        self._leaves = leaves
-        self._parts = parts
-        lists = {key: list(outer[key]) for key in ("agreed", "momentum", "agreed_at")}
-        self.outer: OuterState = {**outer, **lists, "arrived": dict(outer["arrived"])}
-
-    def changes(self, number: int) -> list[Array]:
-        """The outer gradients of a fragment on this rank: new arrays that may be written."""
-        found = []
-        for index in self._parts[number]:
-            agreed = self.outer["agreed"][index]
-            own = _on_host(self._leaves[index])
-            found.append(np.asarray(agreed - own, agreed.dtype, order="C"))
-        return found
-
-    def merge(
-        self, number: int, gradients: Sequence[Array], rules: LocalSteps, weight: float
-    ) -> None:
-        """Make the outer step of a fragment, and move its parameters."""
-        agreed, momenta = self.outer["agreed"], self.outer["momentum"]
-        for index, gradient in zip(self._parts[number], gradients, strict=True):
-            dtype, leaf = agreed[index].dtype, self._leaves[index]
-            momentum = momenta[index] if momenta else None
-            stepped, momentum = rules.step_outer(agreed[index], momentum, gradient)
-            agreed[index] = np.asarray(stepped, dtype)
-            if momentum is not None:
-                momenta[index] = np.asarray(momentum, dtype)
-            own = _on_host(leaf) if weight != 1 else None
-            self._leaves[index] = _like(leaf, mixed(agreed[index], own, weight))
-        if weight == 1:
-            self.outer["agreed_at"][number] = self.outer["step"]
-        self.outer["arrived"].pop(number, None)
-
-    def result(self) -> tuple[Any, OuterState]:
-        """Parameters in their structure, and the outer state."""
-        return self._structure.unflatten(self._leaves), self.outer
 
 
 def DiLoCo(  # noqa: N802
@@ -395,17 +343,6 @@ def _make(
     check_compressor(compression)
     check_process_set(process_set)
     return LocalStepsOptimizer(optimizer, rules, compression, process_set)
-
-
-def _on_host(leaf: Any) -> Array:
-    """A copy in the dtype of the outer state: float32 at least, for half precision."""
-    return np.array(leaf, np.float64 if leaf.dtype == np.float64 else np.float32)
-
-
-def _like(leaf: Any, value: Array) -> Any:
-    """A value of the outer state as the parameter that ``leaf`` was."""
-    array = np.asarray(value).astype(leaf.dtype)
-    return jax.device_put(array, leaf.sharding) if isinstance(leaf, jax.Array) else array
 
 
 def _check_shapes(title: str, leaves: list[Any], agreed: list[Array]) -> None:
