@@ -43,7 +43,8 @@ def main() -> int:
         closing(RanksOnHosts(network, servers, 1)) as start,
         open_groups([_SPEC], _HOST_COUNT, "local_steps_loop:LocalStepsLoop", start) as (group,),
     ):
-        quality.rows[_LOSS] = {name: [_loss(group, name, args)] for name in names}
+        if args.steps:
+            quality.rows[_LOSS] = {name: [_loss(group, name, args)] for name in names}
         for host in network.hosts:
             host.limit_rate(args.mbit_per_s)
         for name in names:
@@ -83,7 +84,7 @@ def _step(
 
 def _parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=300, help="training steps of each way")
+    parser.add_argument("--steps", type=int, default=300, help="training steps of each way; 0: only time")
     parser.add_argument("--sync-every", type=int, default=50, help="local steps in a period")
     parser.add_argument(
         "--timed-steps", type=int, default=10, help="synchronous steps that are timed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -160,6 +161,31 @@ def _unagreed(model: nn.Module) -> torch.optim.Optimizer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOROVOD_ELASTIC", "1")
         return hvd.DiLoCo(torch.optim.Adam(model.parameters(), 0.01), **STREAMING)
+
+
+def test_all_ranks_go_on_from_the_file_of_rank_zero(
+    make_model, batch_of, tmp_path, assert_same_everywhere
+):
+    path = Path(hvd.broadcast_object(str(tmp_path / "state")))
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer)
+    train(model, optimizer, batch_of, range(5))
+    state.commit()
+    state.save(path)
+    agreed = copy.deepcopy(optimizer.state_dict()["local_steps"]["agreed"])
+    optimizer.finish()
+    model, optimizer = make(make_model)
+    loaded = TorchState(optimizer=optimizer, model=model)
+    if hvd.rank() == 0:
+        loaded.load(path)
+    loaded.sync()
+    assert optimizer.local_step == 5
+    assert_equal(optimizer.state_dict()["local_steps"]["agreed"], agreed)
+    if hvd.rank() > 0:
+        assert_equal(values(model), agreed)
+    train(model, optimizer, batch_of, range(5, 9))
+    optimizer.finish()
+    assert_same_everywhere(values(model))
 
 
 @pytest.mark.parametrize("failing_step", [1, 4, 5, 7])
