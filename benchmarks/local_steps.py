@@ -53,7 +53,8 @@ def main() -> int:
                 (times, shares, traffic), (_STEP, _SHARE, _SENT), figures, strict=True
             ):
                 table.rows.setdefault(row, {})[name] = [figure]
-    return print_report([quality, times, traffic, shares], args.json)
+    tables = [quality, times, traffic, shares] if args.steps else [times, traffic, shares]
+    return print_report(tables, args.json)
 
 
 def _loss(group: WorkerGroup, way: str, args: argparse.Namespace) -> float:
