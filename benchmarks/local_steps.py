@@ -85,7 +85,7 @@ def _step(
 
 def _parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=300, help="training steps of each way; 0: only time")
+    parser.add_argument("--steps", type=int, default=300, help="of each way; 0: none, only time")
     parser.add_argument("--sync-every", type=int, default=50, help="local steps in a period")
     parser.add_argument(
         "--timed-steps", type=int, default=10, help="synchronous steps that are timed"
