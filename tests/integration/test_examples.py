@@ -47,6 +47,7 @@ COMMANDS = {
         "mixed": f"amp_accumulation.py {QUICK} --accumulate 3",
         "float16": "amp_accumulation.py --epochs 1 --min-accuracy 0 --dtype float16 --images 96",
         "uneven": "uneven_data.py",
+        "local": "local_steps.py --fragments 2 --overlap 5",
         "speed": "synthetic_benchmark.py --small --batch-size 4 --warmup-batches 1 --iterations 2 "
         "--batches-per-iteration 2 --fp16-allreduce",
         "resnet": "synthetic_benchmark.py --batch-size 2 --image-size 64 --warmup-batches 0 "
@@ -172,6 +173,13 @@ def test_uneven_data_leaves_equal_weights(on: dict[int, Batch]) -> None:
 
 def test_uneven_data_reaches_its_accuracy(on: dict[int, Batch]) -> None:
     assert printed_number(on[2].output_of("uneven"), r"test accuracy (\S+)") >= 0.95
+
+
+def test_local_steps_reach_their_accuracy_with_few_bytes(on: dict[int, Batch]) -> None:
+    output = on[2].output_of("local")
+    assert printed_number(output, r"test accuracy (\S+)") >= 0.95
+    assert "weights are bitwise equal on all 2 rank(s)" in output
+    assert printed_number(output, r"(\S+) % of the bytes") <= 6
 
 
 def test_synthetic_benchmark_reports_speed_per_rank_and_total(on: dict[int, Batch]) -> None:

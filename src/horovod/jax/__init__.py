@@ -18,13 +18,16 @@ from horovod.jax import collectives, elastic
 from horovod.jax.collectives import *  # noqa: F403
 from horovod.jax.compression import Compression
 from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters
+from horovod.jax.local_steps import DiLoCo, LocalSGD
 from horovod.jax.optimizer import DistributedOptimizer
 from horovod.jax.sharded_state import shard_optimizer_state, whole_optimizer_state
 
 __all__ = [
     "Compression",
+    "DiLoCo",
     "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalSGD",
     "allgather_object",
     "barrier",
     "broadcast_object",

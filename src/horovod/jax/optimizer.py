@@ -83,10 +83,7 @@ def DistributedOptimizer(  # noqa: N802
         ValueError: an argument is unusable.
     """
     optax = _optax()
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise ValueError(
-            f"DistributedOptimizer: expected an optax transformation, found {optimizer!r}"
-        )
+    check_transformation("DistributedOptimizer", optimizer)
     passes = backward_passes_per_step
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1, found {passes!r}")
@@ -109,6 +106,17 @@ def DistributedOptimizer(  # noqa: N802
         functions = share_step(inner, ShareReduction(*reduction), sharded is True)
     result = optax.GradientTransformationExtraArgs(*functions)
     return result if passes == 1 else _every(passes, result)
+
+
+def check_transformation(title: str, optimizer: Any) -> None:
+    """``ValueError`` if ``title`` was given something else than an optax transformation."""
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ValueError(f"{title}: expected an optax transformation, found {optimizer!r}")
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether ``DistributedOptimizer`` has made this transformation, which has no class of ours."""
+    return getattr(optimizer.update, "__module__", "").startswith("horovod.jax.")
 
 
 def _every(passes: int, inner: Any) -> Any:

@@ -29,6 +29,7 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from horovod.torch.local_steps import DiLoCo, LocalSGD
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.optimizer import _DistributedOptimizer as _DistributedOptimizer
 
@@ -39,7 +40,9 @@ __all__ = [
     "AdaSum",
     "BalancedSampler",
     "Compression",
+    "DiLoCo",
     "DistributedOptimizer",
+    "LocalSGD",
     "SyncBatchNorm",
     "_check_has_gpu",
     "allgather_object",

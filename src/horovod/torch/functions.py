@@ -21,6 +21,7 @@ from horovod.core.world import rank
 from horovod.numpy.objects import allgather_object, broadcast_object
 from horovod.torch import adapter
 from horovod.torch.sparse_gradients import empty_sparse
+from horovod.torch.wrapped_optimizer import WrappedOptimizer
 
 __all__ = [
     "allgather_object",
@@ -254,6 +255,8 @@ def broadcast_optimizer_state(
     if found:  # on every rank alike
         raise ValueError(f"broadcast_optimizer_state: {'; '.join(found)}")
     _broadcast_in_place(apply_layout(optimizer, layout, keep=is_root), root_rank, process_set)
+    if isinstance(optimizer, WrappedOptimizer):
+        optimizer.broadcast_rest(root_rank, process_set)
 
 
 def _add_zero_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:

@@ -34,7 +34,12 @@ from horovod.torch.parameter_groups import check_groups, choose_groups
 from horovod.torch.parameter_names import choose_names, operation_names
 from horovod.torch.reducing_optimizer import _DistributedOptimizer
 from horovod.torch.sharded_optimizer import check_elementwise, make_sharded_optimizer
-from horovod.torch.wrapped_optimizer import WrappedOptimizer, make_adasum_optimizer, wrap
+from horovod.torch.wrapped_optimizer import (
+    WrappedOptimizer,
+    check_optimizer,
+    make_adasum_optimizer,
+    wrap,
+)
 from horovod.torch.wrapped_optimizer import _AdasumOptimizer as _DistributedAdasumOptimizer
 
 __all__ = ["DistributedOptimizer", "_DistributedAdasumOptimizer", "_DistributedOptimizer"]
@@ -102,7 +107,7 @@ def DistributedOptimizer(  # noqa: N802
         ValueError: an argument is unusable, names are missing or duplicate, or ``init`` was not
             called.
     """
-    _check_optimizer(optimizer)
+    check_optimizer("DistributedOptimizer", optimizer)
     check_passes(backward_passes_per_step)
     _check_op(op, gradient_predivide_factor)
     _check_compression(compression)
@@ -153,15 +158,6 @@ def _is_reducing(process_set: ProcessSet) -> bool:
     if members is None:
         raise ValueError(f"DistributedOptimizer: {process_set} is not registered; add it first")
     return members > 1 and bool(process_set.included())
-
-
-def _check_optimizer(optimizer: object) -> None:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(
-            f"DistributedOptimizer: optimizer must be a torch.optim.Optimizer, found {optimizer!r}"
-        )
-    if isinstance(optimizer, WrappedOptimizer):
-        raise ValueError("DistributedOptimizer: this optimizer is distributed already")
 
 
 def _check_compression(compression: AnyCompression) -> None:

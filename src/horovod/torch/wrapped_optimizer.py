@@ -50,11 +50,25 @@ class WrappedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         add_default_names(self, self._parameter_names)
 
+    def broadcast_rest(self, root_rank: int, process_set: ProcessSet) -> None:
+        """Broadcast the state beside ``state``; nothing by default. All ranks of the set call it.
+
+        ``broadcast_optimizer_state`` does, as its last part.
+        """
+
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError(
             "a DistributedOptimizer cannot be copied or pickled: its hooks belong to the "
             "parameters of this process; use its state_dict()"
         )
+
+
+def check_optimizer(title: str, optimizer: object) -> None:
+    """``ValueError`` if ``title`` cannot wrap this: it is no optimizer, or wrapped already."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"{title}: optimizer must be a torch.optim.Optimizer, found {optimizer!r}")
+    if isinstance(optimizer, WrappedOptimizer):
+        raise ValueError(f"{title}: this optimizer is distributed already")
 
 
 W = TypeVar("W", bound=WrappedOptimizer)
@@ -80,7 +94,50 @@ def wrap(optimizer: torch.optim.Optimizer, ours: type[W]) -> W:
 _TOLD = ("found_inf", "grad_scale")
 
 
-class _AdasumOptimizer(WrappedOptimizer):
+class SteppingAlone(WrappedOptimizer):
+    """Base of optimizers that make the original step on this rank's own gradients.
+
+    They communicate in ``step``, so a GradScaler has to call it on every rank.
+    """
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # GradScaler then always calls ``step``, telling ``found_inf`` and ``grad_scale``. It would
+        # leave the step out on the rank with infinite gradients only, and the others would wait.
+        return True
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+    def _step_alone(self, closure: Callable[[], Any] | None) -> Any:
+        if self.__dict__.get("_step_supports_amp_scaling", False):
+            return self._step_original(closure)
+        # GradScaler has set these attributes on this object and deletes them afterwards. The
+        # original does not know them.
+        told = {key: self.__dict__.pop(key) for key in _TOLD if key in self.__dict__}
+        try:
+            if "found_inf" in told and told["found_inf"].item():
+                return None
+            self._unscale(told.get("grad_scale"))
+            return self._step_original(closure)
+        finally:
+            self.__dict__.update(told)
+
+    def _step_original(self, closure: Callable[[], Any] | None) -> Any:
+        return super().step(closure) if closure is not None else super().step()
+
+    @torch.no_grad()
+    def _unscale(self, grad_scale: Tensor | None) -> None:
+        if grad_scale is None:
+            return
+        factor = grad_scale.double().reciprocal().item()
+        for param in (param for group in self.param_groups for param in group["params"]):
+            if param.grad is not None:
+                param.grad.mul_(factor)
+
+
+class _AdasumOptimizer(SteppingAlone):
     """What ``make_adasum_optimizer`` adds to an optimizer class; never made on its own.
 
     Every rank makes the original optimizer's step on its own gradients. The differences between the
@@ -128,46 +185,10 @@ class _AdasumOptimizer(WrappedOptimizer):
     # Optimizer wraps ``step`` of each class to run step hooks; the original's is wrapped already.
     step.hooked = True  # type: ignore[attr-defined]
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        # GradScaler then always calls ``step``, telling ``found_inf`` and ``grad_scale``. It would
-        # leave the step out on the rank with infinite gradients only, and the others would wait.
-        return True
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, value: bool) -> None:
-        self.__dict__["_step_supports_amp_scaling"] = value
-
     def _note_trainable(self) -> None:
         """Note the trainable parameters: they are sent in all later steps, also when frozen."""
         params = (param for group in self.param_groups for param in group["params"])
         self._trained.update(dict.fromkeys(param for param in params if param.requires_grad))
-
-    def _step_alone(self, closure: Callable[[], Any] | None) -> Any:
-        if self.__dict__.get("_step_supports_amp_scaling", False):
-            return self._step_original(closure)
-        # GradScaler has set these attributes on this object and deletes them afterwards. The
-        # original does not know them.
-        told = {key: self.__dict__.pop(key) for key in _TOLD if key in self.__dict__}
-        try:
-            if "found_inf" in told and told["found_inf"].item():
-                return None
-            self._unscale(told.get("grad_scale"))
-            return self._step_original(closure)
-        finally:
-            self.__dict__.update(told)
-
-    def _step_original(self, closure: Callable[[], Any] | None) -> Any:
-        return super().step(closure) if closure is not None else super().step()
-
-    @torch.no_grad()
-    def _unscale(self, grad_scale: Tensor | None) -> None:
-        if grad_scale is None:
-            return
-        factor = grad_scale.double().reciprocal().item()
-        for param in self._trained:
-            if param.grad is not None:
-                param.grad.mul_(factor)
 
     @torch.no_grad()
     def _combine(self, starts: list[Tensor]) -> None:

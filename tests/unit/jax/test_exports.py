@@ -11,7 +11,8 @@ import horovod.jax as hvd
 from horovod.jax import collectives, compression, elastic, functions, optimizer
 
 DOCUMENTED = """
-Adasum Average Compression DistributedOptimizer HorovodInternalError Max Min ProcessSet Product Sum
+Adasum Average Compression DiLoCo DistributedOptimizer HorovodInternalError LocalSGD Max Min
+ProcessSet Product Sum
 add_process_set allgather allgather_object allreduce alltoall barrier broadcast broadcast_object
 broadcast_parameters ccl_built cross_rank cross_size cuda_built ddl_built dump_recorder elastic
 global_process_set gloo_built gloo_enabled grouped_allgather grouped_allreduce

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,11 +24,13 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from horovod.torch.local_steps import LocalStepsOptimizer
 from horovod.torch.sharded_optimizer import ShardedOptimizer
 
 __all__ = [
     "Handler",
     "HandlerRegistry",
+    "LocalStepsStateHandler",
     "ModelStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
@@ -191,6 +194,59 @@ class ShardedStateHandler(OptimizerStateHandler):
             super().reset()
 
 
+class LocalStepsStateHandler(OptimizerStateHandler):
+    """The same where ranks step alone: parameters and inner state are those of each rank.
+
+    A rank that joins gets the agreed parameters, and begins with the inner state that it has.
+    """
+
+    def save(self) -> None:
+        super().save()
+        self._own = _host_copy(self._params())
+
+    def restore(self) -> None:
+        super().restore()
+        self._put_own()
+
+    def reset(self) -> None:
+        # What the old world was averaging; what was saved has it averaged already.
+        self.value.drop()
+        self.value.zero_grad()
+
+    def sync(self) -> None:
+        optimizer = self.value
+        step = optimizer.local_step
+        steps_of_root = broadcast_object(step, root_rank=0, name="elastic.local_step")
+        if steps_of_root == 0:
+            super().sync()
+            return
+        inner, optimizer.state = optimizer.state, defaultdict(dict)
+        try:
+            broadcast_optimizer_state(optimizer, root_rank=0)
+        finally:
+            optimizer.state = inner
+        if step == steps_of_root:
+            self._put_own()  # the model's handler has given it those of rank 0
+        else:
+            optimizer.restart_from_agreed()
+        self.save()
+
+    def saved_value(self) -> Any:
+        return {"optimizer": super().saved_value(), "parameters": self._own}
+
+    def take_value(self, saved: Any) -> None:
+        super().take_value(saved["optimizer"])
+        self._own = saved["parameters"]
+
+    def _params(self) -> list[Tensor]:
+        return [param for group in self.value.param_groups for param in group["params"]]
+
+    @torch.no_grad()
+    def _put_own(self) -> None:
+        for param, own in zip(self._params(), self._own, strict=True):
+            param.copy_(own)
+
+
 class SamplerStateHandler(_StateDictHandler):
     """Progress of an ``ElasticSampler`` or a ``BalancedSampler``."""
 
@@ -208,6 +264,7 @@ HandlerRegistry = list[tuple[type, Callable[[Any], Handler]]]
 _registry: HandlerRegistry = [
     (torch.nn.Module, ModelStateHandler),
     (ShardedOptimizer, ShardedStateHandler),
+    (LocalStepsOptimizer, LocalStepsStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (EpochProgress, SamplerStateHandler),
 ]
@@ -247,7 +304,10 @@ class TorchState(ObjectState):
     ) -> None:
         values = {"model": model, "optimizer": optimizer, **kwargs}
         handlers = {name: _handler_for(value) for name, value in values.items()}
-        self._handlers = {name: found for name, found in handlers.items() if found is not None}
+        found = {name: handler for name, handler in handlers.items() if handler is not None}
+        # What has parameters of its own comes after the models that have them, too.
+        order = sorted(found.items(), key=lambda item: isinstance(item[1], LocalStepsStateHandler))
+        self._handlers = dict(order)
         for name in self._handlers:
             super().__setattr__(name, values.pop(name))
         super().__init__(broadcast_object, rank, **values)

@@ -1,0 +1,150 @@
+"""Local steps: when which part of the parameters is sent, and what becomes of it.
+
+Ranks step alone. From time to time they agree on parameters again: what each one has changed since
+the last agreement (the *outer gradient*) is averaged, and an outer step moves the agreed
+parameters. This is the part without a framework, for ``LocalSGD`` and ``DiLoCo`` of all bindings.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["LocalSteps", "describe", "make_local_steps", "mixed", "parts_of"]
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """The arguments of ``DiLoCo``; equal on all ranks. Steps are counted from 1.
+
+    Attributes:
+        title: what the user calls it, for errors.
+        name: begins the names of the operations.
+        merge_weight: how much of the agreed parameters a rank takes over, in (0, 1].
+    """
+
+    title: str
+    name: str
+    sync_every: int
+    outer_lr: float
+    outer_momentum: float
+    nesterov: bool
+    fragments: int
+    overlap: int
+    merge_weight: float
+
+    def __post_init__(self) -> None:
+        self._check_count("sync_every", 1, None)
+        self._check_count("fragments", 1, self.sync_every)
+        self._check_count("overlap", 0, self.sync_every - 1)
+        lr, momentum, weight = self.outer_lr, self.outer_momentum, self.merge_weight
+        self._check("outer_lr", _is_number(lr) and lr > 0, "a number > 0")
+        self._check("outer_momentum", _is_number(momentum) and 0 <= momentum < 1, "in [0, 1)")
+        self._check("merge_weight", _is_number(weight) and 0 < weight <= 1, "in (0, 1]")
+        self._check("nesterov", isinstance(self.nesterov, bool), "True or False")
+        self._check("name", isinstance(self.name, str) and bool(self.name), "a text")
+
+    def sent_after(self, step: int) -> list[int]:
+        """The fragments that are sent after a step: each every ``sync_every`` steps, in turn."""
+        return [k for k in range(self.fragments) if (step - self._first(k)) % self.sync_every == 0]
+
+    def merged_after(self, step: int) -> list[int]:
+        """The fragments whose result is merged after a step."""
+        sent = step - self.overlap
+        return self.sent_after(sent) if sent > 0 else []
+
+    def name_of(self, fragment: int) -> str:
+        """Of the operation that sends it."""
+        return f"{self.name}.fragment.{fragment}"
+
+    def step_outer(self, agreed: Any, momentum: Any, gradient: Any) -> tuple[Any, Any]:
+        """Agreed parameters and momentum after a step of SGD; arrays of any framework.
+
+        ``momentum``: None where ``outer_momentum`` is 0.
+        """
+        if momentum is None:
+            return agreed - self.outer_lr * gradient, None
+        momentum = self.outer_momentum * momentum + gradient
+        ahead = gradient + self.outer_momentum * momentum if self.nesterov else momentum
+        return agreed - self.outer_lr * ahead, momentum
+
+    def settings(self, compression: Any, parameters: str) -> dict[str, Any]:
+        """What all ranks must have alike, by the names that users know.
+
+        Args:
+            compression: what travels.
+            parameters: what ``describe`` says of them.
+        """
+        kind = compression if isinstance(compression, type) else type(compression)
+        return {**asdict(self), "compression": kind.__name__, "parameters": parameters}
+
+    def check_fragments(self, parameter_count: int) -> None:
+        """``ValueError`` if there are too few parameters for the fragments."""
+        if self.fragments > parameter_count:
+            raise ValueError(
+                f"{self.title}: fragments must be at most the number of parameters, which is "
+                f"{parameter_count}, found {self.fragments}"
+            )
+
+    def _first(self, fragment: int) -> int:
+        """The step after which a fragment is sent first; the last one after ``sync_every``."""
+        return self.sync_every * (fragment + 1) // self.fragments
+
+    def _check_count(self, argument: str, lowest: int, highest: int | None) -> None:
+        found = getattr(self, argument)
+        is_int = isinstance(found, int) and not isinstance(found, bool)
+        range_ = f"a number of at least {lowest}"
+        if highest is not None:
+            range_ = f"in {lowest} to {highest} with sync_every={self.sync_every}"
+        is_in = is_int and found >= lowest and (highest is None or found <= highest)
+        self._check(argument, is_in, range_)
+
+    def _check(self, argument: str, is_right: bool, expected: str) -> None:
+        if not is_right:
+            found = reprlib.repr(getattr(self, argument))
+            raise ValueError(f"{self.title}: {argument} must be {expected}, found {found}")
+
+
+def make_local_steps(title: str, name: str | None, overlap: int, **arguments: Any) -> LocalSteps:
+    """The arguments of a user, with the defaults that depend on others.
+
+    Raises:
+        ValueError: one cannot be right; the text names it.
+    """
+    if arguments["merge_weight"] is None:
+        arguments["merge_weight"] = 0.5 if overlap else 1.0
+    return LocalSteps(title, title if name is None else name, overlap=overlap, **arguments)
+
+
+def mixed(agreed: Any, own: Any, weight: float) -> Any:
+    """What becomes of a rank's parameter: ``weight`` says how far it moves to the agreed one."""
+    return agreed if weight == 1 else weight * agreed + (1 - weight) * own
+
+
+def parts_of(sizes: Sequence[int], count: int) -> list[slice]:
+    """Consecutive parts of about equal size, none of them empty.
+
+    ``count``: at most as many as there are sizes.
+    """
+    total = sum(sizes)
+    bounds, passed = [0], 0
+    for index, size in enumerate(sizes):
+        number = len(bounds)
+        must_cut = len(sizes) - index <= count - number
+        is_nearest = 2 * passed + size > 2 * total * number / count
+        if number < count and index > bounds[-1] and (must_cut or is_nearest):
+            bounds.append(index)
+        passed += size
+    return [slice(*pair) for pair in zip(bounds, [*bounds[1:], len(sizes)], strict=True)]
+
+
+def describe(shapes: Sequence[Sequence[int]]) -> str:
+    """Parameters in short, to compare those of the ranks."""
+    return f"{len(shapes)} of {sum(map(math.prod, shapes))} elements"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

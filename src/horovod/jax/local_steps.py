@@ -1,0 +1,355 @@
+"""``DiLoCo`` and ``LocalSGD``: ranks step alone, and agree on parameters from time to time.
+
+The inner steps are an optax transformation's, in programs of JAX that know nothing of other ranks.
+Between them, outside of ``jit``, ``LocalStepsOptimizer.sync`` sends and merges what is due. The
+agreed parameters and the outer momentum are NumPy arrays in host memory: they are needed once in
+many steps. What the words mean, and the papers, is in ``horovod.torch.local_steps``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from horovod.core.compression import (
+    NoneCompressor,
+    check_compressor,
+    compress_all,
+    decompress_all,
+)
+from horovod.core.local_steps import LocalSteps, describe, make_local_steps, parts_of
+from horovod.core.operations import Average
+from horovod.core.process_sets import (
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+    has_others,
+)
+from horovod.elastic import is_elastic_job
+from horovod.errors import HorovodInternalError
+from horovod.jax.optimizer import check_transformation, is_distributed
+from horovod.jax.outer_state import Array, OuterRound, OuterState, like, on_host
+from horovod.numpy import adapter
+from horovod.numpy.agreement import check_equal_settings
+
+__all__ = ["DiLoCo", "LocalSGD", "LocalStepsOptimizer", "OuterState"]
+
+
+class _Flight(NamedTuple):
+    """A fragment on its way."""
+
+    sent_at: int
+    handle: int | None  # None: ``wires`` are the average
+    wires: list[Array]
+    contexts: list[Any]
+
+
+class LocalStepsOptimizer:
+    """What ``DiLoCo`` and ``LocalSGD`` return; ``init`` and ``update`` are the transformation's.
+
+    So the inner step is written as without it. ``begin`` makes the outer state, which goes beside
+    the parameters from then on: ``params, outer = optimizer.sync(params, outer)`` after each step.
+    The states are values, and none is changed; what is on its way belongs to this object, which
+    serves one model.
+
+    Attributes:
+        init: makes the inner state of parameters.
+        update: makes updates of gradients, inside of ``jit`` or outside, without communication.
+    """
+
+    def __init__(
+        self, optimizer: Any, rules: LocalSteps, compression: Any, process_set: ProcessSet
+    ) -> None:
+        self.init = optimizer.init
+        self.update = optimizer.update
+        self._rules = rules
+        self._compression = compression
+        self._process_set = process_set
+        self._flights: dict[int, _Flight] = {}
+
+    def begin(self, params: Any) -> OuterState:
+        """The outer state before the first step; blocks for all ranks, but not in an elastic job.
+
+        Args:
+            params: a pytree of floating arrays, equal on all ranks.
+
+        Raises:
+            ValueError: a leaf is something else, there are more fragments than arrays, or another
+                rank has other arguments or arrays.
+        """
+        rules = self._rules
+        leaves = self._leaves("begin", params)
+        rules.check_fragments(len(leaves))
+        if has_others(self._process_set) and not is_elastic_job():
+            shapes = [np.shape(leaf) for leaf in leaves]
+            settings = rules.settings(self._compression, describe(shapes))
+            check_equal_settings(rules.title, rules.name, settings, self._process_set)
+        agreed = [on_host(leaf) for leaf in leaves]
+        has_momentum = rules.outer_momentum > 0
+        return {
+            "step": 0,
+            "agreed": agreed,
+            "momentum": [np.zeros_like(array) for array in agreed if has_momentum],
+            "agreed_at": [0] * rules.fragments,
+            "arrived": {},
+        }
+
+    def sync(self, params: Any, outer: OuterState) -> tuple[Any, OuterState]:
+        """Count a step, and send and merge what is due; call it after each inner step.
+
+        Not inside of ``jit``. Blocks only where a result is due that is not there yet. All ranks of
+        the set have to call it equally often.
+
+        Args:
+            params: this rank's after the step.
+            outer: what ``begin`` or the last ``sync`` has returned.
+
+        Returns:
+            Parameters to go on from, in the places (device, sharding) of those given, and the new
+            outer state.
+
+        Raises:
+            ValueError: the parameters do not fit the state, or what was on its way when the state
+                was saved is lost (``settle``).
+            HorovodInternalError: a reduction failed.
+        """
+        rules, step = self._rules, outer["step"] + 1
+        outer = {**outer, "step": step}
+        if not self._process_set.included():
+            return params, outer
+        sent = rules.sent_after(step)
+        due = rules.merged_after(step) if rules.overlap else sent
+        if not (sent or due):
+            return params, outer
+        round_ = self._round("sync", params, outer)
+        for number in sent:
+            self._send(number, round_)
+        for number in due:
+            sent_at = step - rules.overlap
+            if outer["agreed_at"][number] < sent_at or not rules.overlap:  # else ``finish`` did it
+                gradients = self._arrived(number, sent_at, outer)
+                round_.merge(number, gradients, rules, rules.merge_weight)
+                self._flights.pop(number, None)
+        return round_.result()
+
+    def finish(self, params: Any, outer: OuterState) -> tuple[Any, OuterState]:
+        """Agree on all parameters now; blocks until all ranks of the set call it.
+
+        At the end of training. What is under way is merged, and an outer step is made of what ranks
+        have changed since. Afterwards all ranks have the agreed parameters, and may go on.
+
+        Raises:
+            ValueError: the parameters do not fit the state.
+            HorovodInternalError: a reduction failed.
+        """
+        if not self._process_set.included():
+            return params, outer
+        rules = self._rules
+        outer = self.settle(outer)
+        round_ = self._round("finish", params, outer)
+        for number, gradients in outer["arrived"].items():
+            round_.merge(number, gradients, rules, rules.merge_weight)
+        reached = enumerate(round_.outer["agreed_at"])
+        late = [number for number, step in reached if step != outer["step"]]
+        for number in late:
+            self._send(number, round_)
+        for number in late:
+            round_.merge(number, self._wait(number), rules, 1.0)
+        self._flights.clear()
+        return round_.result()
+
+    def settle(self, outer: OuterState) -> OuterState:
+        """The same state with the averages that are on their way; waits for them.
+
+        Before each save: what is on its way is in this process only. Training goes on from either
+        state with the same bits.
+        """
+        arrived = dict(outer["arrived"])
+        for number, flight in list(self._flights.items()):
+            if flight.sent_at <= outer["step"] < flight.sent_at + self._rules.overlap:
+                arrived[number] = self._wait(number)
+        return {**outer, "arrived": arrived}
+
+    def agreed_parameters(self, params: Any, outer: OuterState) -> Any:
+        """The parameters that ranks last agreed on, to evaluate or save; no communication.
+
+        ``params``: a pytree that has the structure, dtypes and places.
+        """
+        leaves = self._leaves("agreed_parameters", params, outer)
+        placed = [like(leaf, value) for leaf, value in zip(leaves, outer["agreed"], strict=True)]
+        return jax.tree_util.tree_structure(params).unflatten(placed)
+
+    def _round(self, method: str, params: Any, outer: OuterState) -> OuterRound:
+        leaves = self._leaves(method, params, outer)
+        parts = parts_of([np.size(leaf) for leaf in leaves], self._rules.fragments)
+        return OuterRound(params, leaves, outer, [range(part.start, part.stop) for part in parts])
+
+    def _send(self, number: int, round_: OuterRound) -> None:
+        if number in self._flights:  # of steps that a restored state has taken back
+            with contextlib.suppress(HorovodInternalError):
+                self._wait(number)
+        wires = round_.changes(number)
+        contexts: list[Any] = []
+        if self._compression is not NoneCompressor:
+            sent, contexts = compress_all(self._compression, [jnp.asarray(w) for w in wires])
+            wires = [np.array(wire, order="C") for wire in sent]
+        handle = adapter.grouped_allreduce_async_(
+            wires, None, self._rules.name_of(number), Average, process_set=self._process_set
+        )
+        self._flights[number] = _Flight(round_.outer["step"], handle, wires, contexts)
+
+    def _wait(self, number: int) -> list[Array]:
+        """The average of a fragment's outer gradients, which stays here."""
+        flight = self._flights[number]
+        if flight.handle is None:
+            return flight.wires
+        try:
+            adapter.synchronize(flight.handle)
+        except HorovodInternalError:
+            del self._flights[number]
+            raise
+        average = flight.wires
+        if self._compression is not NoneCompressor:
+            wires = [jnp.asarray(wire) for wire in average]
+            received = decompress_all(self._compression, wires, flight.contexts)
+            average = list(map(np.asarray, received))
+        self._flights[number] = flight._replace(handle=None, wires=average)
+        return average
+
+    def _arrived(self, number: int, sent_at: int, outer: OuterState) -> list[Array]:
+        if number in outer["arrived"]:
+            found: list[Array] = outer["arrived"][number]
+            return found
+        flight = self._flights.get(number)
+        if flight is None or flight.sent_at != sent_at:
+            raise ValueError(
+                f"{self._rules.title}: fragment {number} was sent after step {sent_at}, and its "
+                "average is not in this state; save settle(outer) instead of outer"
+            )
+        return self._wait(number)
+
+    def _leaves(self, method: str, params: Any, outer: OuterState | None = None) -> list[Any]:
+        title = f"{self._rules.title}: {method}"
+        paths = jax.tree_util.tree_flatten_with_path(params)[0]
+        for path, leaf in paths:
+            if isinstance(leaf, jax.core.Tracer):
+                raise ValueError(f"{title}: call it outside of jit, between inner steps")
+            kind = getattr(leaf, "dtype", type(leaf).__name__)
+            if isinstance(kind, str) or not jnp.issubdtype(kind, jnp.floating):
+                raise ValueError(
+                    f"{title}: params{jax.tree_util.keystr(path)} must be a floating array, found "
+                    f"{kind}; leave out what is not trained"
+                )
+        leaves = [leaf for _, leaf in paths]
+        if outer is not None:
+            _check_shapes(title, leaves, outer["agreed"])
+        return leaves
+
+
+def DiLoCo(  # noqa: N802
+    optimizer: Any,
+    sync_every: int,
+    outer_lr: float = 0.7,
+    outer_momentum: float = 0.9,
+    nesterov: bool = True,
+    fragments: int = 1,
+    overlap: int = 0,
+    merge_weight: float | None = None,
+    compression: Any = NoneCompressor,
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+) -> LocalStepsOptimizer:
+    """Wrap an optax transformation so that ranks step alone, and agree on parameters at times.
+
+    For slow networks: see ``docs/local-steps.md``. The algorithm is DiLoCo (arXiv 2311.08105), with
+    ``fragments`` and ``overlap`` Streaming DiLoCo (arXiv 2501.18512). Every rank has to start from
+    equal parameters (``broadcast_parameters``). A rank that has called ``hvd.join()`` counts as one
+    that has changed nothing.
+
+    Args:
+        optimizer: any optax ``GradientTransformation``, of the inner steps.
+        sync_every: local steps between two agreements on the same parameters; 100 to 500 is usual.
+        outer_lr: learning rate of the outer steps.
+        outer_momentum: of the outer steps, in [0, 1).
+        nesterov: whether it is Nesterov's.
+        fragments: the parameters are cut into so many parts of about equal size, in their order.
+            One after the other is sent, each every ``sync_every`` steps: the same bytes, but fewer
+            at a time. At most ``sync_every`` and the number of arrays.
+        overlap: inner steps that a rank makes while a fragment is on its way; the result is merged
+            after them. Less than ``sync_every``.
+        merge_weight: parameters become ``merge_weight * agreed + (1 - merge_weight) * own`` then.
+            By default 1 without ``overlap``, else 0.5.
+        compression: what travels, as for ``hvd.allreduce``, for example ``Compression.bf16``.
+        process_set: the ranks that agree; others step alone, and nothing else happens there.
+        name: begins the names of the operations, ``DiLoCo.fragment.0`` and so on. Needed where one
+            program has several such optimizers.
+
+    Raises:
+        ValueError: an argument cannot be right; the text names it.
+    """
+    rules = make_local_steps(
+        "DiLoCo",
+        name,
+        overlap,
+        sync_every=sync_every,
+        outer_lr=outer_lr,
+        outer_momentum=outer_momentum,
+        nesterov=nesterov,
+        fragments=fragments,
+        merge_weight=merge_weight,
+    )
+    return _make(optimizer, rules, compression, process_set)
+
+
+def LocalSGD(  # noqa: N802
+    optimizer: Any,
+    sync_every: int,
+    fragments: int = 1,
+    overlap: int = 0,
+    merge_weight: float | None = None,
+    compression: Any = NoneCompressor,
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+) -> LocalStepsOptimizer:
+    """Wrap an optax transformation so that ranks step alone, and average parameters at times.
+
+    The same as ``DiLoCo`` with ``outer_lr=1`` and without momentum (Local SGD, arXiv 1805.09767);
+    arguments, result and errors are explained there.
+    """
+    rules = make_local_steps(
+        "LocalSGD",
+        name,
+        overlap,
+        sync_every=sync_every,
+        outer_lr=1.0,
+        outer_momentum=0.0,
+        nesterov=False,
+        fragments=fragments,
+        merge_weight=merge_weight,
+    )
+    return _make(optimizer, rules, compression, process_set)
+
+
+def _make(
+    optimizer: Any, rules: LocalSteps, compression: Any, process_set: ProcessSet
+) -> LocalStepsOptimizer:
+    check_transformation(rules.title, optimizer)
+    if isinstance(optimizer, LocalStepsOptimizer) or is_distributed(optimizer):
+        raise ValueError(f"{rules.title}: this optimizer is distributed already")
+    check_compressor(compression)
+    check_process_set(process_set)
+    return LocalStepsOptimizer(optimizer, rules, compression, process_set)
+
+
+def _check_shapes(title: str, leaves: list[Any], agreed: list[Array]) -> None:
+    found = [np.shape(leaf) for leaf in leaves]
+    expected = [array.shape for array in agreed]
+    if found != expected:
+        raise ValueError(
+            f"{title}: params have {len(found)} arrays of shapes {found}, the outer state has "
+            f"{len(expected)} of {expected}"
+        )

@@ -1,0 +1,79 @@
+"""The outer state of local steps in JAX, and what becomes of it between two inner steps.
+
+step       steps so far
+agreed     the agreed parameters: an array for each, in their order
+momentum   of the outer optimizer, alike; empty if it has none
+agreed_at  by fragment: the step after which the rank had the agreed parameters
+arrived    by fragment: averages that are not merged yet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from horovod.core.local_steps import LocalSteps, mixed
+
+__all__ = ["Array", "OuterRound", "OuterState", "like", "on_host"]
+
+Array = NDArray[Any]
+OuterState = dict[str, Any]
+
+
+class OuterRound:
+    """Parameters and outer state while fragments of them are sent and merged."""
+
+    def __init__(
+        self, params: Any, leaves: list[Any], outer: OuterState, parts: list[range]
+    ) -> None:
+        self._structure = jax.tree_util.tree_structure(params)
+        self._leaves = leaves
+        self._parts = parts
+        lists = {key: list(outer[key]) for key in ("agreed", "momentum", "agreed_at")}
+        self.outer: OuterState = {**outer, **lists, "arrived": dict(outer["arrived"])}
+
+    def changes(self, number: int) -> list[Array]:
+        """The outer gradients of a fragment on this rank: new arrays that may be written."""
+        found = []
+        for index in self._parts[number]:
+            agreed = self.outer["agreed"][index]
+            own = on_host(self._leaves[index])
+            found.append(np.asarray(agreed - own, agreed.dtype, order="C"))
+        return found
+
+    def merge(
+        self, number: int, gradients: Sequence[Array], rules: LocalSteps, weight: float
+    ) -> None:
+        """Make the outer step of a fragment, and move its parameters."""
+        agreed, momenta = self.outer["agreed"], self.outer["momentum"]
+        for index, gradient in zip(self._parts[number], gradients, strict=True):
+            dtype, leaf = agreed[index].dtype, self._leaves[index]
+            momentum = momenta[index] if momenta else None
+            stepped, momentum = rules.step_outer(agreed[index], momentum, gradient)
+            agreed[index] = np.asarray(stepped, dtype)
+            if momentum is not None:
+                momenta[index] = np.asarray(momentum, dtype)
+            own = on_host(leaf) if weight != 1 else None
+            self._leaves[index] = like(leaf, mixed(agreed[index], own, weight))
+        if weight == 1:
+            self.outer["agreed_at"][number] = self.outer["step"]
+        self.outer["arrived"].pop(number, None)
+
+    def result(self) -> tuple[Any, OuterState]:
+        """Parameters in their structure, and the outer state."""
+        return self._structure.unflatten(self._leaves), self.outer
+
+
+def on_host(leaf: Any) -> Array:
+    """A copy in the dtype of the outer state: float32 at least, for half precision."""
+    return np.array(leaf, np.float64 if leaf.dtype == np.float64 else np.float32)
+
+
+def like(leaf: Any, value: Array) -> Any:
+    """A value of the outer state as the parameter that ``leaf`` was."""
+    array = np.asarray(value).astype(leaf.dtype)
+    return jax.device_put(array, leaf.sharding) if isinstance(leaf, jax.Array) else array

@@ -1,0 +1,383 @@
+"""``DiLoCo`` and ``LocalSGD``: ranks step alone, and agree on parameters from time to time.
+
+An inner optimizer of any class makes the local steps. Every ``sync_every`` steps the outer gradient
+(the agreed parameters minus this rank's) is averaged over ranks, and SGD with Nesterov momentum
+steps the agreed parameters. So ranks send once what they would send ``sync_every`` times.
+
+- LocalSGD: Stich, Local SGD Converges Fast and Communicates Little (arXiv 1805.09767)
+- DiLoCo: Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models (arXiv
+  2311.08105)
+- fragments, overlap and merging: Douillard et al., Streaming DiLoCo with overlapping communication
+  (arXiv 2501.18512)
+- in practice, elastic: Jaghouar et al., INTELLECT-1 Technical Report (arXiv 2412.01152)
+- compressed outer gradients: Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo
+  (arXiv 2508.15706)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from horovod.core.compression import Compressor, check_compressor
+from horovod.core.local_steps import LocalSteps, describe, make_local_steps, parts_of
+from horovod.core.operations import Average
+from horovod.core.process_sets import (
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+    has_others,
+)
+from horovod.core.world import rank
+from horovod.elastic import is_elastic_job
+from horovod.numpy.agreement import check_equal_settings
+from horovod.torch.compression import Compression
+from horovod.torch.fragments import Fragment
+from horovod.torch.functions import broadcast_object, broadcast_parameters
+from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
+from horovod.torch.outer_state import OuterHeader, outer_state, put_outer_state
+from horovod.torch.parameter_names import choose_names
+from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
+
+__all__ = ["DiLoCo", "LocalSGD", "LocalStepsOptimizer"]
+
+_STATE = "local_steps"  # in the state_dict
+
+
+class LocalStepsOptimizer(SteppingAlone):
+    """What ``DiLoCo`` and ``LocalSGD`` add to an optimizer class; never made on its own.
+
+    Attributes:
+        local_step: steps so far; equal on all ranks.
+    """
+
+    local_step: int
+    _rules: LocalSteps
+    _fragments: list[Fragment]
+    _exchange: PlainExchange
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make the original step on this rank's gradients, and send and merge what is due.
+
+        Blocks only where a result is due that is not there yet. All ranks of the set have to call
+        it equally often, also one whose gradients a GradScaler finds infinite.
+
+        Args:
+            closure: recomputes the loss; called as the original does, without communication.
+
+        Returns:
+            What the original ``step`` returns.
+
+        Raises:
+            HorovodInternalError: a reduction failed.
+            ValueError: a parameter requires a gradient now that did not when it was wrapped.
+        """
+        is_member = self._is_member
+        if is_member:
+            self._begin()
+        result = self._step_alone(closure)
+        self.local_step += 1
+        if is_member:
+            self._exchange_due()
+        return result
+
+    # Optimizer wraps ``step`` of each class to run step hooks; the original's is wrapped already.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def synchronize(self) -> None:
+        """Do nothing: gradients are this rank's own. See ``finish``."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Change nothing: ``step`` never reduces gradients."""
+        yield
+
+    def finish(self) -> None:
+        """Agree on all parameters now; blocks until all ranks of the set call it.
+
+        At the end of training. What is under way is merged, and an outer step is made of what ranks
+        have changed since. Afterwards all ranks have the agreed parameters, and may go on.
+
+        Raises:
+            HorovodInternalError: a reduction failed.
+        """
+        if not self._is_member:
+            return
+        self._begin()
+        for fragment in self._fragments:
+            if fragment.gradients:
+                fragment.merge(self._rules.merge_weight, self.local_step)
+        late = [each for each in self._fragments if each.agreed_at != self.local_step]
+        for fragment in late:
+            fragment.send(self._exchange)
+        for fragment in late:
+            fragment.merge(1.0, self.local_step)
+
+    @contextmanager
+    def agreed_parameters(self) -> Iterator[None]:
+        """Inside, the parameters are those that ranks last agreed on: to evaluate or save them.
+
+        No communication. Afterwards this rank has its own again. Do not step inside.
+        """
+        pairs = [
+            (param, agreed)
+            for fragment in self._fragments
+            for param, agreed in zip(fragment.params, fragment.agreed, strict=False)
+        ]
+        params = [param for param, _ in pairs]
+        own = [param.detach().clone() for param in params]
+        _copy_all(params, [agreed for _, agreed in pairs])
+        try:
+            yield
+        finally:
+            _copy_all(params, own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The original's, with ``"local_steps"``: agreed parameters, momentum, number of steps.
+
+        Waits for what is under way, which the state then has, too. Inner state and parameters
+        differ between ranks, but for those right after ``finish``.
+        """
+        for fragment in self._fragments:
+            fragment.wait()
+        found: dict[str, Any] = super().state_dict()
+        return {**found, _STATE: outer_state(self._fragments, self._rules, self.local_step)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; what is under way is dropped.
+
+        One without ``"local_steps"``, of the original optimizer, starts counting anew.
+
+        Raises:
+            ValueError: it does not fit the parameters or the arguments.
+        """
+        self.drop()
+        super().load_state_dict({key: v for key, v in state_dict.items() if key != _STATE})
+        self.local_step = put_outer_state(state_dict.get(_STATE), self._fragments, self._rules)
+
+    def drop(self) -> None:
+        """Give up what is under way; what this rank has changed is sent the next time."""
+        for fragment in self._fragments:
+            fragment.drop()
+
+    def restart_from_agreed(self) -> None:
+        """Make the agreed parameters this rank's own, as a rank does that joins."""
+        for fragment in self._fragments:
+            _copy_all(fragment.params, fragment.agreed)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters as the original does; they join the last fragment. Same on every rank."""
+        super().add_param_group(param_group)
+        params = _trainable([self.param_groups[-1]])
+        _check_params(self._rules.title, params, self._parameter_names)
+        self._fragments[-1].params += params
+
+    def broadcast_rest(self, root_rank: int, process_set: ProcessSet) -> None:
+        """Give all ranks the root's agreed parameters, outer momentum and number of steps."""
+        rules = self._rules
+        check_equal_settings(rules.title, rules.name, self._settings(), process_set)
+        for fragment in self._fragments:
+            fragment.wait()
+        state = outer_state(self._fragments, rules, self.local_step)
+        name = f"{rules.name}.state"
+        header = broadcast_object(OuterHeader.of(state), root_rank, name, process_set)
+        if rank() != root_rank:
+            self.drop()
+            state = header.make_room(self._fragments)
+        tensors = header.tensors_of(state, name)
+        broadcast_parameters(tensors, root_rank, process_set)
+        if rank() != root_rank:
+            self.local_step = put_outer_state(state, self._fragments, rules)
+
+    @property
+    def _is_member(self) -> bool:
+        return bool(self.process_set.included())
+
+    def _settings(self) -> dict[str, Any]:
+        shapes = [param.shape for fragment in self._fragments for param in fragment.params]
+        return self._rules.settings(self._compression, describe(shapes))
+
+    def _begin(self) -> None:
+        for fragment in self._fragments:
+            fragment.begin()
+
+    def _exchange_due(self) -> None:
+        rules, step = self._rules, self.local_step
+        sent = [self._fragments[number] for number in rules.sent_after(step)]
+        due = sent
+        if rules.overlap:
+            due = [self._fragments[number] for number in rules.merged_after(step)]
+        if sent:
+            self._check_all_known()
+        for fragment in sent:
+            fragment.send(self._exchange)
+        for fragment in due:
+            if fragment.gradients:  # else it was dropped
+                fragment.merge(rules.merge_weight, step)
+
+    def _check_all_known(self) -> None:
+        known = {param for fragment in self._fragments for param in fragment.params}
+        for param in _trainable(self.param_groups):
+            if param not in known:
+                raise ValueError(
+                    f"{self._rules.title}: {self._parameter_names[param]!r} requires a gradient, "
+                    "and did not when the optimizer was wrapped: ranks would not agree on it. Let "
+                    "it require one before, or add it by add_param_group"
+                )
+
+
+def DiLoCo(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    sync_every: int,
+    outer_lr: float = 0.7,
+    outer_momentum: float = 0.9,
+    nesterov: bool = True,
+    fragments: int = 1,
+    overlap: int = 0,
+    merge_weight: float | None = None,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+) -> LocalStepsOptimizer:
+    """Wrap an optimizer so that ranks step alone, and agree on parameters every so many steps.
+
+    For slow networks: see ``docs/local-steps.md``. The algorithm is DiLoCo (arXiv 2311.08105), with
+    ``fragments`` and ``overlap`` Streaming DiLoCo (arXiv 2501.18512). Every rank has to wrap the
+    same parameters in the same order with equal arguments, and start from equal values
+    (``broadcast_parameters``). Buffers, such as batch norm's statistics, stay those of each rank.
+    ``torch.amp.GradScaler``, schedulers, closures and gradient clipping work as without it. A rank
+    that has called ``hvd.join()`` counts as one that has changed nothing.
+
+    Args:
+        optimizer: any torch optimizer, of the inner steps; its parameter groups and state are
+            shared, not copied. Use the result instead of it from now on.
+        sync_every: local steps between two agreements on the same parameters; 100 to 500 is usual.
+        outer_lr: learning rate of the outer steps.
+        outer_momentum: of the outer steps, in [0, 1).
+        nesterov: whether it is Nesterov's.
+        fragments: the parameters are cut into so many parts of about equal size, in their order.
+            One after the other is sent, each every ``sync_every`` steps: the same bytes, but fewer
+            at a time. At most ``sync_every`` and the number of parameters.
+        overlap: inner steps that a rank makes while a fragment is on its way; the result is merged
+            after them. Less than ``sync_every``.
+        merge_weight: parameters become ``merge_weight * agreed + (1 - merge_weight) * own`` then.
+            By default 1 without ``overlap``, else 0.5.
+        compression: what travels, as for ``hvd.allreduce``, for example ``Compression.bf16``.
+        process_set: the ranks that agree; others step alone, and nothing else happens there.
+        name: begins the names of the operations, ``DiLoCo.fragment.0`` and so on. Needed where one
+            program has several such optimizers.
+
+    Returns:
+        An optimizer of a subclass of ``optimizer``'s class with the same class name. Blocks until
+        all ranks of the set are here, but not in an elastic job.
+
+    Raises:
+        ValueError: an argument cannot be right, is another one on another rank, or ``init`` was not
+            called.
+    """
+    rules = make_local_steps(
+        "DiLoCo",
+        name,
+        overlap,
+        sync_every=sync_every,
+        outer_lr=outer_lr,
+        outer_momentum=outer_momentum,
+        nesterov=nesterov,
+        fragments=fragments,
+        merge_weight=merge_weight,
+    )
+    return _make(optimizer, rules, compression, process_set)
+
+
+def LocalSGD(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    sync_every: int,
+    fragments: int = 1,
+    overlap: int = 0,
+    merge_weight: float | None = None,
+    compression: type[Compressor] = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+) -> LocalStepsOptimizer:
+    """Wrap an optimizer so that ranks step alone, and average parameters every so many steps.
+
+    The same as ``DiLoCo`` with ``outer_lr=1`` and without momentum (Local SGD, arXiv 1805.09767);
+    arguments, result and errors are explained there.
+    """
+    rules = make_local_steps(
+        "LocalSGD",
+        name,
+        overlap,
+        sync_every=sync_every,
+        outer_lr=1.0,
+        outer_momentum=0.0,
+        nesterov=False,
+        fragments=fragments,
+        merge_weight=merge_weight,
+    )
+    return _make(optimizer, rules, compression, process_set)
+
+
+def _make(
+    optimizer: torch.optim.Optimizer,
+    rules: LocalSteps,
+    compression: type[Compressor],
+    process_set: ProcessSet,
+) -> LocalStepsOptimizer:
+    check_optimizer(rules.title, optimizer)
+    _check_compression(rules.title, compression)
+    check_process_set(process_set)
+    names = choose_names(optimizer, None)
+    params = _trainable(optimizer.param_groups)
+    _check_params(rules.title, params, names)
+    rules.check_fragments(len(params))
+    result = wrap(optimizer, LocalStepsOptimizer)
+    result.op, result.process_set, result._compression = Average, process_set, compression
+    result.gradient_predivide_factor, result.backward_passes_per_step = 1.0, 1
+    result._parameter_names, result._rules, result.local_step = names, rules, 0
+    result._exchange = PlainExchange(compression, Average, 1.0, 1.0, process_set)
+    parts = parts_of([param.numel() for param in params], rules.fragments)
+    result._fragments = [
+        Fragment(rules.name_of(number), params[part], rules) for number, part in enumerate(parts)
+    ]
+    if has_others(process_set) and not is_elastic_job():
+        check_equal_settings(rules.title, rules.name, result._settings(), process_set)
+    return result
+
+
+def _check_compression(title: str, compression: Any) -> None:
+    check_compressor(compression)
+    if isinstance(compression, ExchangeCompressor):
+        kind = compression if isinstance(compression, type) else type(compression)
+        raise ValueError(
+            f"{title}: compression={kind.__name__} cannot reduce single tensors, as hvd.allreduce "
+            "does; use Compression.none, fp16 or bf16"
+        )
+
+
+def _trainable(groups: list[dict[str, Any]]) -> list[Tensor]:
+    return [param for group in groups for param in group["params"] if param.requires_grad]
+
+
+def _check_params(title: str, params: list[Tensor], names: dict[Tensor, str]) -> None:
+    for param in params:
+        if param.layout is not torch.strided:
+            kind = str(param.layout).removeprefix("torch.")
+        elif not param.is_floating_point():
+            kind = str(param.dtype).removeprefix("torch.")
+        else:
+            continue
+        raise ValueError(
+            f"{title}: optimizer must have dense parameters of floating dtypes, found "
+            f"{names[param]!r} of shape {list(param.shape)}, which is {kind}"
+        )
+
+
+@torch.no_grad()
+def _copy_all(params: list[Tensor], values: list[Tensor]) -> None:
+    for param, value in zip(params, values, strict=True):
+        param.copy_(value)

@@ -1,0 +1,140 @@
+"""The outer state of local steps, as a ``state_dict`` has it, and between ranks.
+
+step       steps so far
+agreed     the agreed parameters, by parameter; empty before the first step
+momentum   of the outer optimizer, by parameter; empty if it has none
+agreed_at  the step after which the rank had the agreed values, by parameter
+arrived    by fragment: outer gradients that are averaged, but not merged yet
+schedule   sync_every, fragments, overlap: what ``arrived`` belongs to
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from horovod.core.local_steps import LocalSteps
+from horovod.torch.fragments import Fragment
+
+__all__ = ["OuterHeader", "outer_state", "put_outer_state"]
+
+_LISTS = ("agreed", "momentum")
+
+
+def outer_state(fragments: Sequence[Fragment], rules: LocalSteps, step: int) -> dict[str, Any]:
+    """The state of fragments of which none is under way; tensors are not copied."""
+    numbered = enumerate(fragments)
+    return {
+        "step": step,
+        "agreed": [tensor for each in fragments for tensor in each.agreed],
+        "momentum": [tensor for each in fragments for tensor in each.momentum],
+        "agreed_at": [each.agreed_at for each in fragments for _ in each.agreed],
+        "arrived": {number: list(each.gradients) for number, each in numbered if each.gradients},
+        "schedule": _schedule(rules),
+    }
+
+
+def put_outer_state(
+    state: dict[str, Any] | None, fragments: Sequence[Fragment], rules: LocalSteps
+) -> int:
+    """Have the fragments go on from a state, which is copied; the number of steps.
+
+    ``state`` None: start anew.
+
+    Raises:
+        ValueError: it does not fit the parameters or the arguments.
+    """
+    for fragment in fragments:
+        fragment.forget()
+    if state is None or not state["agreed"]:
+        return 0 if state is None else int(state["step"])
+    _check(state, fragments, rules)
+    begin = 0
+    for number, fragment in enumerate(fragments):
+        part = slice(begin, begin + len(fragment.params))
+        fragment.begin()
+        _copy_all(fragment.agreed, state["agreed"][part])
+        if fragment.momentum and state["momentum"]:
+            _copy_all(fragment.momentum, state["momentum"][part])
+        fragment.agreed_at = min(state["agreed_at"][part])
+        arrived = zip(fragment.agreed, state["arrived"].get(number, ()), strict=False)
+        fragment.gradients = [g.detach().to(agreed, copy=True) for agreed, g in arrived]
+        begin = part.stop
+    return int(state["step"])
+
+
+@dataclass(frozen=True)
+class OuterHeader:
+    """An outer state without its tensors: what a rank has to make room for."""
+
+    step: int
+    agreed_at: list[int]
+    has_momentum: bool
+    arrived: dict[int, int]  # by fragment: for how many parameters
+    schedule: dict[str, int]
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> OuterHeader:
+        """The header of a state."""
+        arrived = {number: len(found) for number, found in state["arrived"].items()}
+        described = state["agreed_at"], bool(state["momentum"]), arrived, state["schedule"]
+        return cls(state["step"], *described)
+
+    def make_room(self, fragments: Sequence[Fragment]) -> dict[str, Any]:
+        """A state of this form for these parameters; contents of tensors are unspecified."""
+        for fragment in fragments:
+            fragment.begin()
+        agreed = [tensor for each in fragments for tensor in each.agreed]
+        found = [torch.empty_like(tensor) for tensor in agreed] if self.agreed_at else []
+        return {
+            "step": self.step,
+            "agreed": found,
+            "momentum": [torch.empty_like(tensor) for tensor in found if self.has_momentum],
+            "agreed_at": self.agreed_at,
+            "arrived": {
+                number: [torch.empty_like(tensor) for tensor in fragments[number].agreed[:count]]
+                for number, count in self.arrived.items()
+            },
+            "schedule": self.schedule,
+        }
+
+    def tensors_of(self, state: dict[str, Any], name: str) -> list[tuple[str, Tensor]]:
+        """The tensors of a state of this form, in the same order on every rank."""
+        lists = {key: state[key] for key in _LISTS}
+        lists.update({f"arrived.{number}": state["arrived"][number] for number in self.arrived})
+        return [
+            (f"{name}.{key}.{index}", tensor)
+            for key, tensors in lists.items()
+            for index, tensor in enumerate(tensors)
+        ]
+
+
+def _schedule(rules: LocalSteps) -> dict[str, int]:
+    return {key: getattr(rules, key) for key in ("sync_every", "fragments", "overlap")}
+
+
+def _check(state: dict[str, Any], fragments: Sequence[Fragment], rules: LocalSteps) -> None:
+    expected = [list(param.shape) for each in fragments for param in each.params]
+    for key in _LISTS if state["momentum"] else _LISTS[:1]:
+        found = [list(tensor.shape) for tensor in state[key]]
+        if found != expected:
+            raise ValueError(
+                f"{rules.title}: load_state_dict: {key!r} has {len(found)} tensors of shapes "
+                f"{found}, expected {len(expected)} of {expected}"
+            )
+    if state["arrived"] and state["schedule"] != _schedule(rules):
+        raise ValueError(
+            f"{rules.title}: load_state_dict: fragments {list(state['arrived'])} were on their way "
+            f"with {state['schedule']}, found {_schedule(rules)}; use the same arguments, or save "
+            "after finish()"
+        )
+
+
+@torch.no_grad()
+def _copy_all(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)

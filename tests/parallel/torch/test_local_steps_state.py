@@ -1,0 +1,233 @@
+"""DiLoCo's state: saved and loaded, broadcast, in elastic training; ranks that disagree."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import horovod.torch as hvd
+from horovod.torch.elastic import TorchState
+
+STREAMING = {"sync_every": 4, "fragments": 2, "overlap": 2, "merge_weight": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def _initialised_afterwards() -> Iterator[None]:
+    yield
+    hvd.init()
+
+
+def make(make_model, **arguments) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = make_model()
+    inner = torch.optim.Adam(model.parameters(), 0.01)
+    return model, hvd.DiLoCo(inner, **(arguments or STREAMING))
+
+
+def train(model, optimizer, batch_of, steps: range) -> None:
+    for number in steps:
+        optimizer.zero_grad()
+        model(batch_of(hvd.rank(), number)).square().mean().backward()
+        optimizer.step()
+
+
+def assert_equal(left: list[Tensor], right: list[Tensor]) -> None:
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        assert torch.equal(one, other)
+
+
+def values(model: nn.Module) -> list[Tensor]:
+    return [param.detach().clone() for param in model.parameters()]
+
+
+@pytest.mark.parametrize("saved_at", [1, 3, 4, 5, 9])
+def test_a_loaded_run_goes_on_with_the_same_bits(make_model, batch_of, saved_at):
+    """Also while fragments are on their way; saving changes nothing."""
+    undisturbed = make(make_model)
+    train(*undisturbed, batch_of, range(12))
+    undisturbed[1].drop()
+    model, optimizer = make(make_model)
+    train(model, optimizer, batch_of, range(saved_at))
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, batch_of, range(saved_at, 12))
+    assert_equal(values(model), values(undisturbed[0]))
+    optimizer.finish()
+    loaded, other = make(make_model)
+    loaded.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    train(loaded, other, batch_of, range(saved_at, 12))
+    assert_equal(values(loaded), values(undisturbed[0]))
+    other.finish()
+    assert_equal(values(loaded), values(model))
+
+
+def test_a_state_of_the_plain_optimizer_starts_anew(make_model, batch_of, assert_same_everywhere):
+    model = make_model()
+    plain = torch.optim.Adam(model.parameters(), 0.01)
+    train(model, plain, lambda _, step: batch_of(0, step), range(3))
+    other, optimizer = make(make_model)
+    train(other, optimizer, batch_of, range(5))
+    optimizer.load_state_dict(plain.state_dict())
+    other.load_state_dict(model.state_dict())
+    assert optimizer.local_step == 0
+    train(other, optimizer, batch_of, range(8))
+    optimizer.finish()
+    assert_same_everywhere(values(other))
+
+
+def test_a_state_that_does_not_fit(make_model, batch_of):
+    model, optimizer = make(make_model)
+    train(model, optimizer, batch_of, range(4))
+    state = optimizer.state_dict()
+    _, other = make(make_model, sync_every=4)
+    with pytest.raises(ValueError, match=r"fragments \[1\] were on their way with.*found"):
+        other.load_state_dict(state)
+    state["local_steps"]["agreed"][0] = torch.zeros(1)
+    with pytest.raises(ValueError, match=r"'agreed' has 4 tensors of shapes \[\[1\], .*expected 4"):
+        optimizer.load_state_dict(state)
+
+
+def test_the_state_of_the_root_is_broadcast(make_model, batch_of, assert_same_everywhere):
+    model, optimizer = make(make_model)
+    if hvd.rank() == 0:
+        source, trained = make_model(), None
+        trained = hvd.DiLoCo(
+            torch.optim.Adam(source.parameters(), 0.01),
+            process_set=ALONE,
+            name="alone",
+            **STREAMING,
+        )
+        train(source, trained, batch_of, range(5))
+        model.load_state_dict(source.state_dict())
+        optimizer.load_state_dict(trained.state_dict())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert optimizer.local_step == 5
+    state = optimizer.state_dict()["local_steps"]
+    assert list(state["arrived"]) == [1]
+    assert_same_everywhere([*state["agreed"], *state["momentum"], *state["arrived"][1]])
+    train(model, optimizer, batch_of, range(5, 9))
+    optimizer.finish()
+    assert_same_everywhere(values(model))
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """A process set of rank 0 alone."""
+    global ALONE
+    ALONE = hvd.global_process_set if hvd.size() == 1 else hvd.add_process_set([0])
+    yield
+    if hvd.size() > 1 and ALONE.process_set_id is not None:
+        hvd.remove_process_set(ALONE)
+
+
+def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of):
+    """The others keep their parameters and their inner state."""
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer)
+    state.sync()
+    train(model, optimizer, batch_of, range(6))
+    state.commit()
+    before, moments = values(model), copy.deepcopy(optimizer.state_dict()["state"])
+    is_new = hvd.rank() == hvd.size() - 1 > 0
+    if is_new:
+        model, optimizer = make_model(), None
+        optimizer = _unagreed(model)
+        state = TorchState(model=model, optimizer=optimizer)
+    state.sync()
+    assert optimizer.local_step == 6
+    found = optimizer.state_dict()
+    if is_new:
+        assert found["state"] == {}
+        assert_equal(values(model), found["local_steps"]["agreed"])
+    else:
+        assert_equal(values(model), before)
+        assert found["state"].keys() == moments.keys()
+        for key, entry in moments.items():
+            assert torch.equal(entry["exp_avg"], found["state"][key]["exp_avg"])
+    train(model, optimizer, batch_of, range(6, 14))
+    optimizer.finish()
+    both = hvd.allgather(torch.cat([v.reshape(-1) for v in values(model)]).unsqueeze(0))
+    assert torch.equal(both[0], both[-1])
+
+
+def _unagreed(model: nn.Module) -> torch.optim.Optimizer:
+    """As in an elastic job, where a new rank wraps its optimizer while the others train."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_ELASTIC", "1")
+        return hvd.DiLoCo(torch.optim.Adam(model.parameters(), 0.01), **STREAMING)
+
+
+def test_all_ranks_go_on_from_the_file_of_rank_zero(
+    make_model, batch_of, tmp_path, assert_same_everywhere
+):
+    path = Path(hvd.broadcast_object(str(tmp_path / "state")))
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer)
+    train(model, optimizer, batch_of, range(5))
+    state.commit()
+    state.save(path)
+    agreed = copy.deepcopy(optimizer.state_dict()["local_steps"]["agreed"])
+    optimizer.finish()
+    model, optimizer = make(make_model)
+    loaded = TorchState(optimizer=optimizer, model=model)
+    if hvd.rank() == 0:
+        loaded.load(path)
+    loaded.sync()
+    assert optimizer.local_step == 5
+    assert_equal(optimizer.state_dict()["local_steps"]["agreed"], agreed)
+    if hvd.rank() > 0:
+        assert_equal(values(model), agreed)
+    train(model, optimizer, batch_of, range(5, 9))
+    optimizer.finish()
+    assert_same_everywhere(values(model))
+
+
+@pytest.mark.parametrize("failing_step", [1, 4, 5, 7])
+@pytest.mark.parametrize("is_one_rank", [False, True])
+def test_training_goes_on_from_the_last_commit(
+    make_model, batch_of, failing_step, is_one_rank, assert_same_everywhere
+):
+    undisturbed = make(make_model)
+    train(*undisturbed, batch_of, range(10))
+    undisturbed[1].finish()
+    model, optimizer = make(make_model)
+    failures = [] if is_one_rank and hvd.rank() != 0 else [failing_step]
+
+    @hvd.elastic.run
+    def run(state: TorchState) -> None:
+        while state.step < 10:
+            train(model, optimizer, batch_of, range(state.step, state.step + 1))
+            if state.step in failures:
+                failures.clear()
+                raise hvd.HorovodInternalError("injected")
+            state.step += 1
+            if state.step % 3 == 0:
+                state.commit()
+        optimizer.finish()
+
+    run(TorchState(model=model, optimizer=optimizer, step=0))
+    assert optimizer.local_step == 10
+    assert_same_everywhere(values(model))
+    if not is_one_rank:  # else the others may have a later commit, and go on as if they joined
+        assert_equal(values(model), values(undisturbed[0]))
+
+
+def test_ranks_with_other_arguments_are_told_both():
+    if hvd.size() == 1:
+        pytest.skip("one rank agrees with itself")
+    last = hvd.rank() == hvd.size() - 1
+    params = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
+    sgd = torch.optim.SGD(params[: 1 if last else 2], lr=0.1)
+    with pytest.raises(ValueError, match=r"has parameters='1 of 2 elements', rank 0 has .*'2 of 5"):
+        hvd.DiLoCo(sgd, sync_every=2)
+    with pytest.raises(ValueError, match=r"DiLoCo: rank \d has sync_every=3, rank 0 has sync_e"):
+        hvd.DiLoCo(torch.optim.SGD(params, lr=0.1), sync_every=3 if last else 2)
+    kind = hvd.Compression.fp16 if last else hvd.Compression.none
+    with pytest.raises(ValueError, match=r"compression='FP16Compressor', rank 0 has compression="):
+        hvd.LocalSGD(torch.optim.SGD(params, lr=0.1), sync_every=3, compression=kind)
