@@ -54,9 +54,9 @@ class RankFailure:
     def text(self) -> str:
         """``rank 1 raised ValueError: bad batch (train.py:19)``; empty without an exception."""
         where = f" ({self.place})" if self.place else ""
-        if self.lost_its_peer:
-            return f"rank {self.rank} lost its peer{where}"
         message = f": {self.message}" if self.message else ""
+        if self.lost_its_peer:
+            return f"rank {self.rank} lost its peer{message}{where}"
         return f"rank {self.rank} raised {self.kind}{message}{where}" if self.kind else ""
 
 
