@@ -19,4 +19,6 @@ def __getattr__(name: str) -> Any:
         from horovod.launch.run.function import run
 
         return run
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Every framework has a module, with all of its calls.
+    hint = "" if name.startswith("_") else "; import horovod.torch or another binding as hvd"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -38,6 +38,7 @@ __all__ = [
     "notices",
 ]
 
+_NEAR = 0.93  # of difflib: one or two wrong letters
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
@@ -229,13 +230,30 @@ def names_given(environ: Mapping[str, str]) -> frozenset[str]:
 
 
 def notices(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each value that is left over from the original, and ignored or replaced."""
+    """A sentence for each value that is left over from the original, and ignored or replaced.
+
+    And for each name that is nearly that of a setting.
+    """
     texts = ((setting, environ.get(setting.env, "")) for setting in SETTINGS)
     return [
         f"{setting.env}={text}: this version has nothing of that name, {fate} (docs/migrating.md)"
         for setting, text in texts
         if (fate := _fate_of(setting, text))
+    ] + [
+        f"{name}: no such setting, it is ignored; did you mean {near}?"
+        for name in environ
+        if (near := _mistyped(name))
     ]
+
+
+def _mistyped(name: str) -> str:
+    """The setting that differs from ``name`` in a letter or two; empty for all other names."""
+    names = [setting.env for setting in SETTINGS]
+    if not name.startswith("HOROVOD_") or name in names:
+        return ""
+    from difflib import get_close_matches  # here, because few processes need it
+
+    return "".join(get_close_matches(name, names, 1, _NEAR))
 
 
 def _fate_of(setting: Setting, text: str) -> str:

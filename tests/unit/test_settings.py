@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,28 @@ def test_nccl_in_the_spelling_of_the_original_is_a_wish_and_in_lower_case_a_cond
         assert getattr(Settings.from_env({name: "NCCL"}), key) == "auto"
         assert getattr(Settings.from_env({name: "nccl"}), key) == "nccl"
         assert notices({name: "NCCL"}) == notices({name: "nccl"}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("HOROVOD_CACHE_CAPACTY", "HOROVOD_CACHE_CAPACITY"),
+        ("HOROVOD_FUSION_TRESHOLD", "HOROVOD_FUSION_THRESHOLD"),
+        ("HOROVOD_STALL_CHECK_TIME_SECOND", "HOROVOD_STALL_CHECK_TIME_SECONDS"),
+        ("HOROVOD_TIMELIN", "HOROVOD_TIMELINE"),
+    ],
+)
+def test_a_mistyped_name_has_a_notice(name, meant):
+    (notice,) = notices({name: "1"})
+    assert notice == f"{name}: no such setting, it is ignored; did you mean {meant}?"
+
+
+def test_no_documented_name_and_none_of_others_is_taken_for_a_mistyped_one():
+    docs = Path(__file__).parents[2] / "docs"
+    text = "".join(page.read_text() for page in docs.rglob("*.md"))
+    names = {*re.findall(r"\bHOROVOD_[A-Z_]*[A-Z]\b", text), "HOROVOD_HOME", "OTHER_TIMELIN"}
+    assert len(names) > 60
+    assert notices(dict.fromkeys(names, "")) == []
 
 
 def test_the_original_never_had_the_name_of_debug_mode():

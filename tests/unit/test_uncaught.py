@@ -40,8 +40,8 @@ train()
 """
 
 
-def printed(folder: Path, error: str, level: str = "warning") -> str:
-    (folder / "train.py").write_text(PROGRAM.format(error=error))
+def printed(folder: Path, error: str, level: str = "warning", program: str = PROGRAM) -> str:
+    (folder / "train.py").write_text(program.format(error=error))
     found = subprocess.run(
         [sys.executable, "train.py"],
         cwd=folder,
@@ -79,6 +79,43 @@ def test_other_errors_have_their_tracebacks(tmp_path: Path, error: str, level: s
     if recorded.exists():
         failure = described(1, recorded.read_text())
         assert failure == replace(failure_of(1, 1, text.encode()), lines=())
+
+
+# Its calls belong to the package, as the program of an editable install sees them.
+INSIDE = """
+import horovod
+from horovod.core.uncaught import install_hook
+from horovod.errors import InitError, MismatchError, SettingError
+
+install_hook(lambda text: None)
+code = compile("def call(error): raise error", horovod.__path__[0] + "/core/inside.py", "exec")
+exec(code)
+call({error})
+"""
+
+
+@pytest.mark.parametrize("level", ["warning", "debug"])
+@pytest.mark.parametrize(
+    ("error", "is_short"),
+    [
+        ("InitError('x')", True),
+        ("MismatchError('x')", True),
+        ("SettingError('x')", True),
+        ("KeyError('x')", False),
+    ],
+)
+def test_an_error_of_horovod_is_shown_without_its_own_calls(
+    tmp_path: Path, error: str, is_short: bool, level: str
+) -> None:
+    text = printed(tmp_path, error, level, INSIDE)
+    assert f'File "{tmp_path}/train.py", line 9, in <module>' in text
+    assert ("inside.py" not in text) == (is_short and level == "warning")
+
+
+def test_a_wrong_setting_does_not_hide_the_error(tmp_path: Path) -> None:
+    text = printed(tmp_path, "SettingError('x')", "many", INSIDE)
+    assert text.endswith("horovod.errors.SettingError: x\n")
+    assert "excepthook" not in text
 
 
 def test_a_debugger_without_a_terminal_is_told_how_to_get_one(tmp_path: Path) -> None:

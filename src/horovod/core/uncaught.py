@@ -1,6 +1,7 @@
 """Uncaught errors of the program: recorded, and in one line if they only follow from another rank.
 
-The rank that ended first has the error that matters; tracebacks of all others would hide it.
+The rank that ended first has the error that matters; tracebacks of all others would hide it. The
+traceback of an error that Horovod raised on purpose ends at the line of the program.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from horovod.core.port import take_failure
-from horovod.errors import HorovodInternalError, InitError, PeerLostError
+from horovod.errors import HorovodInternalError, InitError, PeerLostError, SettingError
 from horovod.settings import Settings
 from horovod.trace.failures import description_of, place_text
 from horovod.trace.stacks import Call, own_call
@@ -29,18 +30,22 @@ _WITH_TRACEBACKS = ("trace", "debug")  # log levels
 def install_hook(record: Callable[[str], object]) -> None:
     """Replace Python's hook for uncaught errors.
 
-    Those of a lost peer are shown in one line, or with ``HOROVOD_LOG_LEVEL=debug`` as all others
-    are. ``record`` gets the others that are not of Horovod, as ``trace.failures`` describes them.
+    Those of a lost peer are shown in one line, other errors of Horovod without its own calls, or
+    with ``HOROVOD_LOG_LEVEL=debug`` as all others are. ``record`` gets the others that are not of
+    Horovod, as ``trace.failures`` describes them.
     """
     show_all = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        level = Settings.from_env(os.environ).log_level
         lost = _lost_peer(error)
-        if lost is not None and level not in _WITH_TRACEBACKS:
+        is_short = _log_level() not in _WITH_TRACEBACKS
+        if lost is not None and is_short:
             print(lost_peer_line(lost, trace), file=sys.stderr, flush=True)
             return
-        show_all(kind, error, trace)
+        if is_short and _is_own(error) and show_all is sys.__excepthook__:
+            traceback.print_exception(kind, error, trace, limit=_program_calls(trace))
+        else:
+            show_all(kind, error, trace)
         if lost is None and isinstance(error, Exception) and not _is_own(error):
             # Without a recorder or a folder for it nothing is written.
             with suppress(OSError, RuntimeError, ValueError):
@@ -60,8 +65,22 @@ def _lost_peer(error: BaseException) -> PeerLostError | None:
     return None
 
 
-def _is_own(error: Exception) -> bool:
-    return isinstance(error, HorovodInternalError | InitError)
+def _is_own(error: BaseException) -> bool:
+    return isinstance(error, HorovodInternalError | InitError | SettingError)
+
+
+def _log_level() -> str:
+    try:
+        return Settings.from_env(os.environ).log_level
+    except SettingError:  # perhaps the error to show
+        return Settings().log_level
+
+
+def _program_calls(trace: TracebackType | None) -> int | None:
+    """How many calls there are down to the innermost one of the program; None without one."""
+    frames = traceback.extract_tb(trace)
+    own = [Call(f.filename, f.lineno or 0, f.name).is_of_program for f in frames]
+    return max((number for number, is_own in enumerate(own, 1) if is_own), default=None)
 
 
 def _description(error: Exception, trace: TracebackType | None) -> str:

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from horovod.autotune import Autotuning
@@ -108,6 +108,7 @@ def init(
     with _lock:
         if is_initialized():
             return
+        _install_excepthook()
         static_sets = static_sets_of(process_sets)
         settings = Settings.from_env()
         check_export(settings)
@@ -128,6 +129,7 @@ def init_as(identity: ProcessInfo, settings: Settings) -> None:
     Raises as ``init``.
     """
     with _lock:
+        _install_excepthook()
         check_export(settings)
         _enter(join_as(identity, settings))
         _install_hooks()
@@ -385,8 +387,12 @@ def _install_hooks() -> None:
     if not _hooks_installed:
         _hooks_installed = True
         atexit.register(shutdown)
-        install_hook(_record_exception)
         os.register_at_fork(after_in_child=_abandon)
+
+
+@cache
+def _install_excepthook() -> None:
+    install_hook(_record_exception)
 
 
 def _record_exception(description: str) -> None:

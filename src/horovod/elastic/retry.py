@@ -126,6 +126,7 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
         MismatchError: ranks disagree about a collective; a bug would only come again.
         InitError: there is no new world, for example because a rank is gone, or the job goes on
             without this process.
+        TypeError: the first argument is no state.
         Exception: anything else that ``func`` raises.
     """
 
@@ -139,6 +140,9 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
 
 def _run_as_client(func: Callable[[], R], reset: Callable[[], None], state: State) -> R:
     """Call ``func`` until it is done, as a worker of an elastic job if this process is one."""
+    if not hasattr(state, "sync"):
+        found = type(state).__name__
+        raise TypeError(f"elastic.run: the first argument must be an elastic State, found {found}")
     client = DriverClient(this_client(os.environ))
     client.watch_updates(notification_manager)
     notification_manager.init()

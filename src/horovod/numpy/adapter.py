@@ -129,7 +129,9 @@ class NumpyAdapter:
 
 def _describe(array: Array) -> tuple[int, list[int], int]:
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"expected a NumPy array, found {type(array).__name__}")
+        is_like = isinstance(array, (int, float, list, tuple))
+        hint = "; np.asarray makes one of it" if is_like else ""
+        raise ValueError(f"expected a NumPy array, found {type(array).__name__}{hint}")
     dtype = DTYPES.get(array.dtype)
     if dtype is None:
         dtype = _dtype_of_others(array.dtype)

@@ -19,7 +19,10 @@ from horovod.launch.model.job_plan import (
 )
 from horovod.launch.run.function import run_call
 from horovod.launch.workers.python_command import python_command
-from horovod.spark import settings
+from horovod.spark import (
+    needed,  # noqa: F401  # first: it names a missing package
+    settings,
+)
 from horovod.spark.settings import descriptors_of
 from horovod.spark.stage import AgentStage, active_context
 from horovod.spark.task import AgentNames, TaskInfo

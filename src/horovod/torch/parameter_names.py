@@ -18,6 +18,8 @@ def choose_names(
     Raises:
         ValueError: entries are not pairs, a name is there twice, or a parameter has none.
     """
+    if callable(named_parameters):
+        raise ValueError("named_parameters is a function: call it, as in model.named_parameters()")
     pairs = list(named_parameters) if named_parameters is not None else []
     names: dict[Tensor, str] = {}
     if not pairs:

@@ -21,6 +21,7 @@ _MOST_LINES = 20
 _MOST_CHARACTERS = 300
 _CALL = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
 _EXCEPTION = re.compile(r"(?P<kind>[^\W\d][\w.]*)(?:: (?P<message>.*))?")
+_TORCH_PREFIX = re.compile(r"\[rank\d+\]: ?")  # of an error under torch.distributed
 _LOST = f"{PeerLostError.__module__}.{PeerLostError.__name__}"
 
 
@@ -54,9 +55,9 @@ class RankFailure:
     def text(self) -> str:
         """``rank 1 raised ValueError: bad batch (train.py:19)``; empty without an exception."""
         where = f" ({self.place})" if self.place else ""
-        if self.lost_its_peer:
-            return f"rank {self.rank} lost its peer{where}"
         message = f": {self.message}" if self.message else ""
+        if self.lost_its_peer:
+            return f"rank {self.rank} lost its peer{message}{where}"
         return f"rank {self.rank} raised {self.kind}{message}{where}" if self.kind else ""
 
 
@@ -104,7 +105,9 @@ def _last_exception(lines: Iterable[str]) -> tuple[str, str, Call | None]:
     """Type, message and place of the last traceback; empty without one."""
     found: tuple[str, str, Call | None] = ("", "", None)
     calls: list[Call] = []  # of the traceback that is being read, the innermost first
-    for line in lines:
+    for printed in lines:
+        prefix = _TORCH_PREFIX.match(printed)
+        line = printed[prefix.end() :] if prefix else printed
         if match := _CALL.fullmatch(line):
             calls.insert(0, Call(match["path"], int(match["line"]), match["function"] or ""))
         elif calls and line.strip() and not line.startswith(" "):

@@ -183,7 +183,7 @@ def test_arrays_that_cannot_be_sent():
     read_only.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         hvd.allreduce_(read_only)
-    with pytest.raises(ValueError, match="expected a NumPy array, found list"):
+    with pytest.raises(ValueError, match=r"expected a NumPy array, found list; np\.asarray"):
         hvd.allreduce([1.0, 2.0])
     with pytest.raises(ValueError, match="op="):
         hvd.allreduce(np.ones(3), op=17)

@@ -101,7 +101,7 @@ def test_two_kinds_under_one_name():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: hvd.allreduce(0.5), "expected a torch tensor, found float"),
+        (lambda: hvd.allreduce(0.5), "expected a torch tensor, found float; torch.as_tensor"),
         (lambda: hvd.allreduce_(None), "expected a dense tensor"),
         (lambda: hvd.allreduce(torch.ones(1), name="\ud800"), "surrogates"),
         (lambda: hvd.allreduce(torch.ones(1), op=[]), "op="),

@@ -165,3 +165,8 @@ def test_a_function_of_a_script_travels_to_workers_with_what_makes_it_elastic() 
     arrived = pickle.loads(cloudpickle.dumps(run_fn(train, print)))
     assert arrived(state, 4) == 5
     assert state.notes[-1] == "sync"
+
+
+def test_a_call_without_a_state_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be an elastic State, found dict"):
+        run_fn(lambda state: None, lambda: None)({})

@@ -422,7 +422,7 @@ def test_problems_of_an_experiment_file_are_listed(
         ("-f FILE -np 2", "-np and --experiment"),
         ("-f FILE python x.py", "python: a command and --experiment"),
         ("-np 2 --dry-run python x.py", "--dry-run goes with --experiment FILE"),
-        ("-f missing.yml", "No such file or directory: 'missing.yml'"),
+        ("-f missing.yml", "--experiment missing.yml: No such file or directory"),
     ],
 )
 def test_what_does_not_go_with_an_experiment(

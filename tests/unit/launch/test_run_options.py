@@ -222,6 +222,18 @@ def test_what_is_no_function() -> None:
         horovod.run(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("args", [3, "text"])
+def test_arguments_that_are_no_tuple(args: Any) -> None:
+    with pytest.raises(TypeError, match="expected a tuple, such as args=\\("):
+        horovod.run(print, args)
+
+
+def test_a_call_of_the_package_itself_is_sent_to_a_framework() -> None:
+    with pytest.raises(AttributeError, match=r"'init'; import horovod\.torch or"):
+        horovod.init()
+    assert not hasattr(horovod, "__wrapped__")
+
+
 def test_a_process_that_does_not_know_its_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(ValueError, match="does not know its Python interpreter"):

@@ -58,6 +58,8 @@ LOST = """Traceback (most recent call last):
   File "/home/me/train.py", line 8, in work
 horovod.errors.PeerLostError: allreduce 'x': rank 1 has shut down
 """
+UNDER_TORCH = "".join(f"[rank1]: {line}\n" for line in PLAIN.splitlines())
+LOST_TEXT = "rank 1 lost its peer: allreduce 'x': rank 1 has shut down"
 
 
 @pytest.mark.parametrize(
@@ -68,8 +70,10 @@ horovod.errors.PeerLostError: allreduce 'x': rank 1 has shut down
         (LOADER, "rank 1 raised ValueError: bad batch (/home/me/data.py:8)"),
         (SYNTAX, "rank 1 raised SyntaxError: expected ':' (/home/me/train.py:4)"),
         (CUT, "rank 1 raised ValueError: bad batch (/home/me/train.py:19)"),
-        (LOST, "rank 1 lost its peer (/home/me/train.py:8)"),
-        (LOST.splitlines()[-1], "rank 1 lost its peer"),
+        (LOST, f"{LOST_TEXT} (/home/me/train.py:8)"),
+        (LOST.splitlines()[-1], LOST_TEXT),
+        (UNDER_TORCH, "rank 1 raised ValueError: bad batch (/home/me/train.py:19)"),
+        (f"[rank1]: {LOST.splitlines()[-1]}", LOST_TEXT),
         ("error: no such file\n", ""),
         ("", ""),
     ],

@@ -7,6 +7,7 @@ children itself, so the script is handed to ``adopt`` with what to call with its
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import selectors
@@ -53,6 +54,17 @@ def _parse_line(where: str, words: str, slots_per_host: int | None) -> tuple[str
     if slots_per_host is None:
         raise ValueError(f"{where}: no number of slots; print {words}:N, or give --slots-per-host")
     return match[1], slots_per_host
+
+
+def _reason(program: str, error: OSError) -> str:
+    """Why ``program`` could not be run, and what to do about it if it is a file."""
+    hints = {
+        errno.ENOENT: "" if os.sep in program else f"; did you mean ./{program}?",
+        errno.EACCES: f"; try chmod +x {program}",
+        errno.ENOEXEC: "; a script begins with a line such as #!/bin/sh",
+    }
+    hint = hints.get(error.errno or 0, "") if os.path.isfile(program) else ""
+    return f"{error.strerror}{hint}"
 
 
 def _short(line: str) -> str:
@@ -223,7 +235,7 @@ class DiscoveryScript(HostSource):
         except OSError as error:
             os.close(read_fd)
             self.deadline = self._next_start
-            text = f"{self._argv[0]} cannot be run: {error.strerror}"
+            text = f"{self._argv[0]} cannot be run: {_reason(self._argv[0], error)}"
             self._report(self._discovery.failed(Trouble.FAILING, text))
             return
         finally:

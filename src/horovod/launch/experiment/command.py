@@ -242,8 +242,11 @@ def print_file(path: Path, given: argparse.Namespace, variables: Mapping[str, st
 
 
 def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
-        text = file.read(_MOST_BYTES + 1)
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise OSError(f"--experiment {path}: {error.strerror}") from None
     if len(text) > _MOST_BYTES:
         raise OSError(f"{path}: larger than {_MOST_BYTES} bytes")
     return text

@@ -247,7 +247,9 @@ def _compose(text: bytes | str) -> yaml.Node | None:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        what = " ".join(filter(None, (error.context, error.problem)))
+        begin = error.context_mark.line + 1 if error.context_mark else line
+        context = error.context and error.context + (f" of line {begin}" if begin != line else "")
+        what = " ".join(filter(None, (context, error.problem)))
         hint = _without_colon(text, line)
         raise ExperimentError([Problem("", line, f"no YAML: {what}{hint}")]) from None
     except yaml.YAMLError as error:

@@ -18,6 +18,7 @@ _LONGEST_NAME = 63
 _RESOURCE = re.compile(
     r"([a-z0-9A-Z][-a-z0-9A-Z_./]*)=([0-9]+(?:\.[0-9]+)?(?:[numkMGTPE]|[KMGTPE]i)?)"
 )
+_STANDARD_RESOURCE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+|[^/]+/.+")
 _VOLUME = re.compile(r"([a-z0-9][-a-z0-9.]*):(/[^:]*)")
 
 
@@ -110,6 +111,11 @@ def _resources(text: str | None) -> dict[str, str]:
             raise ValueError(
                 f"--kubernetes-resources={text}: expected name=amount[,name=amount...], "
                 "for example cpu=4,memory=16Gi,nvidia.com/gpu=1"
+            )
+        if not _STANDARD_RESOURCE.fullmatch(match[1]):
+            raise ValueError(
+                f"--kubernetes-resources={text}: {match[1]} is no resource; expected cpu, memory, "
+                "ephemeral-storage, hugepages-SIZE, or a name with a domain such as nvidia.com/gpu"
             )
         resources[match[1]] = match[2]
     return resources

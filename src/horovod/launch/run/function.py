@@ -125,12 +125,14 @@ def run(
 
 def run_as_given(given: dict[str, Any], variables: Mapping[str, str] | None = None) -> list[Any]:
     """``run`` with its arguments by name; the processes also get these ``variables``."""
-    function, arguments = given.pop("func"), tuple(given.pop("args"))
+    function, arguments = given.pop("func"), given.pop("args")
     keywords = given.pop("kwargs") or {}
     if not callable(function):
         raise TypeError(f"func={function!r}: expected a function")
+    if isinstance(arguments, str) or not isinstance(arguments, Iterable):
+        raise TypeError(f"args={arguments!r}: expected a tuple, such as args=({arguments!r},)")
     options = check_options(given)
-    call = call_like_here(function, arguments, keywords, options)
+    call = call_like_here(function, tuple(arguments), keywords, options)
     environ = {**os.environ, **(variables or {})}
     if options.uses_mpi:
         return _run_by_mpi(call, options, environ)

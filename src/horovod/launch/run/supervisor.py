@@ -34,7 +34,10 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     lifeline = os.fdopen(take_stdin(), "rb")  # rank 0 must not read it
     _load(is_elastic=ELASTIC in sys.argv[1:])
-    plan, report_fd = pickle.load(lifeline)
+    try:
+        plan, report_fd = pickle.load(lifeline)
+    except EOFError:  # the caller has died before it had sent all
+        sys.exit(1)
     for fd in (*(plan.call.descriptors if plan.call else ()), report_fd):
         os.set_inheritable(fd, False)
     news = AgentUpdates() if plan.elastic and plan.elastic.has_embedded_agents else None

@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyspark import SparkContext
-
 import horovod.spark
+from horovod.spark import needed  # noqa: F401  # first: it names a missing package
+
+# isort: split
+from pyspark import SparkContext
 
 __all__ = ["Backend", "SparkBackend", "default_num_proc"]
 

@@ -101,6 +101,31 @@ def test_a_command_that_is_not_there(runners: list[Runner]) -> None:
     assert runner.script.deadline == 1.0
 
 
+@pytest.mark.parametrize(
+    ("content", "mode", "command", "text"),
+    [
+        ("#!/bin/sh\n", 0o755, "hosts.sh", "No such file or directory; did you mean ./hosts.sh?"),
+        ("#!/bin/sh\n", 0o644, "./hosts.sh", "Permission denied; try chmod +x ./hosts.sh"),
+        ("echo a:1\n", 0o755, "./hosts.sh", "a script begins with a line such as #!/bin/sh"),
+    ],
+)
+def test_a_script_that_cannot_be_run(
+    runners: list[Runner],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+    mode: int,
+    command: str,
+    text: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "hosts.sh"
+    script.write_text(content)
+    script.chmod(mode)
+    runners.append(runner := Runner(command))
+    assert runner.run(0.0).error.endswith(text)
+
+
 def test_garbage(runners: list[Runner]) -> None:
     runners.append(runner := Runner(r"printf '\377\n'"))
     assert r"line 1, '\\xff': expected host" in runner.run(0.0).error

@@ -289,6 +289,7 @@ def test_a_field_that_comes_twice_is_refused() -> None:
         ("a: [1", "no YAML: "),
         ("a: b: c", r"no YAML: .* \(line 1\)"),
         ("a: 1\n---\nb: 2\n", "no YAML: .*another document"),
+        ("a: [1\nb: 2\n", r"flow sequence of line 1 .*':' \(line 2\)"),
         ("a: *b", "no YAML: .*undefined alias"),
         ("a: \x07", "no YAML: "),
         ("[" * 100_000, "nested too deeply"),

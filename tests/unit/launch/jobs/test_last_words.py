@@ -64,7 +64,7 @@ def test_without_another_cause_the_first_failure_stays_the_first() -> None:
     words, workers = ended((1, LOST), (-signal.SIGKILL, RAISED))
     outcome = words.explained(JobPlan(), worker_failure(workers[0]), is_killed=True)
     assert (outcome.worker, outcome.exit_code) == (0, 1)
-    assert "Rank 0 lost its peer (train.py:8)\n" in outcome.text
+    assert "Rank 0 lost its peer: rank 1 has shut down (train.py:8)\n" in outcome.text
 
 
 def test_an_elastic_job_and_an_interrupted_one_keep_their_texts() -> None:

@@ -193,6 +193,10 @@ def _expanded(word: str) -> str:
             "--kubernetes-resources=memory=16GB",
         ),
         (
+            "--kubernetes --kubernetes-image i --kubernetes-resources mem=4Gi -np 2 x",
+            "mem is no resource; expected cpu, memory",
+        ),
+        (
             "--kubernetes --kubernetes-image i --kubernetes-volume data:out -np 2 x",
             "expected CLAIM:PATH",
         ),
