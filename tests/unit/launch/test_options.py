@@ -193,7 +193,7 @@ def test_the_page_about_running_has_every_option_and_no_other(
 ) -> None:
     page = options_in(RUNNING)
     general = {"--version", "--verbose", "--config-file"}
-    general |= {"--check-network", "--doctor", "--help-all", "--json"}
+    general |= {"--calibrate", "--check-network", "--doctor", "--help-all", "--json", "--simulate"}
     elsewhere = options_in(RUNNING.with_name("clusters.md"))
     elsewhere |= options_in(RUNNING.with_name("experiments.md"))
     assert shown_options(parser) - general - {"--help"} - page - elsewhere == set()
