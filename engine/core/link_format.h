@@ -22,7 +22,8 @@ inline constexpr int kLinkFormatCount = 4;
 inline constexpr const char* kLinkFormatNames[kLinkFormatCount] = {"as set", "none", "int8", "fp8"};
 
 constexpr const char* name_of(LinkFormat format) {
-  return kLinkFormatNames[static_cast<int>(format)];
+  return static_cast<int>(format) < kLinkFormatCount ? kLinkFormatNames[static_cast<int>(format)]
+                                                     : "unknown compression";
 }
 constexpr bool is_low_bit(LinkFormat format) { return format >= LinkFormat::kInt8; }
 

@@ -159,11 +159,12 @@ class _AttributeAdapter(_TorchAdapter):
         names: list[str],
         tensors: list[torch.Tensor],
         intent: Intent,
+        errors: Sequence[int] = (),
         /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
         described = _describe_all(tensors, tensors)
-        return engine.submit_many(operation, names, described, intent, *places)
+        return engine.submit_many(operation, names, described, intent, *places, errors)
 
     def submit_group(
         self,
@@ -173,12 +174,13 @@ class _AttributeAdapter(_TorchAdapter):
         tensors: list[torch.Tensor],
         outputs: list[torch.Tensor] | None,
         intent: Intent,
+        errors: Sequence[int] = (),
         /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
         described = _describe_all(tensors, outputs)
         out_bytes = [output.nbytes for output in outputs or ()]
-        return engine.submit_group(operation, name, described, intent, *places, out_bytes)
+        return engine.submit_group(operation, name, described, intent, *places, out_bytes, errors)
 
 
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
