@@ -129,21 +129,23 @@ class Collectives(GroupedCollectives[T]):
         intent: Intent = Intent.COMPUTE,
         process_set: ProcessSet = global_process_set,
         link_format: int = LinkFormat.AS_SET,
-        errors: Sequence[int] = (),
+        errors: Sequence[T | None] = (),
     ) -> int:
         """Start many allreduces in place at once; one handle for all, whose result is ``tensors``.
 
         Each tensor is an operation of its own, under its full name (``allreduce.<name>``), so ranks
-        may batch differently. ``intent`` says what the caller does next. ``errors``: by tensor, the
-        address of as many float32 in host memory, where the engine writes what a low-bit format
-        leaves out on this rank; the caller keeps them until the handle is done.
+        may batch differently. ``intent`` says what the caller does next. ``errors``: for each
+        tensor a float32 one of its shape in host memory, where the engine writes what a low-bit
+        format leaves out on this rank, or None; torch only.
         """
         factors = (prescale_factor, postscale_factor)
         call = reduction(_ALLREDUCE, None, op, *factors, process_set, link_format)
         args: tuple[Any, ...] = (call.operation, names, tensors, intent)
+        kept: Any = tensors
         if errors:
             args += (errors,)
-        return self._pending.start_many(self._adapter.submit_batch, args, tensors, tensors, None)
+            kept = (tensors, errors)
+        return self._pending.start_many(self._adapter.submit_batch, args, kept, tensors, None)
 
     def allgather_async(
         self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set

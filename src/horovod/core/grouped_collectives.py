@@ -60,7 +60,7 @@ class GroupedCollectives(Generic[T]):
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
         link_format: int = LinkFormat.AS_SET,
-        errors: Sequence[int] = (),
+        errors: Sequence[T | None] = (),
     ) -> int:
         """Like ``grouped_allreduce_async``, with the results in the tensors themselves.
 
@@ -176,14 +176,16 @@ class GroupedCollectives(Generic[T]):
         tensors: list[T],
         outputs: list[T] | None,
         intent: Intent = Intent.COMPUTE,
-        errors: Sequence[int] = (),
+        errors: Sequence[T | None] = (),
     ) -> int:
         name = full_name(f"grouped_{call.title}", name)
         args: tuple[Any, ...] = (call.operation, name, tensors, outputs, intent)
-        if errors:
-            args += (errors,)
         finish = self._allocated_all if outputs is None else _given_all
-        return self._pending.start_many(self._adapter.submit_group, args, tensors, outputs, finish)
+        kept: Any = tensors
+        if errors:  # only where there are outputs, so that ``finish`` needs no tensors
+            args += (errors,)
+            kept = (tensors, errors)
+        return self._pending.start_many(self._adapter.submit_group, args, kept, outputs, finish)
 
     def _run_group(
         self, call: Call, name: str | None, tensors: list[T], outputs: list[T] | None

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from horovod.core.world import cross_size, rank
 
-_NOWHERE = 0
-
 
 class ErrorFeedback:
     """The errors of this rank by full name of the allreduce, float32 of the gradients' shapes."""
@@ -26,8 +24,9 @@ class ErrorFeedback:
     def __init__(self) -> None:
         self._errors: dict[str, Tensor] = {}
 
-    def add_to(self, names: Sequence[str], gradients: Sequence[Tensor]) -> list[int]:
-        """Add what the last step has left out; where the engine is to write what this one does.
+    @torch.no_grad()
+    def add_to(self, names: Sequence[str], gradients: Sequence[Tensor]) -> list[Tensor | None]:
+        """Add what the last step has left out; the tensors for what this one leaves out.
 
         Gradients that no low-bit format can carry are left as they are. On one host there are no
         errors.
@@ -38,10 +37,10 @@ class ErrorFeedback:
         if cross_size() == 1 and not self._errors:
             return []
         errors = [self._errors_of(*pair) for pair in zip(names, gradients, strict=True)]
-        pairs = [pair for pair in zip(gradients, errors, strict=True) if pair[1] is not None]
-        for gradient, error in pairs:
-            gradient.add_(error)
-        return [_NOWHERE if error is None else error.data_ptr() for error in errors]
+        for gradient, error in zip(gradients, errors, strict=True):
+            if error is not None:
+                gradient.add_(error)
+        return errors
 
     def state_dict(self) -> dict[str, Any]:
         """The errors, and the rank that they belong to; not copied."""

@@ -133,7 +133,9 @@ class PlainExchange:
             wires, copies = gradients, _NO_COPIES
         else:
             wires, copies = self._wires(gradients)
-        errors = () if self.feedback is None else self.feedback.add_to(names, wires)
+        errors: Sequence[Tensor | None] = ()
+        if self.feedback is not None:
+            errors = self.feedback.add_to(names, wires)
         handle = adapter.allreduce_batch_async_(
             wires,
             names,
@@ -148,7 +150,7 @@ class PlainExchange:
     def start_group(self, name: str, gradients: list[Tensor]) -> Pending:
         """Begin to reduce gradients in place as one operation, the same on every rank."""
         wires, copies = self._wires(gradients)
-        errors: Sequence[int] = ()
+        errors: Sequence[Tensor | None] = ()
         if self.feedback is not None:
             errors = self.feedback.add_to([f"{name}.{i}" for i in range(len(wires))], wires)
         operation = (*self._operation, self._process_set, self._link_format)
