@@ -65,8 +65,7 @@ void bind_config(nb::module_& module) {
       .def_rw("usable_cores", &EngineConfig::usable_cores)
       .def_rw("tuning", &EngineConfig::tuning)
       .def_prop_rw(
-          "link_format",
-          [](const EngineConfig& c) { return static_cast<int>(c.formats.as_set); },
+          "link_format", [](const EngineConfig& c) { return static_cast<int>(c.formats.as_set); },
           [](EngineConfig& c, int format) { c.formats.as_set = static_cast<LinkFormat>(format); })
       .def_prop_rw(
           "link_format_least_elements",

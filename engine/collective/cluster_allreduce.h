@@ -10,8 +10,8 @@
 // everything is exact.
 //
 // Bytes per link and direction, for S bytes on links, C channels and H hosts: 2 S / (C H). Extra
-// memory: two parts from every other host, and, on an absent rank, five chunks; with low-bit formats
-// 12 coded parts for every host.
+// memory: two parts from every other host, and, on an absent rank, five chunks; with low-bit
+// formats 12 coded parts for every host.
 #pragma once
 
 #include <cstdint>

@@ -34,8 +34,8 @@ ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
   cut.one_step = !has_low_bits && stream_bytes <= std::min(one_step_bytes, cell_bytes);
   const std::size_t longest =
       channels == 1 ? chunk_of_parts(hosts, block_bytes, cut.alignment) : block_bytes;
-  cut.chunk_bytes = cut.one_step ? stream_bytes
-                                 : pipeline_block_bytes(stream_bytes, longest, cut.alignment);
+  cut.chunk_bytes =
+      cut.one_step ? stream_bytes : pipeline_block_bytes(stream_bytes, longest, cut.alignment);
   cut.chunks = block_count(stream_bytes, cut.chunk_bytes);
   return cut;
 }

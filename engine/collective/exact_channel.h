@@ -10,7 +10,9 @@ namespace hvd {
 class ExactChannel final : public ChannelReduction {
  public:
   ExactChannel(const HostMap& map, Links& links, int channel)
-      : ChannelReduction(map, links, channel), addends_(map.hosts.size()), slots_(map.hosts.size()) {}
+      : ChannelReduction(map, links, channel),
+        addends_(map.hosts.size()),
+        slots_(map.hosts.size()) {}
 
  private:
   void prepare() override;

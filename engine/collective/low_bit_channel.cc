@@ -28,8 +28,8 @@ void LowBitChannel::CodedPlace::prepare(std::size_t bytes_of_chunk) {
   if (bytes.size() < kCodedChunks * chunk_bytes) bytes.resize(kCodedChunks * chunk_bytes);
 }
 
-// The first chunk is the longest, and so are the parts of the first host; but how densely a chunk is
-// coded depends on its views.
+// The first chunk is the longest, and so are the parts of the first host; but how densely a chunk
+// is coded depends on its views.
 void LowBitChannel::prepare() {
   std::size_t most_bytes = 0;
   for (std::uint32_t chunk = 0; chunk < cut_->chunks; ++chunk) {
@@ -52,9 +52,12 @@ std::size_t LowBitChannel::link_bytes(std::uint32_t chunk, int host) const {
 }
 
 bool LowBitChannel::may_send_parts(std::uint32_t chunk) const {
-  return chunk < kCodedChunks || std::ranges::all_of(sources_, [&](const Source& other) {
-           return other.has_sent(other.sent_part_ends[(chunk - kCodedChunks) % kPlaces]);
-         });
+  return chunk < kCodedChunks ||
+         std::ranges::all_of(
+             sources_,
+             [&](const Source& other) {
+               return other.has_sent(other.sent_part_ends[(chunk - kCodedChunks) % kPlaces]);
+             });
 }
 
 bool LowBitChannel::may_receive_result(const Source& source, std::uint32_t chunk) const {

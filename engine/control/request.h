@@ -37,8 +37,8 @@ struct Request {
   Numbering numbering = Numbering::kNone;
   Memory memory = Memory::kHost;
   LinkFormat format = LinkFormat::kAsSet;  // of reductions, between hosts
-  std::int32_t root = 0;  // world rank, if the collective has a root
-  std::int32_t rank = 0;  // the rank that asks; world rank
+  std::int32_t root = 0;                   // world rank, if the collective has a root
+  std::int32_t rank = 0;                   // the rank that asks; world rank
   std::int32_t dims_count = 0;
   double prescale = 1.0;
   double postscale = 1.0;

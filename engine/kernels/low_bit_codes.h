@@ -36,8 +36,7 @@ struct Int8Code {
     return {as<Vector<std::uint32_t, kLanes>>(shifted) & 0xffU, shifted - kRounding};
   }
   template <int kLanes>
-  [[gnu::always_inline]] static Vector<float, kLanes> decode(
-      Vector<std::uint32_t, kLanes> bytes) {
+  [[gnu::always_inline]] static Vector<float, kLanes> decode(Vector<std::uint32_t, kLanes> bytes) {
     const auto codes = as<Vector<std::int32_t, kLanes>>(bytes << 24) >> 24;
     return __builtin_convertvector(codes, Vector<float, kLanes>);
   }
@@ -72,8 +71,7 @@ struct Fp8Code {
     return {code | (sign >> 24), as<Floats>(value | sign)};
   }
   template <int kLanes>
-  [[gnu::always_inline]] static Vector<float, kLanes> decode(
-      Vector<std::uint32_t, kLanes> bytes) {
+  [[gnu::always_inline]] static Vector<float, kLanes> decode(Vector<std::uint32_t, kLanes> bytes) {
     using Bits = Vector<std::uint32_t, kLanes>;
     using Floats = Vector<float, kLanes>;
     const Bits magnitude = bytes & 0x7fU;

@@ -107,7 +107,7 @@ struct CodedBlock {
   [[gnu::always_inline]] static void decode(const std::byte* coded, Lanes& lanes) {
     std::uint32_t bits;
     __builtin_memcpy(&bits, coded, sizeof bits);
-    const float scale = __builtin_bit_cast(float, bits & kScaleBits);
+    const float scale = __builtin_bit_cast(float, bits& kScaleBits);
     if ((bits & kNotFiniteMark) == 0) {
       decode_scaled<false, kIsAdded>(coded + sizeof bits, scale, lanes);
     } else {

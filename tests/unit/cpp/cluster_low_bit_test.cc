@@ -131,10 +131,10 @@ TEST_CASE("cluster low bits: an absent rank gives zeros, and codes for its host"
     std::vector<Bucket> buckets;
     for (const std::size_t count : kCounts) {
       const int absent = static_cast<int>(random() % static_cast<unsigned>(size));
-      buckets.push_back({low_bit_tensor(map, size, LinkFormat::kInt8, count, random,
-                                        Dtype::kFloat32, ReduceOp::kAverage, {absent}),
-                         allreduce_over(map, size, Dtype::kInt32, ReduceOp::kSum, 99, {absent},
-                                        random)});
+      buckets.push_back(
+          {low_bit_tensor(map, size, LinkFormat::kInt8, count, random, Dtype::kFloat32,
+                          ReduceOp::kAverage, {absent}),
+           allreduce_over(map, size, Dtype::kInt32, ReduceOp::kSum, 99, {absent}, random)});
     }
     check_stepped(map, buckets, 38);
   });

@@ -46,8 +46,8 @@ TEST_CASE("link formats: the setting holds for what asks for none and can travel
 TEST_CASE("link formats: small tensors are exact") {
   const LinkFormats formats{.least_elements = 100};
   const auto format_of = [&](std::int64_t elements) {
-    return formats.of(
-        request_for(LinkFormat::kInt8, Dtype::kFloat32, ReduceOp::kSum, elements), true);
+    return formats.of(request_for(LinkFormat::kInt8, Dtype::kFloat32, ReduceOp::kSum, elements),
+                      true);
   };
   CHECK(format_of(99) == LinkFormat::kExact);
   CHECK(format_of(100) == LinkFormat::kInt8);

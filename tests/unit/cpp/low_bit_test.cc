@@ -1,5 +1,7 @@
 // The low-bit formats: bounds of their errors, values that are not finite, and the same bits on
 // every instruction set that this processor has.
+#include "kernels/low_bit.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include <vector>
 
 #include "kernels/kernel_table.h"
-#include "kernels/low_bit.h"
 #include "kernels_reference.h"
 
 namespace hvd {
@@ -31,8 +32,7 @@ const std::byte* bytes_of(const Floats& floats) {
 
 Bytes coded(LinkFormat format, const Floats& values, float* errors = nullptr, float factor = 1) {
   Bytes result(low_bit_bytes(values.size()));
-  encode(format, Dtype::kFloat32, bytes_of(values), values.size(), result.data(),
-         {errors, factor});
+  encode(format, Dtype::kFloat32, bytes_of(values), values.size(), result.data(), {errors, factor});
   return result;
 }
 
@@ -122,8 +122,8 @@ TEST_CASE("low bits: ties go to even") {
   REQUIRE(result[2] == 4);
   REQUIRE(result[3] == -2);
   values[0] = 416;
-  values[1] = 17;   // between 16 and 18
-  values[2] = 19;   // between 18 and 20
+  values[1] = 17;  // between 16 and 18
+  values[2] = 19;  // between 18 and 20
   values[3] = 0x1.8p-9F;
   values[4] = 0x1p-10F;
   const Floats small = through(LinkFormat::kFp8, values);
@@ -222,8 +222,9 @@ TEST_CASE("low bits: half precision is coded from float32") {
       decode(format, dtype, code.data(), back.size(), reinterpret_cast<std::byte*>(back.data()),
              0.5F);
       for (std::size_t i = 0; i < back.size(); ++i) {
-        REQUIRE(back[i] == (dtype == Dtype::kFloat16 ? kernels_reference::Half::encode(wanted[i])
-                                                     : kernels_reference::Brain::encode(wanted[i])));
+        REQUIRE(back[i] == (dtype == Dtype::kFloat16
+                                ? kernels_reference::Half::encode(wanted[i])
+                                : kernels_reference::Brain::encode(wanted[i])));
       }
     }
   }
