@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from collectives import Work, prepare
+from collectives import Work
 from command_line import make_parser
 from on_hosts import Network, RanksOnHosts, open_hosts
 from report import Bar, Table, format_bytes, format_percent, format_time, print_report
@@ -39,6 +39,7 @@ _SLOW = "2 x 2, 64 MB, 1 Gbit/s"
 _FAST = "2 x 1, 64 MB, no limit"
 _STEP = "2 x 1, step of 25 M parameters, 1 Gbit/s"
 _CALLS = 5  # whose bytes are counted
+_MOST_ERROR = 1e-4  # of sums of equal numbers
 
 
 def main() -> int:
@@ -97,8 +98,11 @@ def _limit(network: Network, mbit_per_s: float) -> None:
 
 
 def _prepare_sums(groups: Sequence[WorkerGroup], size: int) -> None:
+    counts = {"element_count": _WORK.element_count, "tensor_count": 1}
     for group in groups:
-        prepare(group, _WORK, size)
+        sums = group.call("prepare_sum", **counts)
+        if any(abs(found / size - 1) > _MOST_ERROR for of_rank in sums for found in of_rank):
+            raise RuntimeError(f"{group.name}: sums of ones over {size} ranks are {sums}")
 
 
 def _bytes_of_a_call(network: Network, group: WorkerGroup) -> float:
