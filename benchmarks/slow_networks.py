@@ -61,7 +61,7 @@ def main() -> int:
         accuracy.rows["digits"] = _accuracies(groups, range(2 if args.quick else 5))
         _limit(network, _MBIT_PER_S)
         for group in groups:
-            check_equal(group, group.call("prepare", model=_MODEL))
+            check_equal(group, group.call("prepare_step", model=_MODEL))
         times.rows[_STEP] = measure_in_turns(groups, rounds=rounds, loop_s=loop_s)
     sizes.bars = [Bar(_SLOW, _EXACT, 0.27, contestant=name) for name in _LOW_BIT]
     times.bars = [

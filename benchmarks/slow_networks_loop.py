@@ -13,10 +13,15 @@ __all__ = ["SlowNetworksLoop"]
 _EPOCHS = 30
 _BATCH = 32
 _WIDTH = 128
+_SAMPLES = 4
 
 
 class SlowNetworksLoop(CollectiveLoop, TrainingLoop):
     """A sum, a training step, or a whole training on the digits of scikit-learn."""
+
+    def prepare_step(self, *, model: str) -> float:
+        """As ``prepare``, with so few samples that a slow link takes most of the step."""
+        return self._prepare(model, _SAMPLES)
 
     def train_on_digits(self, *, seed: int, compression: str) -> float:
         """The accuracy on a quarter of the digits, which is not trained on."""
