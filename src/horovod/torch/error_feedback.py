@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.core.world import cross_size, rank
+from horovod.core.world import local_size, rank, size
 
 
 class ErrorFeedback:
@@ -34,7 +34,7 @@ class ErrorFeedback:
         Raises:
             ValueError: the errors of a gradient have another shape.
         """
-        if cross_size() == 1 and not self._errors:
+        if local_size() == size() and not self._errors:
             return []
         errors = [self._errors_of(*pair) for pair in zip(names, gradients, strict=True)]
         for gradient, error in zip(gradients, errors, strict=True):
