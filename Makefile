@@ -255,7 +255,7 @@ sanitize: $(TEST_STAMP) build/doctest.flags ## C++ tests under ASan + UBSan, the
 bench: $(BUILD_STAMP) $(BENCH_STAMP) $(ENGINES_STAMP) ## measure against the peers; JSON goes to build/bench
 	@mkdir -p build/bench; status=0; \
 	for name in collectives grouped training ddp compression startup lifecycle memory \
-	    with_tensorflow with_jax many_hosts link_protection elastic_recovery observability autotune gpu; do \
+	    with_tensorflow with_jax many_hosts link_protection slow_networks elastic_recovery observability autotune gpu; do \
 	  $(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json || status=1; \
 	done; \
 	for name in engine_start estimator; do \

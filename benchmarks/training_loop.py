@@ -56,7 +56,10 @@ class TrainingLoop(Loop):
 
     def prepare(self, *, model: str) -> float:
         """Build a model and make two steps; the sum of the weights, to compare the ranks."""
-        build, sample_shape, batch_size = MODELS[model]
+        return self._prepare(model, MODELS[model][2])
+
+    def _prepare(self, model: str, batch_size: int) -> float:
+        build, sample_shape, _ = MODELS[model]
         torch.manual_seed(0)
         network = build()
         optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)

@@ -64,6 +64,13 @@ void bind_config(nb::module_& module) {
       .def_rw("generation", &EngineConfig::generation)
       .def_rw("usable_cores", &EngineConfig::usable_cores)
       .def_rw("tuning", &EngineConfig::tuning)
+      .def_prop_rw(
+          "link_format", [](const EngineConfig& c) { return static_cast<int>(c.formats.as_set); },
+          [](EngineConfig& c, int format) { c.formats.as_set = static_cast<LinkFormat>(format); })
+      .def_prop_rw(
+          "link_format_least_elements",
+          [](const EngineConfig& c) { return c.formats.least_elements; },
+          [](EngineConfig& c, std::uint64_t least) { c.formats.least_elements = least; })
       .def_rw("fuse_groups", &EngineConfig::fuse_groups)
       .def_rw("cache_capacity", &EngineConfig::cache_capacity)
       .def_rw("stall_check", &EngineConfig::stall_check)

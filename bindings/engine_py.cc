@@ -151,12 +151,13 @@ void bind_values(nb::module_& module) {
       .def(
           "__init__",
           [](Operation* self, int kind, int op, int root, double prescale, double postscale,
-             int process_set, bool is_flat, std::string title, std::string group) {
+             int process_set, bool is_flat, std::string title, std::string group, int format) {
             new (self) Operation{.kind = static_cast<Kind>(kind),
                                  .op = static_cast<ReduceOp>(op),
                                  .root = root,
                                  .prescale = prescale,
                                  .postscale = postscale,
+                                 .format = static_cast<LinkFormat>(format),
                                  .process_set = process_set,
                                  .is_flat = is_flat,
                                  .title = std::move(title),
@@ -164,7 +165,7 @@ void bind_values(nb::module_& module) {
           },
           "kind"_a, "op"_a = static_cast<int>(ReduceOp::kSum), "root"_a = 0, "prescale"_a = 1.0,
           "postscale"_a = 1.0, "process_set"_a = 0, "is_flat"_a = false, "title"_a = "",
-          "group"_a = "");
+          "group"_a = "", "link_format"_a = static_cast<int>(LinkFormat::kAsSet));
   nb::class_<TensorReader, Streams>(module, "TensorReader")
       .def(nb::init<nb::handle>(), "capsule"_a);
 }
@@ -178,6 +179,7 @@ using Shape = nb::typed<nb::list, std::int64_t>;
 using DescribedTensor = nb::typed<nb::tuple, std::uintptr_t, std::uintptr_t, Shape, int>;
 using DescribedTensors = nb::typed<nb::list, DescribedTensor>;
 using Tensors = nb::typed<nb::list, nb::any>;
+using Addresses = std::vector<std::uintptr_t>;
 using Counts = nb::typed<nb::dict, nb::str, std::int64_t>;
 
 // `devices`: empty for host memory. `output_bytes`: empty where results keep their shapes.
@@ -204,16 +206,19 @@ HandleId submit_address(Engine& engine, const Operation& operation, Name name, s
 
 HandleId submit_many(Engine& engine, const Operation& operation, Names names,
                      DescribedTensors tensors, int intent, const std::vector<int>& devices,
-                     const Streams* streams) {
-  return describe_all(operation, tensors, devices, streams)
-      .submit_each(engine, names_in(names), static_cast<Intent>(intent));
+                     const Streams* streams, const Addresses& errors) {
+  Call call = describe_all(operation, tensors, devices, streams);
+  call.keep_errors(errors);
+  return call.submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
 
 HandleId submit_group(Engine& engine, const Operation& operation, Name name,
                       DescribedTensors tensors, int intent, const std::vector<int>& devices,
-                      const Streams* streams, const std::vector<std::size_t>& output_bytes) {
-  return describe_all(operation, tensors, devices, streams, output_bytes)
-      .submit_group(engine, name_in(name), static_cast<Intent>(intent));
+                      const Streams* streams, const std::vector<std::size_t>& output_bytes,
+                      const Addresses& errors) {
+  Call call = describe_all(operation, tensors, devices, streams, output_bytes);
+  call.keep_errors(errors);
+  return call.submit_group(engine, name_in(name), static_cast<Intent>(intent));
 }
 
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
@@ -225,20 +230,23 @@ HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operati
 }
 
 HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operation& operation,
-                        Names names, Tensors tensors, int intent) {
+                        Names names, Tensors tensors, int intent, const Addresses& errors) {
   Call call(operation, tensors.size(), &reader);
   for (const nb::handle tensor : tensors) call.add(read(reader, operation, tensor, tensor));
+  call.keep_errors(errors);
   return call.submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
 
 // `outputs`: None where the engine allocates the results.
 HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const Operation& operation,
-                             Name name, Tensors inputs, nb::object outputs, int intent) {
+                             Name name, Tensors inputs, nb::object outputs, int intent,
+                             const Addresses& errors) {
   Call call(operation, inputs.size(), &reader);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const nb::object out = outputs.is_none() ? nb::none() : nb::object(outputs[i]);
     call.add(read(reader, operation, inputs[i], out));
   }
+  call.keep_errors(errors);
   return call.submit_group(engine, name_in(name), static_cast<Intent>(intent));
 }
 
@@ -345,17 +353,18 @@ void bind_engine(nb::module_& module) {
            "shape"_a, "dtype"_a, "intent"_a, "splits"_a = std::vector<std::int64_t>(),
            "device"_a = kHostDevice, "streams"_a.none() = nb::none(), "output_bytes"_a = 0)
       .def("submit_many", &submit_many, "operation"_a, "names"_a, "tensors"_a, "intent"_a,
-           "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none())
+           "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none(),
+           "errors"_a = Addresses())
       .def("submit_group", &submit_group, "operation"_a, "name"_a.none(), "tensors"_a, "intent"_a,
            "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none(),
-           "output_bytes"_a = std::vector<std::size_t>())
+           "output_bytes"_a = std::vector<std::size_t>(), "errors"_a = Addresses())
       .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(),
            "input"_a.none(), "output"_a.none(), "intent"_a,
            "splits"_a = std::vector<std::int64_t>())
       .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,
-           "intent"_a)
+           "intent"_a, "errors"_a = Addresses())
       .def("submit_tensor_group", &submit_tensor_group, "reader"_a, "operation"_a, "name"_a.none(),
-           "inputs"_a, "outputs"_a.none(), "intent"_a)
+           "inputs"_a, "outputs"_a.none(), "intent"_a, "errors"_a = Addresses())
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a.none(),
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
       .def("gather", &gather_bytes, "name"_a, "payload"_a,

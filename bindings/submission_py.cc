@@ -99,6 +99,14 @@ void Call::add(const Operand& operand) {
   tensors_.push_back(operand.tensor);
 }
 
+void Call::keep_errors(std::span<const std::uintptr_t> addresses) {
+  if (addresses.empty()) return;
+  if (addresses.size() != tensors_.size()) throw nb::value_error("one address for each tensor");
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    tensors_[i].errors = reinterpret_cast<float*>(addresses[i]);
+  }
+}
+
 HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent) {
   for (Request& request : requests_) request.is_grouped = true;
   const std::array names{name.value_or(std::string_view{})};

@@ -22,6 +22,7 @@ struct Operation {
   int root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
+  LinkFormat format = LinkFormat::kAsSet;
   int process_set = 0;
   bool is_flat = false;                // ranks agree about the number of elements, not about shapes
   std::string title = {}, group = {};  // see Submission
@@ -33,6 +34,7 @@ struct Operation {
     request.root = root;
     request.prescale = prescale;
     request.postscale = postscale;
+    request.format = format;
     return request;
   }
 };
@@ -62,6 +64,9 @@ class Call {
   Call(const Operation& operation, std::size_t count, const Streams* streams);
 
   void add(const Operand& operand);
+  // Where the errors of a low-bit format go: by tensor, float32 in host memory as many as it has
+  // elements, 0 for nowhere. Empty: nowhere.
+  void keep_errors(std::span<const std::uintptr_t> addresses);
   // All tensors as one operation.
   HandleId submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent);
   // Every tensor as an operation of its own.

@@ -115,6 +115,7 @@ std::int64_t Job::read_attributes(const XLA_FFI_Attrs& attrs) {
   request_.root = static_cast<std::int32_t>(attributes.integer("root_rank"));
   request_.prescale = attributes.number("prescale_factor");
   request_.postscale = attributes.number("postscale_factor");
+  request_.format = static_cast<LinkFormat>(attributes.integer("link_format"));
   process_set_ = static_cast<int>(attributes.integer("process_set_id"));
   is_zeroed_ = attributes.integer("is_zeroed") != 0;
   names_ = lines_of(attributes.text("names"));

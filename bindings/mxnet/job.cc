@@ -83,6 +83,7 @@ void Job::read_requests(const horovod_mxnet_call& call) {
     request.root = call.root;
     request.prescale = call.prescale;
     request.postscale = call.postscale;
+    request.format = static_cast<LinkFormat>(call.link_format);
     request.dims_count = dims_count;
     std::copy_n(dims, dims_count, request.dims.begin());
   }

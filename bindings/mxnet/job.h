@@ -25,6 +25,7 @@ struct horovod_mxnet_call {
   double postscale;
   std::int32_t priority;
   std::int32_t is_group;
+  std::int32_t link_format;
   std::int32_t count;  // of tensors
   std::int32_t splits_count;
   std::int32_t orders_count;

@@ -131,8 +131,8 @@ Signature signature_of(const Collective& collective) {
   if (collective.may_be_grouped) add(signature.attrs, {"is_group: bool = false"});
   add(signature.attrs, {"process_set_id: int = 0", kBlockingAttr});
   if (collective.is_reduction) {
-    add(signature.attrs,
-        {"reduce_op: int", "prescale_factor: float = 1.0", "postscale_factor: float = 1.0"});
+    add(signature.attrs, {"reduce_op: int", "prescale_factor: float = 1.0",
+                          "postscale_factor: float = 1.0", "link_format: int = 0"});
   }
   if (collective.has_root) add(signature.attrs, {"root_rank: int"});
   return signature;

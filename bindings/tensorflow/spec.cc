@@ -73,6 +73,7 @@ std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* constr
     request.op = static_cast<ReduceOp>(attributes.integer("reduce_op"));
     request.prescale = attributes.number("prescale_factor");
     request.postscale = attributes.number("postscale_factor");
+    request.format = static_cast<LinkFormat>(attributes.integer("link_format"));
   }
   if (collective.has_root) request.root = attributes.integer("root_rank");
   if (attributes.ok()) return spec;

@@ -101,6 +101,7 @@ XlaCall::XlaCall(std::string_view text, const void* const* inputs, void* const* 
   request_.root = reader.integer();
   request_.prescale = reader.number<double>();
   request_.postscale = reader.number<double>();
+  request_.format = reader.one_of<LinkFormat>(kLinkFormatCount, "link format");
   process_set_ = reader.integer();
   set_size_ = reader.integer();
   splits_.resize(reader.size());

@@ -33,7 +33,10 @@ BlockNumber ClusterBackend::end_block() const {
 }
 
 void ClusterBackend::begin_allreduce(std::span<const Work> works, const AllreduceCut& cut) {
-  for (const Work& work : works) views_.append(reduced_view(work, place_.size));
+  for (const Work& work : works) {
+    const View view = reduced_view(work, place_.size);
+    views_.append(view, is_low_bit(view.format) ? kLowBitAlignment : kViewAlignment);
+  }
   if (is_adasum(works)) {
     adasum_.begin(views_, next_block_);
     running_ = &adasum_;

@@ -26,6 +26,7 @@ struct Work {
   int device = kHostDevice;                // where the addresses are valid
   StreamDependency* dependency = nullptr;  // of tensors on a GPU
   DeviceBlock* block = nullptr;            // the memory of `out`, if the engine allocates it
+  float* errors = nullptr;                 // where the errors of a low-bit format go
 };
 
 // A rank of a set of ranks.
@@ -66,7 +67,8 @@ inline ReduceSpec spec_of(const Request& request, int size) {
 // Adasum is never fused with other ops.
 bool is_adasum(std::span<const Work> works);
 
-// The whole tensor: to be moved, or to be reduced over `size` ranks.
+// The whole tensor: to be moved, or to be reduced over `size` ranks. Low-bit formats and errors are
+// those of an allreduce.
 View moved_view(const Work& work);
 View reduced_view(const Work& work, int size);
 // Appends each rank's rows of an allgather to the stream of that rank.

@@ -22,7 +22,7 @@ void SumMemory::begin(const ViewList& views, const ClusterCut& cut) {
 }
 
 ChannelReduction::ChannelReduction(const HostMap& map, Links& links, int channel)
-    : map_(map), channel_(channel), is_alone_(map.own_members() == 1), addends_(map.hosts.size()) {
+    : map_(map), channel_(channel), is_alone_(map.own_members() == 1) {
   map.for_each_other([&](int host) {
     Source& source = sources_.emplace_back();
     source.host = host;
@@ -34,23 +34,19 @@ void ChannelReduction::begin(const ViewList& views, const ClusterCut& cut, SumMe
   views_ = &views;
   cut_ = &cut;
   sums_ = &sums;
-  given_ = reduced_ = send_turn_ = result_sends_ = 0;
-  slot_bytes_ = 0;
-  if (cut.chunks != 0) {
-    const Range longest = cut.part(0, 0, 0);
-    slot_bytes_ = longest.end - longest.begin;
-  }
-  for (Source& source : sources_) {
-    source.turn = source.parts = source.results = 0;
-    if (source.slots.size() < kSlots * slot_bytes_) source.slots.resize(kSlots * slot_bytes_);
-  }
+  given_ = part_sends_ = reduced_ = send_turn_ = result_sends_ = 0;
+  for (Source& source : sources_) source.turn = source.parts = source.results = source.taken = 0;
+  prepare();
 }
 
 bool ChannelReduction::exchange() {
   bool has_moved = post_sends();
-  for (Source& source : sources_) has_moved |= post_receives(source);
-  while (may_reduce()) {
-    reduce_next();
+  for (Source& source : sources_) {
+    has_moved |= post_receives(source);
+    has_moved |= take_results(source);
+  }
+  while (may_reduce_next()) {
+    reduce_part(reduced_++);
     has_moved = true;
   }
   return has_moved | post_sends();
@@ -59,15 +55,13 @@ bool ChannelReduction::exchange() {
 bool ChannelReduction::has_result(std::uint32_t chunk) const {
   if (reduced_ <= chunk) return false;
   if (cut_->one_step) return true;
-  return std::ranges::all_of(sources_, [&](const Source& source) {
-    return source.results > chunk && source.has(source.result_ends[chunk % kPlaces]);
-  });
+  return std::ranges::all_of(sources_, [&](const Source& source) { return source.taken > chunk; });
 }
 
 // On a link, results follow the parts of their chunk.
 bool ChannelReduction::has_left(std::uint32_t chunk) const {
   return result_sends_ > chunk && std::ranges::all_of(sources_, [&](const Source& other) {
-           return other.link->sends().moved() >= other.sent_ends[chunk % kPlaces];
+           return other.has_sent(other.sent_result_ends[chunk % kPlaces]);
          });
 }
 
@@ -81,25 +75,25 @@ bool ChannelReduction::post_sends() {
   for (; send_turn_ < turns(); ++send_turn_) {
     const Turn turn = turn_of(send_turn_, cut_->chunks, kPartsLead);
     if (turn.chunk >= (turn.is_second ? reduced_ : given_)) break;
+    if (!turn.is_second && !may_send_parts(turn.chunk)) break;
     turn.is_second ? post_results(turn.chunk) : post_parts(turn.chunk);
   }
   return send_turn_ != before;
 }
 
 void ChannelReduction::post_parts(std::uint32_t chunk) {
+  send_parts(chunk);
   for (Source& other : sources_) {
-    views_->for_each_piece(cut_->part(chunk, channel_, other.host), [&](const Piece& piece) {
-      other.link->send(partial_sum(piece), piece.size_bytes);
-    });
+    other.sent_part_ends[chunk % kPlaces] = other.link->sends().end();
   }
+  part_sends_ = chunk + 1;
 }
 
 void ChannelReduction::post_results(std::uint32_t chunk) {
-  views_->for_each_piece(cut_->part(chunk, channel_, map_.own), [&](const Piece& piece) {
-    const std::byte* const result = sums_->address(piece);
-    for (Source& other : sources_) other.link->send(result, piece.size_bytes);
-  });
-  for (Source& other : sources_) other.sent_ends[chunk % kPlaces] = other.link->sends().end();
+  send_results(chunk);
+  for (Source& other : sources_) {
+    other.sent_result_ends[chunk % kPlaces] = other.link->sends().end();
+  }
   result_sends_ = chunk + 1;
 }
 
@@ -107,45 +101,34 @@ bool ChannelReduction::post_receives(Source& source) {
   const std::uint32_t before = source.turn;
   for (; source.turn < turns(); ++source.turn) {
     const Turn turn = turn_of(source.turn, cut_->chunks, kPartsLead);
-    if (!turn.is_second && turn.chunk >= reduced_ + kSlots) break;
-    const Range part = cut_->part(turn.chunk, channel_, turn.is_second ? source.host : map_.own);
-    std::byte* const arriving = slot(source, turn.chunk);
-    views_->for_each_piece(part, [&](const Piece& piece) {
-      std::byte* const to =
-          turn.is_second ? sums_->address(piece) : arriving + (piece.stream - part.begin);
-      source.link->receive(to, piece.size_bytes);
-    });
-    auto& ends = turn.is_second ? source.result_ends : source.part_ends;
-    ends[turn.chunk % kPlaces] = source.link->receives().end();
-    (turn.is_second ? source.results : source.parts) = turn.chunk + 1;
+    const std::uint32_t chunk = turn.chunk;
+    if (turn.is_second) {
+      if (!may_receive_result(source, chunk)) break;
+      receive_result(source, chunk);
+    } else {
+      if (chunk >= reduced_ + kSlots) break;
+      receive_part(source, chunk);
+    }
+    (turn.is_second ? source.result_ends : source.part_ends)[chunk % kPlaces] =
+        source.link->receives().end();
+    (turn.is_second ? source.results : source.parts) = chunk + 1;
   }
   return source.turn != before;
 }
 
-// In one step the result overwrites the partial sums, which must have left before.
-bool ChannelReduction::may_reduce() const {
-  if (reduced_ == given_) return false;
+bool ChannelReduction::take_results(Source& source) {
+  const std::uint32_t before = source.taken;
+  while (source.taken < source.results && source.has(source.result_ends[source.taken % kPlaces])) {
+    take_result(source, source.taken++);
+  }
+  return source.taken != before;
+}
+
+bool ChannelReduction::may_reduce_next() const {
+  if (reduced_ == part_sends_ || !may_reduce(reduced_)) return false;
   return std::ranges::all_of(sources_, [&](const Source& source) {
-    if (cut_->one_step && !source.link->sends().empty()) return false;
     return source.parts > reduced_ && source.has(source.part_ends[reduced_ % kPlaces]);
   });
-}
-
-void ChannelReduction::reduce_next() {
-  const Range part = cut_->part(reduced_, channel_, map_.own);
-  views_->for_each_piece(part, [&](const Piece& piece) {
-    addends_[map_.own] = partial_sum(piece);
-    for (Source& source : sources_) {
-      addends_[source.host] = slot(source, reduced_) + (piece.stream - part.begin);
-    }
-    reduce(last_level(piece.view.spec), addends_, sums_->address(piece), nullptr,
-           piece.element_count());
-  });
-  ++reduced_;
-}
-
-std::byte* ChannelReduction::slot(Source& source, std::uint32_t chunk) const {
-  return source.slots.data() + chunk % kSlots * slot_bytes_;
 }
 
 const std::byte* ChannelReduction::partial_sum(const Piece& piece) {

@@ -6,14 +6,20 @@
 // of each host in rank order, then over the hosts in order, on one rank. So results are bitwise
 // equal on all ranks, for any place in a bucket and any timing. An absent rank gives zeros.
 //
-// Bytes per link and direction, for S bytes, C channels and H hosts: 2 S / (C H). Extra memory: two
-// parts from every other host, and, on an absent rank, five chunks.
+// A stream with views in low-bit formats is summed over the hosts by LowBitChannel; inside a host
+// everything is exact.
+//
+// Bytes per link and direction, for S bytes on links, C channels and H hosts: 2 S / (C H). Extra
+// memory: two parts from every other host, and, on an absent rank, five chunks; with low-bit
+// formats 12 coded parts for every host.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "collective/channel_reduction.h"
+#include "collective/exact_channel.h"
+#include "collective/low_bit_channel.h"
 #include "collective/stage_ahead.h"
 
 namespace hvd {
@@ -39,7 +45,11 @@ class ClusterAllreduce final : public ClusterStages {
   void copy_results(std::uint32_t block, std::uint32_t chunk);
   bool is_own(int channel) const;
 
-  std::vector<ChannelReduction> own_channels_;
+  void choose_channels(bool has_low_bits);
+
+  std::vector<ExactChannel> exact_channels_;
+  std::vector<LowBitChannel> low_bit_channels_;
+  std::vector<ChannelReduction*> own_channels_;  // those of this run
   const ViewList* views_ = nullptr;
   ClusterCut cut_;
   SumMemory sums_;

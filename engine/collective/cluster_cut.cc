@@ -12,25 +12,30 @@ constexpr std::size_t kLeastPart = 16 * 1024;
 
 // The longest chunk if every host has one rank. Each of its parts is worth a system call, and one
 // part from each host, which arrive at the same time, stay in the cache.
-std::size_t chunk_of_parts(int hosts, std::size_t block_bytes) {
+std::size_t chunk_of_parts(int hosts, std::size_t block_bytes, std::size_t alignment) {
   const std::size_t part =
       std::clamp(block_bytes / static_cast<std::size_t>(hosts), kLeastPart, block_bytes / 4);
-  return align_up(part) * static_cast<std::size_t>(hosts);
+  return align_up(part, alignment) * static_cast<std::size_t>(hosts);
 }
 
 }  // namespace
 
 ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
-                           std::size_t cell_bytes, const AllreduceCut& tuned) {
-  ClusterCut cut{.stream_bytes = stream_bytes, .channels = channels, .hosts = hosts};
+                           std::size_t cell_bytes, const AllreduceCut& tuned, bool has_low_bits) {
+  ClusterCut cut{.alignment = has_low_bits ? kLowBitAlignment : kViewAlignment,
+                 .stream_bytes = stream_bytes,
+                 .channels = channels,
+                 .hosts = hosts};
   if (stream_bytes == 0) return cut;
   const std::size_t block_bytes = std::min(tuned.block_bytes(), cell_bytes);
   const std::size_t one_step_share =
       tuned.small_between_hosts_bytes() / static_cast<std::size_t>(hosts);
   const std::size_t one_step_bytes = one_step_share * static_cast<std::size_t>(channels);
-  cut.one_step = stream_bytes <= std::min(one_step_bytes, cell_bytes);
-  const std::size_t longest = channels == 1 ? chunk_of_parts(hosts, block_bytes) : block_bytes;
-  cut.chunk_bytes = cut.one_step ? stream_bytes : pipeline_block_bytes(stream_bytes, longest);
+  cut.one_step = !has_low_bits && stream_bytes <= std::min(one_step_bytes, cell_bytes);
+  const std::size_t longest =
+      channels == 1 ? chunk_of_parts(hosts, block_bytes, cut.alignment) : block_bytes;
+  cut.chunk_bytes =
+      cut.one_step ? stream_bytes : pipeline_block_bytes(stream_bytes, longest, cut.alignment);
   cut.chunks = block_count(stream_bytes, cut.chunk_bytes);
   return cut;
 }
@@ -40,12 +45,12 @@ Range ClusterCut::chunk(std::uint32_t index) const {
 }
 
 Range ClusterCut::share(std::uint32_t index, int channel) const {
-  return share_of(channel, channels, chunk(index));
+  return share_of(channel, channels, chunk(index), alignment);
 }
 
 Range ClusterCut::part(std::uint32_t index, int channel, int host) const {
   const Range whole = share(index, channel);
-  return one_step ? whole : share_of(host, hosts, whole);
+  return one_step ? whole : share_of(host, hosts, whole, alignment);
 }
 
 }  // namespace hvd

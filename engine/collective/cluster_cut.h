@@ -3,7 +3,8 @@
 //
 // A rank that owns a channel sums its share over the ranks of its host, and the owner on host h
 // sums part h over the hosts. In one step there are no parts: all owners get the whole share from
-// all hosts.
+// all hosts. Low-bit formats (kernels/low_bit.h) never take one step, and are cut between blocks of
+// elements, so that neither the size nor the place in a bucket changes a result.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@ namespace hvd {
 
 struct ClusterCut {
   bool one_step = true;
+  std::size_t alignment = kViewAlignment;  // of cuts
   std::size_t stream_bytes = 0;
   std::size_t chunk_bytes = 0;
   std::uint32_t chunks = 0;
@@ -28,10 +30,14 @@ struct ClusterCut {
   Range part(std::uint32_t index, int channel, int host) const;
 };
 
+// Of views in low-bit formats, and of cuts in a stream that has some.
+inline constexpr std::size_t kLowBitAlignment = kLowBitBlock * sizeof(float);
+
 // The same on all ranks of all hosts. `cell_bytes` is the most that a chunk can have when a host
 // has several ranks.
 ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
-                           std::size_t cell_bytes, const AllreduceCut& tuned = {});
+                           std::size_t cell_bytes, const AllreduceCut& tuned = {},
+                           bool has_low_bits = false);
 
 // How many chunks are under way. Shares are summed inside the host kChunksAhead chunks before their
 // results are copied to its ranks. On a link the parts of a chunk are kPartsAhead chunks before its

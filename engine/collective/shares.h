@@ -10,16 +10,17 @@
 
 namespace hvd {
 
-constexpr std::size_t align_up(std::size_t bytes) {
-  return (bytes + kViewAlignment - 1) / kViewAlignment * kViewAlignment;
+constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment = kViewAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 inline constexpr std::size_t kLeastBlockBytes = 64 * 1024;
 
 // The length of blocks that are processed in a pipeline. There are at least four of them, unless
 // they would be too short to be worth a synchronisation.
-constexpr std::size_t pipeline_block_bytes(std::size_t stream_bytes, std::size_t cell_bytes) {
-  return std::min(std::max(align_up(stream_bytes / 4), kLeastBlockBytes), cell_bytes);
+constexpr std::size_t pipeline_block_bytes(std::size_t stream_bytes, std::size_t cell_bytes,
+                                           std::size_t alignment = kViewAlignment) {
+  return std::min(std::max(align_up(stream_bytes / 4, alignment), kLeastBlockBytes), cell_bytes);
 }
 
 constexpr std::uint32_t block_count(std::size_t stream_bytes, std::size_t block_bytes) {
@@ -31,10 +32,10 @@ inline Range block_of(std::uint64_t block, std::size_t block_bytes, std::size_t 
   return {begin, std::min(begin + block_bytes, stream_bytes)};
 }
 
-inline Range share_of(int rank, int size, Range range) {
+inline Range share_of(int rank, int size, Range range, std::size_t alignment = kViewAlignment) {
   const std::size_t length = range.end - range.begin;
   const std::size_t ranks = static_cast<std::size_t>(size);
-  const std::size_t share = align_up((length + ranks - 1) / ranks);
+  const std::size_t share = align_up((length + ranks - 1) / ranks, alignment);
   const std::size_t index = static_cast<std::size_t>(rank);
   return {range.begin + std::min(index * share, length),
           range.begin + std::min((index + 1) * share, length)};

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/link_format.h"
 #include "kernels/reduce.h"
 
 namespace hvd {
@@ -22,6 +23,8 @@ struct View {
   std::size_t size_bytes = 0;
   std::size_t begin = 0;  // offset in the stream
   ReduceSpec spec{};      // for reductions
+  LinkFormat format = LinkFormat::kExact;
+  float* errors = nullptr;  // where the errors of a low-bit format go; null: nowhere
 };
 
 // A part of a stream.
@@ -45,7 +48,14 @@ struct Piece {
 
   const std::byte* in() const { return at_offset(view.in, at); }
   std::byte* out() const { return at_offset(view.out, at); }
+  float* errors() const {
+    return view.errors == nullptr ? nullptr : view.errors + at / size_of(view.spec.dtype);
+  }
   std::size_t element_count() const { return size_bytes / size_of(view.spec.dtype); }
+  bool is_low_bit() const { return hvd::is_low_bit(view.format); }
+  std::size_t link_bytes() const {
+    return is_low_bit() ? low_bit_bytes(element_count()) : size_bytes;
+  }
   // Writes this rank's bytes, or zeros if it gives none.
   void copy_to(std::byte* to) const {
     if (view.in == nullptr) {
@@ -62,12 +72,14 @@ class ViewList {
     views_.clear();
     size_bytes_ = 0;
     has_zeros_ = false;
+    has_low_bits_ = false;
   }
 
   // `alignment`: of the view's place in the stream, a multiple of kViewAlignment.
   void append(View view, std::size_t alignment = kViewAlignment) {
     view.begin = (size_bytes_ + alignment - 1) / alignment * alignment;
     has_zeros_ |= view.in == nullptr && view.size_bytes != 0;
+    has_low_bits_ |= is_low_bit(view.format);
     const std::size_t end = view.begin + view.size_bytes;
     size_bytes_ = (end + kViewAlignment - 1) / kViewAlignment * kViewAlignment;
     views_.push_back(view);
@@ -78,6 +90,8 @@ class ViewList {
   const std::vector<View>& views() const { return views_; }
   // Whether some view gives zeros.
   bool has_zeros() const { return has_zeros_; }
+  // Whether some view travels in a low-bit format.
+  bool has_low_bits() const { return has_low_bits_; }
 
   // Calls use(piece) for each piece of a view that lies in `range`, in order.
   template <typename Use>
@@ -111,7 +125,17 @@ class ViewList {
   std::vector<View> views_;
   std::size_t size_bytes_ = 0;
   bool has_zeros_ = false;
+  bool has_low_bits_ = false;
 };
+
+inline void clear_errors(const Piece& piece) {
+  if (piece.view.errors != nullptr) std::fill_n(piece.errors(), piece.element_count(), 0.0F);
+}
+
+// For views that travel exactly.
+inline void clear_errors(const View& view) {
+  clear_errors(Piece{view, 0, view.begin, view.size_bytes});
+}
 
 inline std::size_t longest_of(const std::vector<ViewList>& streams) {
   std::size_t bytes = 0;

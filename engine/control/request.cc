@@ -56,6 +56,11 @@ std::optional<std::string> reduction_mismatch(const Request& first, const Reques
     return disagree("Mismatched prescale and/or postscale factors", first, factors(first), other,
                     factors(other), "factors must match on all ranks");
   }
+  if (first.format != other.format) {
+    return disagree(
+        "Mismatched compression", first, name_of(first.format), other, name_of(other.format),
+        "compression, HOROVOD_LINK_COMPRESSION and its MIN_ELEMENTS must match on all ranks");
+  }
   return std::nullopt;
 }
 
@@ -105,7 +110,7 @@ static std::uint64_t signature_of(const Request& request, std::uint64_t seed) {
           static_cast<std::uint64_t>(request.memory) << 30 |
           static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root)) << 32,
       std::bit_cast<std::uint64_t>(request.prescale),
-      std::bit_cast<std::uint64_t>(request.postscale)};
+      std::bit_cast<std::uint64_t>(request.postscale), static_cast<std::uint64_t>(request.format)};
   seed = hash_bytes(head, sizeof head, seed);
   const int from = rows_may_differ(request.kind) && request.dims_count > 0 ? 1 : 0;
   const std::size_t dims_bytes = sizeof(std::int64_t) * (request.dims_count - from);

@@ -11,6 +11,7 @@
 
 #include "core/collectives.h"
 #include "core/dtype.h"
+#include "core/link_format.h"
 #include "core/memory.h"
 #include "core/reduce_op.h"
 
@@ -35,8 +36,9 @@ struct Request {
   bool is_grouped = false;  // one of a group
   Numbering numbering = Numbering::kNone;
   Memory memory = Memory::kHost;
-  std::int32_t root = 0;  // world rank, if the collective has a root
-  std::int32_t rank = 0;  // the rank that asks; world rank
+  LinkFormat format = LinkFormat::kAsSet;  // of reductions, between hosts
+  std::int32_t root = 0;                   // world rank, if the collective has a root
+  std::int32_t rank = 0;                   // the rank that asks; world rank
   std::int32_t dims_count = 0;
   double prescale = 1.0;
   double postscale = 1.0;

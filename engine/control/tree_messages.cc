@@ -21,6 +21,7 @@ void put_request(Writer& writer, const Request& request) {
   writer.put(request.is_grouped);
   writer.put(request.numbering);
   writer.put(request.memory);
+  writer.put(request.format);
   writer.put(request.root);
   writer.put(request.rank);
   writer.put(request.prescale);

@@ -66,6 +66,7 @@ Request get_request(WireReader& reader, const TreeScope& scope) {
   request.is_grouped = reader.get_flag("is_grouped");
   request.numbering = reader.get_enum<Numbering>("numbering", kNumberingCount);
   request.memory = reader.get_enum<Memory>("memory", kMemoryCount);
+  request.format = reader.get_enum<LinkFormat>("format", kLinkFormatCount);
   request.root = reader.get<std::int32_t>("root");
   request.rank = reader.get<std::int32_t>("rank");
   request.prescale = reader.get<double>("prescale");

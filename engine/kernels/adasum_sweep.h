@@ -127,16 +127,5 @@ constexpr void fill_adasum(KernelTable& table, Dtype dtype) {
   table.grams[index_of(dtype)] = Gram<Isa, Codec>::run;
 }
 
-// All kernels of one instruction set.
-template <class Isa>
-constexpr KernelTable all_kernels_of(const char* isa) {
-  KernelTable table = kernels_of<Isa>(isa);
-  fill_adasum<Isa, Float16<Isa>>(table, Dtype::kFloat16);
-  fill_adasum<Isa, Bfloat16>(table, Dtype::kBfloat16);
-  fill_adasum<Isa, Direct<float>>(table, Dtype::kFloat32);
-  fill_adasum<Isa, Direct<double>>(table, Dtype::kFloat64);
-  return table;
-}
-
 }  // namespace
 }  // namespace hvd

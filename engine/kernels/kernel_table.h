@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/dtype.h"
+#include "core/link_format.h"
 #include "core/reduce_op.h"
 
 namespace hvd {
@@ -46,6 +47,25 @@ using GramKernel = void (*)(const GramBlock& block);
 
 inline constexpr std::size_t kGramLanes = 32;  // partial sums of a dot product
 
+// One call of encode(), add_coded() or decode(), flattened.
+struct LowBitCall {
+  const std::byte* const* sources;  // one; add_coded: any number
+  std::size_t source_count;
+  std::byte* to;
+  std::size_t count;
+  float* errors;  // null: not wanted
+  float factor;   // of the errors; decode: of the results
+};
+
+using LowBitKernel = void (*)(const LowBitCall& call);
+
+// By dtype; null where unsupported.
+struct LowBitKernels {
+  LowBitKernel encode[kDtypeCount];
+  LowBitKernel decode[kDtypeCount];
+  LowBitKernel add_coded;
+};
+
 struct KernelTable {
   const char* isa;
   // The first index is 1 when prescale or postscale differ from 1. Null where unsupported. Null for
@@ -53,6 +73,7 @@ struct KernelTable {
   Kernel kernels[2][kDtypeCount][kReduceOpCount];
   Kernel weighted_sums[kDtypeCount];
   GramKernel grams[kDtypeCount];
+  LowBitKernels low_bits[kLinkFormatCount];  // by format; empty where it is none
 };
 
 enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
@@ -67,6 +88,15 @@ const KernelTable& best_kernel_table();
 void accumulate_gram_with(const KernelTable& table, Dtype dtype,
                           std::span<const std::byte* const> sources, std::size_t count,
                           double* gram);
+
+// encode(), add_coded() and decode() with a chosen table.
+void encode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* from,
+                 std::size_t count, std::byte* coded, float* errors, float factor);
+void add_coded_with(const KernelTable& table, LinkFormat format,
+                    std::span<const std::byte* const> sources, std::size_t count, std::byte* coded,
+                    float* errors, float factor);
+void decode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* coded,
+                 std::size_t count, std::byte* to, float factor);
 
 // reduce() with a chosen table.
 void reduce_with(const KernelTable& table, const ReduceSpec& spec,

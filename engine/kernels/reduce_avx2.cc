@@ -1,5 +1,5 @@
 // The kernels for AVX2 with F16C; compiled with the flags for both.
-#include "kernels/adasum_sweep.h"
+#include "kernels/all_kernels.h"
 #include "kernels/f16c.h"
 #include "kernels/kernel_table.h"
 

@@ -1,5 +1,5 @@
 // The kernels for AVX-512 (F, BW, VL, DQ); compiled with the flags for them.
-#include "kernels/adasum_sweep.h"
+#include "kernels/all_kernels.h"
 #include "kernels/f16c.h"
 #include "kernels/kernel_table.h"
 

@@ -1,5 +1,5 @@
 // The kernels for the architecture's baseline: SSE2 on x86-64, NEON on arm64.
-#include "kernels/adasum_sweep.h"
+#include "kernels/all_kernels.h"
 #include "kernels/kernel_table.h"
 
 #if defined(__aarch64__)

@@ -153,6 +153,7 @@ void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& 
       work->device = kHostDevice;
       work->dependency = nullptr;
       work->block = nullptr;
+      work->errors = nullptr;
     }
   }
 }
@@ -197,6 +198,7 @@ void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const Buc
     work->device = entry.tensors[i].device;
     work->dependency = entry.dependency.get();
     work->block = nullptr;
+    work->errors = entry.tensors[i].errors;
     if (collective_of(request.kind).keeps_shape()) continue;
     const std::int64_t rows = result_rows(*work, {.rank = context.rank, .size = context.size()});
     const std::size_t out_bytes = entry.tensors[i].out_bytes;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/reduce.h"
+#include "runtime/link_formats.h"
 
 namespace hvd {
 
@@ -59,6 +60,12 @@ std::optional<std::string> memory_refusal(const Submission& submission) {
   return "the tensors of a group must be all in host memory or all on GPUs";
 }
 
+std::optional<std::string> compression_refusal(Request request, const Tensor& tensor,
+                                               bool is_engines) {
+  request.memory = memory_of(tensor.device);
+  return format_refusal(request, is_engines);
+}
+
 }  // namespace
 
 std::optional<std::string> reduction_refusal(const Request& request, int size) {
@@ -71,18 +78,23 @@ std::optional<std::string> reduction_refusal(const Request& request, int size) {
   if (request.op == ReduceOp::kAdasum && !collective_of(request.kind).keeps_shape()) {
     return "Adasum needs whole tensors; use allreduce";
   }
+  if (auto refusal = format_refusal(request, true)) return refusal;
   return scalar_refusal(request);
 }
 
-std::optional<std::string> refusal_of(const Submission& submission,
-                                      const std::vector<int>& members) {
+std::optional<std::string> refusal_of(const Submission& submission, const std::vector<int>& members,
+                                      bool is_engines) {
   const int size = static_cast<int>(members.size());
-  for (const Request& request : submission.requests) {
+  for (std::size_t i = 0; i < submission.requests.size(); ++i) {
+    const Request& request = submission.requests[i];
     const Collective& collective = collective_of(request.kind);
     std::optional<std::string> reason;
     if (collective.has_root) reason = root_refusal(request, members);
     if (collective.is_reduction) reason = reduction_refusal(request, size);
     if (collective.has_splits()) reason = splits_refusal(request, submission.splits, size);
+    if (!reason && is_low_bit(request.format)) {
+      reason = compression_refusal(request, submission.tensors[i], is_engines);
+    }
     if (reason) return reason;
   }
   return memory_refusal(submission);

@@ -34,8 +34,9 @@ enum class Intent : int {
 };
 
 // Why an operation can never run in a set of these world ranks, as far as one rank can see.
-std::optional<std::string> refusal_of(const Submission& submission,
-                                      const std::vector<int>& members);
+// `is_engines`: the engine itself moves the data of this set.
+std::optional<std::string> refusal_of(const Submission& submission, const std::vector<int>& members,
+                                      bool is_engines = true);
 
 // The same for the request of a reduction, which may be another rank's.
 std::optional<std::string> reduction_refusal(const Request& request, int size);

@@ -69,6 +69,9 @@ Entry& Submitter::prepare(ProcessSetContext& context, const Submission& submissi
     each.memory = memory_of(entry.tensors[i].device);
     each.rank = world_.config.rank;
     each.numbering = numbering_of(submission);
+    if (is_reduction(each.kind)) {
+      each.format = world_.config.formats.of(each, context.data_plane == nullptr);
+    }
   }
   const std::uint64_t last_signature = std::exchange(entry.signature, signature_of(entry.requests));
   if (entry.signature != last_signature || recorder_.is_forgotten(entry.label))
@@ -119,7 +122,8 @@ Entry& Submitter::entry_of(ProcessSetContext& context, const Submission& submiss
 // Call it before the operation takes a name or a number.
 void Submitter::refuse_impossible(const ProcessSetContext& context,
                                   const Submission& submission) const {
-  if (const auto reason = refusal_of(submission, context.members)) {
+  const bool is_engines = context.data_plane == nullptr;
+  if (const auto reason = refusal_of(submission, context.members, is_engines)) {
     throw Error(ErrorCode::kInvalidArgument,
                 title_of(submission) + context.suffix() + ": " + *reason);
   }

@@ -18,12 +18,14 @@ namespace hvd {
 
 // One tensor of this rank. `in` and `out` stay valid until the handle is done. `out` is null if the
 // engine allocates the result. If the other ranks decide the number of rows, the result goes to
-// `out` only if it has exactly `out_bytes`; else the engine allocates it, too.
+// `out` only if it has exactly `out_bytes`; else the engine allocates it, too. `errors`: of an
+// allreduce in a low-bit format, one float32 for each element, in host memory.
 struct Tensor {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int device = kHostDevice;
   std::size_t out_bytes = 0;
+  float* errors = nullptr;
 };
 
 // "allreduce 'grad/fc1'", for messages.

@@ -10,6 +10,7 @@
 #include "control/alarms.h"
 #include "control/negotiation_table.h"
 #include "core/log.h"
+#include "runtime/link_formats.h"
 #include "runtime/trace_place.h"
 #include "transport/presence.h"
 #include "transport/shared_space.h"
@@ -24,6 +25,7 @@ struct EngineConfig {
   int generation = 0;       // of the world in this process; tells handles of two worlds apart
   int usable_cores = 1;     // for all ranks of this host together
   Tuning tuning;            // at the start
+  LinkFormats formats;      // of reductions between hosts
   bool fuse_groups = true;  // with other tensors
   std::uint32_t cache_capacity = 1024;
   bool stall_check = true;

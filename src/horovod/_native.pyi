@@ -178,6 +178,14 @@ class Config:
     @tuning.setter
     def tuning(self, arg: Tuning, /) -> None: ...
     @property
+    def link_format(self) -> int: ...
+    @link_format.setter
+    def link_format(self, arg: int, /) -> None: ...
+    @property
+    def link_format_least_elements(self) -> int: ...
+    @link_format_least_elements.setter
+    def link_format_least_elements(self, arg: int, /) -> None: ...
+    @property
     def fuse_groups(self) -> bool: ...
     @fuse_groups.setter
     def fuse_groups(self, arg: bool, /) -> None: ...
@@ -266,6 +274,7 @@ class Operation:
         is_flat: bool = ...,
         title: str = ...,
         group: str = ...,
+        link_format: int = ...,
     ) -> None: ...
 
 class TensorReader(Streams):
@@ -311,6 +320,7 @@ class Engine:
         intent: int,
         devices: Sequence[int] = ...,
         streams: Streams | None = ...,
+        errors: Sequence[int] = ...,
     ) -> int: ...
     def submit_group(
         self,
@@ -321,6 +331,7 @@ class Engine:
         devices: Sequence[int] = ...,
         streams: Streams | None = ...,
         output_bytes: Sequence[int] = ...,
+        errors: Sequence[int] = ...,
     ) -> int: ...
     def submit_tensor(
         self,
@@ -339,6 +350,7 @@ class Engine:
         names: list[str],
         tensors: list[Any],
         intent: int,
+        errors: Sequence[int] = ...,
     ) -> int: ...
     def submit_tensor_group(
         self,
@@ -348,6 +360,7 @@ class Engine:
         inputs: list[Any],
         outputs: object | None,
         intent: int,
+        errors: Sequence[int] = ...,
     ) -> int: ...
     def run_tensor(
         self,

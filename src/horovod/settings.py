@@ -17,6 +17,7 @@ from typing import Any
 
 from horovod.core.base.engine_settings import (
     GPU_OPERATIONS,
+    LINK_COMPRESSIONS,
     LINK_PROTECTIONS,
     EngineSettings,
     define,
@@ -27,6 +28,7 @@ from horovod.errors import SettingError
 
 __all__ = [
     "GPU_OPERATIONS",
+    "LINK_COMPRESSIONS",
     "LINK_PROTECTIONS",
     "LOG_LEVELS",
     "SETTINGS",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from horovod._keras.library import backend_for, broadcast_variables, is_keras3
 from horovod._keras.optimizer import distribute, load_model
 from horovod._keras.reducer import Options
-from horovod.core.compression import NoneCompressor
+from horovod.core.compression import NoneCompressor, keeps_tensors, link_format_of
 from horovod.core.gradient_groups import Groups
 from horovod.core.operations import Average, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
@@ -216,8 +216,9 @@ class KerasApi:
         """
         operation = (name, resolve_op(average, op), prescale_factor, postscale_factor)
         array = self._to_array(value)
-        if compression is NoneCompressor:
-            adapter.allreduce_(array, None, *operation)
+        if keeps_tensors(compression):
+            link_format = link_format_of(compression)
+            adapter.allreduce_(array, None, *operation, link_format=link_format)
             return self._backend.to_tensor(array)
         compressed, context = compression.compress(self._backend.to_tensor(array))
         array = self._to_array(compressed)

@@ -24,7 +24,7 @@ from horovod._keras.reducer import (
     compute_gradients,
     global_variables,
 )
-from horovod.core.compression import compress_all, decompress_all
+from horovod.core.compression import compress_all, decompress_all, link_format_of
 from horovod.core.handles import wait_for_all
 from horovod.core.operations import Intent
 from horovod.core.port import keep_failure
@@ -64,6 +64,7 @@ class _JaxExchange:
         self._compression = options.compression
         factor = options.gradient_predivide_factor
         self._operation = (options.op, 1.0 / factor, factor)
+        self._link_format = link_format_of(options.compression)
         self._process_set = options.process_set
 
     def __call__(self, gradients: list[Any], plan: Plan) -> list[Any]:
@@ -91,9 +92,10 @@ class _JaxExchange:
         for name, positions in plan.groups:
             members = [arrays[p] for p in positions]
             args = (members, None, name, *self._operation, self._process_set)
-            yield adapter.grouped_allreduce_async_(*args)
+            yield adapter.grouped_allreduce_async_(*args, self._link_format)
         if plan.singles:
             names, positions = map(list, zip(*plan.singles, strict=True))
             members = [arrays[p] for p in positions]
             options: Any = {"intent": Intent.WAIT, "process_set": self._process_set}
+            options["link_format"] = self._link_format
             yield adapter.allreduce_batch_async_(members, names, *self._operation, **options)

@@ -22,6 +22,7 @@ from horovod.backends.data_plane import (
     Neighbourhood,
     find_backend,
 )
+from horovod.core.compression import LinkFormat
 from horovod.core.gpus import device_plane
 from horovod.core.process_sets import ConnectSet
 from horovod.errors import HorovodInternalError, InitError, SettingError
@@ -271,6 +272,9 @@ def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
     ]
 
 
+_LINK_FORMATS = {"none": LinkFormat.EXACT, "int8": LinkFormat.INT8, "fp8": LinkFormat.FP8}
+
+
 def _engine_config(
     identity: ProcessInfo, settings: Settings, generation: int, names: Sequence[str]
 ) -> _native.Config:
@@ -282,6 +286,8 @@ def _engine_config(
     config.generation = generation
     config.usable_cores = usable_cores()
     config.tuning = tuning_of(settings)
+    config.link_format = _LINK_FORMATS[settings.link_compression]
+    config.link_format_least_elements = settings.link_compression_min_elements
     config.fuse_groups = not settings.disable_group_fusion
     config.cache_capacity = settings.cache_capacity
     config.stall_check = not settings.stall_check_disable

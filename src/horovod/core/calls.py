@@ -14,6 +14,7 @@ from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from horovod.core.compression import LinkFormat
 from horovod.core.operations import (
     COLLECTIVES,
     OP_NAMES,
@@ -37,7 +38,8 @@ class Call:
     """A collective as a user asked for it, without tensors and names; the same on all ranks.
 
     ``process_set``: the number of the set. ``root_rank``: a rank of the world. ``is_group``:
-    several tensors are one operation. ``operation``: the call as the engine takes it.
+    several tensors are one operation. ``link_format``: how it travels between hosts.
+    ``operation``: the call as the engine takes it.
 
     Raises:
         TypeError: a field is of a type that the engine does not take.
@@ -50,6 +52,7 @@ class Call:
     postscale: float = 1.0
     root_rank: int = 0
     is_group: bool = False
+    link_format: int = LinkFormat.AS_SET
     operation: _native.Operation = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +60,8 @@ class Call:
 
         factors = (self.prescale, self.postscale)
         arguments = (self.kind, self.op, self.root_rank, *factors, self.process_set)
-        object.__setattr__(self, "operation", _native.Operation(*arguments))
+        operation = _native.Operation(*arguments, link_format=self.link_format)
+        object.__setattr__(self, "operation", operation)
 
     @property
     def row(self) -> Collective:
@@ -91,6 +95,7 @@ def reduction(
     prescale_factor: float,
     postscale_factor: float,
     process_set: ProcessSet,
+    link_format: int = LinkFormat.AS_SET,
 ) -> Call:
     """A call of a collective that reduces; ``op`` None means Average.
 
@@ -104,7 +109,7 @@ def reduction(
         number = process_set.process_set_id
         if number is None:
             number = number_of(process_set)
-        return _reduction(kind, op, prescale_factor, postscale_factor, number)
+        return _reduction(kind, op, prescale_factor, postscale_factor, number, link_format)
     except (AttributeError, TypeError):
         check_process_set(process_set)
         found = f"op={reprlib.repr(op)}, factors {reprlib.repr(prescale_factor)}"
@@ -134,14 +139,20 @@ def exchange(kind: Kind, process_set: ProcessSet, root_rank: Any = 0) -> Call:
 
 @lru_cache(maxsize=256)
 def _reduction(
-    kind: Kind, op: int | None, prescale: float, postscale: float, process_set: int
+    kind: Kind,
+    op: int | None,
+    prescale: float,
+    postscale: float,
+    process_set: int,
+    link_format: int,
 ) -> Call:
     ops = COLLECTIVES[kind].ops
     if op is not None and op not in ops and len(ops) < len(OP_NAMES):
         names = " or ".join(OP_NAMES[known] for known in ops)
         found = OP_NAMES.get(op, reprlib.repr(op))
         raise HorovodInternalError(f"{kind.name.lower()}: op must be {names}, found {found}")
-    return Call(kind, process_set, resolve_op(None, op), prescale, postscale)
+    op = resolve_op(None, op)
+    return Call(kind, process_set, op, prescale, postscale, link_format=link_format)
 
 
 @lru_cache(maxsize=256)

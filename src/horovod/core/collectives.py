@@ -12,9 +12,11 @@ order. Errors:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horovod.core.calls import Call, check_splits, exchange, full_name, reduction
+from horovod.core.compression import LinkFormat
 from horovod.core.grouped_collectives import GroupedCollectives
 from horovod.core.operations import Average, Dtype, Intent, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
@@ -88,9 +90,11 @@ class Collectives(GroupedCollectives[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        link_format: int = LinkFormat.AS_SET,
     ) -> T:
         """Reduce ``tensor`` over all ranks into a new tensor; see ``allreduce_async``."""
-        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(_ALLREDUCE, average, op, *factors, process_set, link_format)
         output = self._adapter.empty_like(tensor)
         name = None if name is None else f"allreduce.{name}"  # spelled out: no call
         self._adapter.run(engine(), call.operation, name, tensor, output)
@@ -105,9 +109,11 @@ class Collectives(GroupedCollectives[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        link_format: int = LinkFormat.AS_SET,
     ) -> T:
         """Reduce ``tensor`` over all ranks in place, and return it; see ``allreduce_async``."""
-        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(_ALLREDUCE, average, op, *factors, process_set, link_format)
         name = None if name is None else f"allreduce.{name}"  # spelled out: no call
         self._adapter.run(engine(), call.operation, name, tensor, tensor)
         return tensor
@@ -122,15 +128,24 @@ class Collectives(GroupedCollectives[T]):
         *,
         intent: Intent = Intent.COMPUTE,
         process_set: ProcessSet = global_process_set,
+        link_format: int = LinkFormat.AS_SET,
+        errors: Sequence[T | None] = (),
     ) -> int:
         """Start many allreduces in place at once; one handle for all, whose result is ``tensors``.
 
         Each tensor is an operation of its own, under its full name (``allreduce.<name>``), so ranks
-        may batch differently. ``intent`` says what the caller does next.
+        may batch differently. ``intent`` says what the caller does next. ``errors``: for each
+        tensor a float32 one of its shape in host memory, where the engine writes what a low-bit
+        format leaves out on this rank, or None; torch only.
         """
-        call = reduction(_ALLREDUCE, None, op, prescale_factor, postscale_factor, process_set)
-        args = (call.operation, names, tensors, intent)
-        return self._pending.start_many(self._adapter.submit_batch, args, tensors, tensors, None)
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(_ALLREDUCE, None, op, *factors, process_set, link_format)
+        args: tuple[Any, ...] = (call.operation, names, tensors, intent)
+        kept: Any = tensors
+        if errors:
+            args += (errors,)
+            kept = (tensors, errors)
+        return self._pending.start_many(self._adapter.submit_batch, args, kept, tensors, None)
 
     def allgather_async(
         self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any
+
+
+class LinkFormat(IntEnum):
+    """How an allreduce travels between hosts, numbered as in ``engine/core/link_format.h``."""
+
+    AS_SET = 0  # as HOROVOD_LINK_COMPRESSION says
+    EXACT = 1
+    INT8 = 2
+    FP8 = 3
 
 
 class Compressor:
@@ -39,6 +49,43 @@ class NoneCompressor(Compressor):
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
         return tensor
+
+
+class Int8Compressor(NoneCompressor):
+    """Between hosts, 8 bits for each element and a float32 scale for each 128; inside, exact.
+
+    For Average and Sum of float32, float16 and bfloat16 in host memory. The engine codes what it
+    sends; tensors with fewer elements than HOROVOD_LINK_COMPRESSION_MIN_ELEMENTS travel exactly.
+    """
+
+    link_format = LinkFormat.INT8
+
+
+class FP8Compressor(NoneCompressor):
+    """The same with floating 8 bits (e4m3): small elements keep more, large ones less."""
+
+    link_format = LinkFormat.FP8
+
+
+def link_format_of(compression: Any) -> LinkFormat:
+    """How tensors with this compressor travel between hosts."""
+    return LinkFormat(getattr(compression, "link_format", LinkFormat.AS_SET))
+
+
+def keeps_tensors(compression: Any) -> bool:
+    """Whether the tensors themselves are given to the engine."""
+    return getattr(compression, "compress", None) is NoneCompressor.compress
+
+
+def check_not_on_links(compression: Any, title: str) -> None:
+    """Refuse what only an allreduce can do.
+
+    Raises:
+        ValueError: the compressor is for links.
+    """
+    if link_format_of(compression) is not LinkFormat.AS_SET:
+        name = link_format_of(compression).name.lower()
+        raise ValueError(f"{title}: compression={name} needs an allreduce; use none, fp16 or bf16")
 
 
 def _astype(array: Any, dtype: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from horovod.core.calls import Call, as_group, exchange, full_name, reduction
+from horovod.core.compression import LinkFormat
 from horovod.core.handles import Adapter, PendingOperations
 from horovod.core.operations import Average, Intent, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
@@ -58,11 +59,17 @@ class GroupedCollectives(Generic[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        link_format: int = LinkFormat.AS_SET,
+        errors: Sequence[T | None] = (),
     ) -> int:
-        """Like ``grouped_allreduce_async``, with the results in the tensors themselves."""
-        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        """Like ``grouped_allreduce_async``, with the results in the tensors themselves.
+
+        ``link_format``, ``errors``: as for ``allreduce_batch_async_``.
+        """
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(_ALLREDUCE, average, op, *factors, process_set, link_format)
         inputs = as_group(tensors)
-        return self._start_group(call, name, inputs, inputs)
+        return self._start_group(call, name, inputs, inputs, errors=errors)
 
     def grouped_allreduce(
         self,
@@ -73,9 +80,11 @@ class GroupedCollectives(Generic[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        link_format: int = LinkFormat.AS_SET,
     ) -> list[T]:
         """New tensors with the reduced values; see ``grouped_allreduce_async``."""
-        call = reduction(_ALLREDUCE, average, op, prescale_factor, postscale_factor, process_set)
+        factors = (prescale_factor, postscale_factor)
+        call = reduction(_ALLREDUCE, average, op, *factors, process_set, link_format)
         inputs = as_group(tensors)
         outputs = [self._adapter.empty_like(tensor) for tensor in inputs]
         return list(self._run_group(call, name, inputs, outputs))
@@ -167,11 +176,16 @@ class GroupedCollectives(Generic[T]):
         tensors: list[T],
         outputs: list[T] | None,
         intent: Intent = Intent.COMPUTE,
+        errors: Sequence[T | None] = (),
     ) -> int:
         name = full_name(f"grouped_{call.title}", name)
-        args = (call.operation, name, tensors, outputs, intent)
+        args: tuple[Any, ...] = (call.operation, name, tensors, outputs, intent)
         finish = self._allocated_all if outputs is None else _given_all
-        return self._pending.start_many(self._adapter.submit_group, args, tensors, outputs, finish)
+        kept: Any = tensors
+        if errors:  # only where there are outputs, so that ``finish`` needs no tensors
+            args += (errors,)
+            kept = (tensors, errors)
+        return self._pending.start_many(self._adapter.submit_group, args, kept, outputs, finish)
 
     def _run_group(
         self, call: Call, name: str | None, tensors: list[T], outputs: list[T] | None

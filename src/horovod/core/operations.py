@@ -83,7 +83,7 @@ class Collective:
     gradient_ops: Sequence[int] | bool = False
 
 
-_FACTORS = ("op", "prescale", "postscale")
+_FACTORS = ("op", "prescale", "postscale", "link_format")
 _LINEAR = (Average, Sum)
 
 COLLECTIVES = {

@@ -22,7 +22,13 @@ import jax
 import jax.numpy as jnp
 
 from horovod.core.calls import as_group, check_splits, exchange, reduction
-from horovod.core.compression import NoneCompressor, compress_all, decompress_all
+from horovod.core.compression import (
+    NoneCompressor,
+    check_not_on_links,
+    compress_all,
+    decompress_all,
+    link_format_of,
+)
 from horovod.core.operations import Average, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax import eager
@@ -101,7 +107,9 @@ def allreduce_batch(
     is_group: bool = False,
 ) -> list[Any]:
     """Reduce arrays in one call: one operation each, or with ``is_group`` one for all."""
-    checked = reduction(Kind.ALLREDUCE, None, op, prescale_factor, postscale_factor, process_set)
+    factors = (prescale_factor, postscale_factor)
+    on_links = link_format_of(compression)
+    checked = reduction(Kind.ALLREDUCE, None, op, *factors, process_set, on_links)
     call = call_on(process_set, checked, names, is_group)
     wires, contexts = compress_all(compression, arrays)
     return decompress_all(compression, bind(call, wires) if wires else [], contexts)
@@ -117,6 +125,7 @@ def reduce_parts(
     process_set: ProcessSet,
 ) -> list[Any]:
     """This rank's part of the rows of each reduced array, in one operation."""
+    check_not_on_links(compression, "sharded optimizer")
     factors = (prescale_factor, postscale_factor)
     checked = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
     call = call_on(process_set, checked, [name], is_group=True)

@@ -9,9 +9,23 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from horovod.core.compression import CastCompressor, Compressor, NoneCompressor
+from horovod.core.compression import (
+    CastCompressor,
+    Compressor,
+    FP8Compressor,
+    Int8Compressor,
+    NoneCompressor,
+)
 
-__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "BF16Compressor",
+    "Compression",
+    "Compressor",
+    "FP8Compressor",
+    "FP16Compressor",
+    "Int8Compressor",
+    "NoneCompressor",
+]
 
 
 class FP16Compressor(CastCompressor):
@@ -49,3 +63,5 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8Compressor
+    fp8 = FP8Compressor

@@ -66,6 +66,7 @@ def call_on(
         call.postscale,
         call.root_rank,
         is_group,
+        call.link_format,
         names=tuple(names),
         set_size=set_size,
         set_rank=set_rank,

@@ -70,6 +70,7 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any
         root_rank=np.int64(call.root_rank),
         prescale_factor=np.float64(call.prescale),
         postscale_factor=np.float64(call.postscale),
+        link_format=np.int64(call.link_format),
         process_set_id=np.int64(call.process_set),
     )
 

@@ -155,7 +155,7 @@ def make_call(call: Call, arrays: Sequence[Any], name: str | None, priority: int
         full_name = f"{prefix}.noname.{_unnamed[prefix, number]}"
         _unnamed[prefix, number] += 1
     fields = (call.kind, call.op, call.root_rank, number, call.prescale, call.postscale)
-    plugin_call = PluginCall(full_name.encode(), *fields, priority, call.is_group)
+    plugin_call = PluginCall(full_name.encode(), *fields, priority, call.is_group, call.link_format)
     if name is not None:
         if (full_name, number) not in _orders:
             _orders[full_name, number] = _marker()

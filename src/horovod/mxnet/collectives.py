@@ -20,6 +20,7 @@ from typing import Any
 import mxnet as mx
 
 from horovod.core.calls import Call, check_splits, exchange, reduction
+from horovod.core.compression import LinkFormat
 from horovod.core.operations import Adasum, Average, Kind, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
@@ -80,9 +81,11 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
+    link_format: int = LinkFormat.AS_SET,
 ) -> Any:
     """Like ``allreduce``, with the result in ``tensor`` itself, which is returned."""
-    call = _allreduce(average, op, (prescale_factor, postscale_factor), process_set)
+    factors = (prescale_factor, postscale_factor)
+    call = _allreduce(average, op, factors, process_set, link_format)
     start_in_place(make_call(call, [tensor], name, priority), [tensor])
     return tensor
 
@@ -117,11 +120,13 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
+    link_format: int = LinkFormat.AS_SET,
 ) -> Any:
     """Like ``grouped_allreduce``, with the results in the arrays themselves, which are returned."""
     if not tensors:
         return tensors
-    call = _allreduce(average, op, (prescale_factor, postscale_factor), process_set).grouped()
+    factors = (prescale_factor, postscale_factor)
+    call = _allreduce(average, op, factors, process_set, link_format).grouped()
     start_in_place(make_call(call, tensors, name, priority), tensors)
     return tensors
 
@@ -275,12 +280,16 @@ def grouped_reducescatter(
 
 
 def _allreduce(
-    average: bool | None, op: int | None, factors: tuple[float, float], process_set: ProcessSet
+    average: bool | None,
+    op: int | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    link_format: int = LinkFormat.AS_SET,
 ) -> Call:
     op = resolve_op(average, op, 4)
     if op == Adasum:
         raise AssertionError("allreduce: MXNet has no Adasum")
-    return reduction(Kind.ALLREDUCE, None, op, *factors, process_set)
+    return reduction(Kind.ALLREDUCE, None, op, *factors, process_set, link_format)
 
 
 def _allgather(arrays: Sequence[Any], process_set: ProcessSet) -> Call:

@@ -9,9 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from horovod.core.compression import CastCompressor, Compressor, NoneCompressor
+from horovod.core.compression import (
+    CastCompressor,
+    Compressor,
+    FP8Compressor,
+    Int8Compressor,
+    NoneCompressor,
+)
 
-__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "Compression",
+    "Compressor",
+    "FP8Compressor",
+    "FP16Compressor",
+    "Int8Compressor",
+    "NoneCompressor",
+]
 
 
 class FP16Compressor(CastCompressor):
@@ -33,3 +46,5 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
+    int8 = Int8Compressor
+    fp8 = FP8Compressor

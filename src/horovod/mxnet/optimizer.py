@@ -10,7 +10,12 @@ from typing import Any
 import mxnet as mx
 
 from horovod.core.compatibility import split_list
-from horovod.core.compression import check_compressor, compress_all, decompress_all
+from horovod.core.compression import (
+    check_compressor,
+    compress_all,
+    decompress_all,
+    link_format_of,
+)
 from horovod.core.operations import Average, check_predivide
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
 from horovod.mxnet.collectives import allreduce_, grouped_allreduce_
@@ -69,6 +74,7 @@ class GradientReduction:
             "prescale_factor": 1.0 / self._factor,
             "postscale_factor": self._factor,
             "process_set": self._process_set,
+            "link_format": link_format_of(self._compression),
         }
         if not self._num_groups:
             for position, (index, wire) in enumerate(zip(indices, wires, strict=True)):

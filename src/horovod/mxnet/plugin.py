@@ -35,6 +35,7 @@ class PluginCall(ctypes.Structure):
         ("postscale", ctypes.c_double),
         ("priority", ctypes.c_int32),
         ("is_group", ctypes.c_int32),
+        ("link_format", ctypes.c_int32),
         ("count", ctypes.c_int32),
         ("splits_count", ctypes.c_int32),
         ("orders_count", ctypes.c_int32),

@@ -13,19 +13,26 @@ import tensorflow as tf
 
 from horovod.core import calls
 from horovod.core.calls import Call
+from horovod.core.compression import LinkFormat
 from horovod.core.operations import Kind, Result, resolve_op
 from horovod.core.process_sets import ProcessSet, number_of
 from horovod.errors import HorovodInternalError
 
 
 def reduction(
-    kind: Kind, op: int, prescale: float, postscale: float, process_set: ProcessSet
+    kind: Kind,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    link_format: int = LinkFormat.AS_SET,
 ) -> Call:
     """``calls.reduction`` with factors that float32 can hold."""
     number_of(process_set)
     factors = (_factor(prescale), _factor(postscale))
     try:
-        return calls.reduction(kind, None, resolve_op(None, op), *factors, process_set)
+        op = resolve_op(None, op)
+        return calls.reduction(kind, None, op, *factors, process_set, link_format)
     except HorovodInternalError as error:
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
 

@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.core.calls import Call
+from horovod.core.compression import LinkFormat
 from horovod.core.operations import Average, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.arguments import (
@@ -62,6 +63,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    link_format: int = LinkFormat.AS_SET,
 ) -> Any:
     """A new tensor: ``tensor`` reduced over all ranks.
 
@@ -72,11 +74,13 @@ def allreduce(
             and Sum can be differentiated.
         prescale_factor: multiplies every input before the reduction; rounded to float32.
         postscale_factor: multiplies the result; rounded to float32.
+        link_format: how it travels between hosts.
 
     Raises:
         ValueError: ``op`` is none of these, a factor is no number, or the set is not registered.
     """
-    call = reduction(Kind.ALLREDUCE, op, prescale_factor, postscale_factor, process_set)
+    factors = (prescale_factor, postscale_factor)
+    call = reduction(Kind.ALLREDUCE, op, *factors, process_set, link_format)
     return _run_one(call, tensor, name, ignore_name_scope)
 
 
@@ -88,13 +92,15 @@ def allreduce_batch(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    link_format: int = LinkFormat.AS_SET,
 ) -> list[Any]:
     """Like ``allreduce`` of every tensor under its own name, in a graph with one node for all.
 
     The node runs when all tensors are there. Ranks may batch differently; no tensors give none.
     """
     factors = (prescale_factor, postscale_factor)
-    return _run_batch(reduction(Kind.ALLREDUCE, op, *factors, process_set), tensors, names)
+    call = reduction(Kind.ALLREDUCE, op, *factors, process_set, link_format)
+    return _run_batch(call, tensors, names)
 
 
 @not_converted
@@ -106,6 +112,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    link_format: int = LinkFormat.AS_SET,
 ) -> list[Any]:
     """Each tensor reduced over all ranks, as one operation that is done whole or not at all.
 
@@ -115,7 +122,8 @@ def grouped_allreduce(
 
     See ``allreduce`` for the rest.
     """
-    call = reduction(Kind.ALLREDUCE, op, prescale_factor, postscale_factor, process_set)
+    factors = (prescale_factor, postscale_factor)
+    call = reduction(Kind.ALLREDUCE, op, *factors, process_set, link_format)
     return _run_group(call, tensors, name, ignore_name_scope)
 
 

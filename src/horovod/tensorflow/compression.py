@@ -6,9 +6,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import CastCompressor, Compressor, NoneCompressor
+from horovod.core.compression import (
+    CastCompressor,
+    Compressor,
+    FP8Compressor,
+    Int8Compressor,
+    NoneCompressor,
+)
 
-__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "Compression",
+    "Compressor",
+    "FP8Compressor",
+    "FP16Compressor",
+    "Int8Compressor",
+    "NoneCompressor",
+]
 
 
 class FP16Compressor(CastCompressor):
@@ -31,3 +44,5 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
+    int8 = Int8Compressor
+    fp8 = FP8Compressor

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import check_compressor
+from horovod.core.compression import check_compressor, link_format_of
 from horovod.core.gradient_groups import Groups, check_groups, split_into_groups
 from horovod.core.operations import check_predivide, resolve_op
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
@@ -74,6 +74,7 @@ class Reducer:
         factor = self.gradient_predivide_factor
         self._options: Any = (self.op, 1.0 / factor, factor)
         self._transfer = (self.device_dense, self.device_sparse, self.compression)
+        self._link_format = link_format_of(self.compression)
 
     @not_converted
     def __call__(
@@ -152,8 +153,9 @@ class Reducer:
         self, result: list[Any], positions: Sequence[int], names: Sequence[str]
     ) -> None:
         def reduce_dense(packed: list[Any], at: Sequence[int]) -> list[Any]:
-            options = ([names[position] for position in at], *self._options, self.process_set)
-            return collectives.allreduce_batch(packed, *options)
+            names_at = [names[position] for position in at]
+            options = (*self._options, self.process_set, self._link_format)
+            return collectives.allreduce_batch(packed, names_at, *options)
 
         def reduce_rows(rows: list[Any], at: Sequence[int]) -> list[Any]:
             pairs = zip(rows, at, strict=True)
@@ -162,7 +164,7 @@ class Reducer:
         reduce_at(result, positions, self._transfer, reduce_dense, reduce_rows)
 
     def _reduce_group(self, result: list[Any], positions: Sequence[int], name: str) -> None:
-        options = (name, *self._options, False, self.process_set)
+        options = (name, *self._options, False, self.process_set, self._link_format)
         reduce_at(
             result,
             positions,

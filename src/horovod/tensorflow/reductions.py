@@ -11,7 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import compress_all, decompress_all
+from horovod.core.compression import (
+    check_not_on_links,
+    compress_all,
+    decompress_all,
+    link_format_of,
+)
 from horovod.core.operations import Adasum, Average, Sum, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import collectives
@@ -138,10 +143,10 @@ def allreduce(
         with placed_on(device_sparse):
             return allreduce_sparse(tensor, name, op, process_set, ignore_name_scope)
     (packed,), contexts = _compress([tensor], compression)
+    factors = (prescale_factor, postscale_factor)
+    options = (name, op, *factors, ignore_name_scope, process_set, link_format_of(compression))
     with placed_on(device_dense):
-        reduced = collectives.allreduce(
-            packed, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
-        )
+        reduced = collectives.allreduce(packed, *options)
     return decompress_all(compression, [reduced], contexts)[0]
 
 
@@ -177,7 +182,7 @@ def grouped_allreduce(
     if any(map(is_sparse, result)):
         check_sparse(op, prescale_factor, postscale_factor)
     factors = (prescale_factor, postscale_factor)
-    options = (name, op, *factors, ignore_name_scope, process_set)
+    options = (name, op, *factors, ignore_name_scope, process_set, link_format_of(compression))
     reduce_at(
         result,
         range(len(result)),
@@ -209,6 +214,7 @@ def reducescatter(
     Returns:
         ``n // size`` rows, one more on each of the first ``n % size`` ranks.
     """
+    check_not_on_links(compression, "reducescatter")
     (packed,), contexts = _compress([tensor], compression)
     with placed_on(device_dense):
         reduced = collectives.reducescatter(
@@ -233,6 +239,7 @@ def grouped_reducescatter(
     """
     if not tensors:
         return tensors
+    check_not_on_links(compression, "grouped_reducescatter")
     packed, contexts = _compress(tensors, compression)
     with placed_on(device_dense):
         reduced = collectives.grouped_reducescatter(

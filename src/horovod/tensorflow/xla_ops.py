@@ -269,7 +269,8 @@ def _text_of(
     """As bindings/tensorflow/xla_call.cc reads it: numbers with a space behind each, then names."""
     call, splits = xla_call.call, xla_call.splits
     numbers: list[Any] = [int(call.kind), int(call.op), int(call.is_group), call.root_rank]
-    numbers += [float(call.prescale), float(call.postscale), call.process_set, xla_call.size]
+    numbers += [float(call.prescale), float(call.postscale), int(call.link_format)]
+    numbers += [call.process_set, xla_call.size]
     numbers += [len(splits), *splits, len(tensors)]
     for tensor, shape, count in zip(tensors, shapes, rows, strict=True):
         numbers += [_dtype_of(tensor), len(shape), *shape, 0 if count is None else count]

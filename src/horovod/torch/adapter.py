@@ -98,11 +98,32 @@ class _TorchAdapter:
     ) -> list[_native.Output]:
         return engine.run_tensor(self._reader, operation, name, tensor, output, splits)
 
-    def submit_batch(self, engine: _native.Engine, /, *args: Any) -> int:
-        return engine.submit_tensors(self._reader, *args)
+    def submit_batch(
+        self,
+        engine: _native.Engine,
+        operation: _native.Operation,
+        names: list[str],
+        tensors: list[torch.Tensor],
+        intent: Intent,
+        errors: Sequence[torch.Tensor | None] = (),
+        /,
+    ) -> int:
+        args = (self._reader, operation, names, tensors, intent)
+        return engine.submit_tensors(*args, _addresses(errors))
 
-    def submit_group(self, engine: _native.Engine, /, *args: Any) -> int:
-        return engine.submit_tensor_group(self._reader, *args)
+    def submit_group(
+        self,
+        engine: _native.Engine,
+        operation: _native.Operation,
+        name: str | None,
+        tensors: list[torch.Tensor],
+        outputs: list[torch.Tensor] | None,
+        intent: Intent,
+        errors: Sequence[torch.Tensor | None] = (),
+        /,
+    ) -> int:
+        args = (self._reader, operation, name, tensors, outputs, intent)
+        return engine.submit_tensor_group(*args, _addresses(errors))
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, requires_grad=False)
@@ -159,11 +180,13 @@ class _AttributeAdapter(_TorchAdapter):
         names: list[str],
         tensors: list[torch.Tensor],
         intent: Intent,
+        errors: Sequence[torch.Tensor | None] = (),
         /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
         described = _describe_all(tensors, tensors)
-        return engine.submit_many(operation, names, described, intent, *places)
+        addresses = _addresses(errors)
+        return engine.submit_many(operation, names, described, intent, *places, addresses)
 
     def submit_group(
         self,
@@ -173,12 +196,14 @@ class _AttributeAdapter(_TorchAdapter):
         tensors: list[torch.Tensor],
         outputs: list[torch.Tensor] | None,
         intent: Intent,
+        errors: Sequence[torch.Tensor | None] = (),
         /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
         described = _describe_all(tensors, outputs)
         out_bytes = [output.nbytes for output in outputs or ()]
-        return engine.submit_group(operation, name, described, intent, *places, out_bytes)
+        options = (*places, out_bytes, _addresses(errors))
+        return engine.submit_group(operation, name, described, intent, *options)
 
 
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
@@ -193,6 +218,10 @@ def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
         raise ValueError("the tensor is not contiguous; pass tensor.contiguous()")
     # The engine takes no address for "allocate the result".
     return tensor.data_ptr() or _PLACE.data_ptr(), list(tensor.shape), int(dtype)
+
+
+def _addresses(errors: Sequence[torch.Tensor | None]) -> list[int]:
+    return [0 if error is None else error.data_ptr() for error in errors]
 
 
 def _device_of(tensor: torch.Tensor) -> int:

@@ -8,14 +8,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from horovod.core.compression import CastCompressor, Compressor, NoneCompressor
+from horovod.core.compression import (
+    CastCompressor,
+    Compressor,
+    FP8Compressor,
+    Int8Compressor,
+    NoneCompressor,
+)
 from horovod.torch.powersgd import PowerSGD
 
 __all__ = [
     "BF16Compressor",
     "Compression",
     "Compressor",
+    "FP8Compressor",
     "FP16Compressor",
+    "Int8Compressor",
     "NoneCompressor",
     "PowerSGD",
 ]
@@ -58,4 +66,6 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8Compressor
+    fp8 = FP8Compressor
     powersgd = PowerSGD  # to be called: Compression.powersgd(rank=4)

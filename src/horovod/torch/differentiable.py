@@ -10,12 +10,20 @@ too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from horovod.core.compression import Compressor, check_compressor, compress_all, decompress_all
+from horovod.core.compression import (
+    Compressor,
+    check_compressor,
+    check_not_on_links,
+    compress_all,
+    decompress_all,
+    link_format_of,
+)
 from horovod.core.operations import Average, resolve_op
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
@@ -81,11 +89,12 @@ def allreduce(
         check_compressor(compression)
         raise
     options = (op, prescale_factor, postscale_factor, process_set)
+    run = partial(adapter.allreduce, link_format=link_format_of(compression))
     if needs_gradient(wire):
-        functions = as_group(adapter.allreduce), as_group(allreduce)
+        functions = as_group(run), as_group(allreduce)
         (reduced,) = allreduce_with_gradient(*functions, [wire], name, *options)
     else:
-        reduced = adapter.allreduce(wire, None, name, *options)
+        reduced = run(wire, None, name, *options)
     result: Tensor = compression.decompress(reduced, context)
     return result
 
@@ -224,6 +233,7 @@ def reducescatter(
             set.
         HorovodInternalError: another op, ranks disagree about the operation, or a rank was lost.
     """
+    check_not_on_links(compression, "reducescatter")
     (wire,), contexts = compress_all(compression, [tensor])
     options: Any = (op, process_set, prescale_factor, postscale_factor)
     if needs_gradient(wire):
@@ -269,12 +279,13 @@ def grouped_allreduce(
     op = resolve_op(average, op)
     wires, contexts = compress_all(compression, tensors)
     options = (op, prescale_factor, postscale_factor, process_set)
+    run = partial(adapter.grouped_allreduce, link_format=link_format_of(compression))
     reduced: Sequence[Tensor]
     if any(map(needs_gradient, wires)):
-        functions = adapter.grouped_allreduce, grouped_allreduce
+        functions = run, grouped_allreduce
         reduced = allreduce_with_gradient(*functions, wires, name, *options)
     else:
-        reduced = adapter.grouped_allreduce(wires, None, name, *options)
+        reduced = run(wires, None, name, *options)
     return decompress_all(compression, reduced, contexts)
 
 
@@ -334,6 +345,7 @@ def grouped_reducescatter(
             set.
         HorovodInternalError: another op, ranks disagree about the group, or a rank was lost.
     """
+    check_not_on_links(compression, "grouped_reducescatter")
     wires, contexts = compress_all(compression, tensors)
     options: Any = (op, process_set, prescale_factor, postscale_factor)
     reduced: Sequence[Tensor]

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from horovod.core.compression import Compressor, NoneCompressor
+from horovod.core.compression import Compressor, LinkFormat, keeps_tensors, link_format_of
 from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
+from horovod.torch.error_feedback import ErrorFeedback
 
 
 class Pending(Protocol):
@@ -90,6 +91,9 @@ class _PlainPending(NamedTuple):
 class PlainExchange:
     """Reduces each gradient by one allreduce of what the compressor makes of it.
 
+    A compressor for links gets ``feedback``, which adds to gradients what it has left out of the
+    last ones.
+
     Args:
         compression: what travels; the same on every rank.
         op: reduce op; the same on every rank.
@@ -107,9 +111,12 @@ class PlainExchange:
         process_set: ProcessSet,
     ) -> None:
         self._compression = compression
-        self._is_plain = compression is NoneCompressor
+        self._is_plain = keeps_tensors(compression)
+        self._link_format = link_format_of(compression)
         self._operation = (op, prescale, postscale)
         self._process_set = process_set
+        is_exact = self._link_format is LinkFormat.AS_SET
+        self.feedback = None if is_exact else ErrorFeedback()
 
     def start(
         self,
@@ -126,17 +133,28 @@ class PlainExchange:
             wires, copies = gradients, _NO_COPIES
         else:
             wires, copies = self._wires(gradients)
+        errors: Sequence[Tensor | None] = ()
+        if self.feedback is not None:
+            errors = self.feedback.add_to(names, wires)
         handle = adapter.allreduce_batch_async_(
-            wires, names, *self._operation, intent=intent, process_set=self._process_set
+            wires,
+            names,
+            *self._operation,
+            intent=intent,
+            process_set=self._process_set,
+            link_format=self._link_format,
+            errors=errors,
         )
         return _PlainPending(handle, copies, self._compression)
 
     def start_group(self, name: str, gradients: list[Tensor]) -> Pending:
         """Begin to reduce gradients in place as one operation, the same on every rank."""
         wires, copies = self._wires(gradients)
-        handle = adapter.grouped_allreduce_async_(
-            wires, None, name, *self._operation, self._process_set
-        )
+        errors: Sequence[Tensor | None] = ()
+        if self.feedback is not None:
+            errors = self.feedback.add_to([f"{name}.{i}" for i in range(len(wires))], wires)
+        operation = (*self._operation, self._process_set, self._link_format)
+        handle = adapter.grouped_allreduce_async_(wires, None, name, *operation, errors)
         return _PlainPending(handle, copies, self._compression)
 
     @torch.no_grad()

@@ -36,6 +36,7 @@ from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
+from horovod.torch.error_feedback import ErrorFeedback
 from horovod.torch.gradient_exchange import (
     Compression,
     Exchange,
@@ -112,6 +113,11 @@ class GradientReducer:
         self._make_group_hook = group_hook_maker(self, self._passes_left)
         self._hooks: list[RemovableHandle] = []
         weakref.finalize(self, _remove_hooks, self._hooks).atexit = False
+
+    @property
+    def feedback(self) -> ErrorFeedback | None:
+        """What a compressor for links has left out of gradients; None with other compressors."""
+        return self._plain.feedback
 
     @property
     def is_pending(self) -> bool:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from horovod.core import world
-from horovod.core.compression import Compressor
+from horovod.core.compression import Compressor, LinkFormat
 from horovod.core.handles import wait_for_all
 from horovod.core.operations import Average, Intent, Sum
 from horovod.core.process_sets import ProcessSet
@@ -282,9 +282,9 @@ class PowerSGDExchange:
         intent: Intent = Intent.COMPUTE,
     ) -> None:
         if tensors:
-            handle = adapter.allreduce_batch_async_(
-                tensors, names, *operation, intent=intent, process_set=self._process_set
-            )
+            options: Any = {"intent": intent, "process_set": self._process_set}
+            options["link_format"] = LinkFormat.EXACT  # errors are of the products that are sent
+            handle = adapter.allreduce_batch_async_(tensors, names, *operation, **options)
             batch.handles.append(handle)
 
 

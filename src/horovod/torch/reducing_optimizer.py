@@ -18,9 +18,12 @@ from torch import Tensor
 
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
+from horovod.torch.error_feedback import ErrorFeedback
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameter_names import operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer
+
+_ERRORS = "compression_errors"  # in a ``state_dict``
 
 
 class _DistributedOptimizer(WrappedOptimizer):
@@ -102,12 +105,23 @@ class _DistributedOptimizer(WrappedOptimizer):
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
+    def state_dict(self) -> dict[str, Any]:
+        """As the original's. With ``Compression.int8`` or ``fp8`` it has this rank's errors, too.
+
+        They differ between ranks: a rank that loads another's starts without errors.
+        """
+        state: dict[str, Any] = super().state_dict()
+        errors = {} if self._feedback is None else self._feedback.state_dict()
+        return {**state, _ERRORS: errors} if errors else state
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load as the original does; pending reductions are dropped and counting starts anew."""
         if self._reducer is not None:
             self._reducer.drop()
         self._forget_synchronized()
-        super().load_state_dict(state_dict)
+        if self._feedback is not None:
+            self._feedback.load_state_dict(state_dict.get(_ERRORS, {}))
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != _ERRORS})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters as the original does; they are reduced as well. Same on every rank."""
@@ -115,6 +129,10 @@ class _DistributedOptimizer(WrappedOptimizer):
         params = self.param_groups[-1]["params"]
         if self._reducer is not None:
             self._reducer.add(params, operation_names(params, self._parameter_names))
+
+    @property
+    def _feedback(self) -> ErrorFeedback | None:
+        return None if self._reducer is None else self._reducer.feedback
 
     @property
     def _handles(self) -> Mapping[Tensor, Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from horovod.core import operations
-from horovod.core.compression import Compressor
+from horovod.core.compression import Compressor, check_not_on_links
 from horovod.core.operations import Sharded
 from horovod.core.process_sets import ProcessSet
 from horovod.torch.gradient_exchange import Compression, ExchangeCompressor
@@ -120,6 +120,7 @@ def check_elementwise(
             f"DistributedOptimizer: sharded=True cannot be used with compression="
             f"{type(compression).__name__}, which needs whole gradients"
         )
+    check_not_on_links(compression, "DistributedOptimizer: sharded=True")
     if sharded is True:
         kind = type(optimizer)
         names = [known.__name__ for known in _ELEMENTWISE]

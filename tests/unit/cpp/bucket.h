@@ -25,6 +25,7 @@ struct Tensor {
   int root = 0;
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> splits;
+  std::vector<std::vector<float>> errors;  // by rank, of a low-bit format; empty: not wanted
 
   int size() const { return static_cast<int>(in.size()); }
 
@@ -41,7 +42,8 @@ struct Tensor {
             .out = is_absent ? nullptr : out[rank].data(),
             .root = root,
             .rows = rows,
-            .splits = splits};
+            .splits = splits,
+            .errors = is_absent || errors.empty() ? nullptr : errors[rank].data()};
   }
 
   // Whether `rank` got what it should, and nothing else was written.

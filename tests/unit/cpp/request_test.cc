@@ -55,6 +55,13 @@ TEST_CASE("every way to disagree is told apart") {
     other.kind = Kind::kBroadcast;
     check_mismatch(base, other, "Mismatched operations: rank 3 sent BROADCAST");
   }
+  SUBCASE("compression") {
+    other.format = LinkFormat::kInt8;
+    Request exact = base;
+    exact.format = LinkFormat::kExact;
+    check_mismatch(exact, other,
+                   "Mismatched compression: rank 3 sent int8, rank 0 sent none; compression, ");
+  }
   SUBCASE("reduce op") {
     other.op = ReduceOp::kMax;
     check_mismatch(base, other, "Mismatched reduction operation: rank 3 sent Max");

@@ -33,12 +33,26 @@ class FakeEngine:
     layouts: list[list[int]] = field(default_factory=list)  # each time the ranks agreed
     layout_elsewhere: int = 0
 
-    def submit(self, tensors, names, op, prescale_factor, postscale_factor, *, intent, process_set):
+    def submit(
+        self,
+        tensors,
+        names,
+        op,
+        prescale_factor,
+        postscale_factor,
+        *,
+        intent,
+        process_set,
+        link_format,
+        errors=(),
+    ):
         operation = (op, prescale_factor, postscale_factor)
         self.submissions.append(Submission(names, tensors, operation, intent, process_set))
         return len(self.submissions)
 
-    def submit_group(self, tensors, average, name, op, prescale, postscale, process_set):
+    def submit_group(
+        self, tensors, average, name, op, prescale, postscale, process_set, link_format, errors
+    ):
         assert average is None
         operation = (op, prescale, postscale)
         self.submissions.append(Submission([name], tensors, operation, None, process_set))

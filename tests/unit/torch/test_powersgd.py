@@ -24,7 +24,7 @@ class OneRank:
         self.waiting = {}
         self.failing = None
 
-    def submit(self, tensors, names, op, prescale, postscale, *, intent, process_set):
+    def submit(self, tensors, names, op, prescale, postscale, *, intent, process_set, link_format):
         assert process_set is global_process_set
         self.sent.update({name: tensor.shape for name, tensor in zip(names, tensors, strict=True)})
         self.count += 1

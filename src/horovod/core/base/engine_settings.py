@@ -12,6 +12,7 @@ from horovod.core.base.setting import Flag
 
 GPU_OPERATIONS = ("auto", "nccl", "host")
 LINK_PROTECTIONS = ("control", "integrity", "encrypted")
+LINK_COMPRESSIONS = ("none", "int8", "fp8")
 # Values that images have left over from builds of the original. There NCCL was a wish of the build,
 # not a condition of every run.
 _ORIGINAL_GPU_OPERATIONS = (("NCCL", "auto"), ("mpi", "host"), ("ddl", "host"), ("gloo", "host"))
@@ -242,6 +243,23 @@ class EngineSettings:
         "AES-256-GCM; the same on all ranks",
         choices=LINK_PROTECTIONS,
         flag=Flag("--link-protection", "start", key="library_options.link_protection"),
+    )
+    link_compression: str = define(
+        "HOROVOD_LINK_COMPRESSION",
+        "none",
+        "how an allreduce travels between machines, where the program does not say it: none, "
+        "exactly; int8 or fp8, a quarter of float32's bytes, for averages and sums of float32, "
+        "float16 and bfloat16 in host memory; the same on all ranks",
+        choices=LINK_COMPRESSIONS,
+        flag=Flag("--link-compression", "tuning", key="params.link_compression"),
+    )
+    link_compression_min_elements: int = define(
+        "HOROVOD_LINK_COMPRESSION_MIN_ELEMENTS",
+        1024,
+        "tensors with fewer elements travel exactly, also where the program asks for compression; "
+        "the same on all ranks",
+        unit="elements",
+        maximum=2**62,
     )
     start_timeout_s: float = define(
         "HOROVOD_START_TIMEOUT",

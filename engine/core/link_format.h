@@ -1,0 +1,47 @@
+// How the elements of an allreduce travel between hosts.
+//
+// The numbers are part of the seam to Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace hvd {
+
+enum class LinkFormat : std::uint8_t {
+  kAsSet =
+      0,  // the engine's setting decides (runtime/link_formats.h); never in a request in flight
+  kExact = 1,
+  kInt8 = 2,
+  kFp8 = 3,
+};
+inline constexpr int kLinkFormatCount = 4;
+
+// As in Python and in the environment.
+inline constexpr const char* kLinkFormatNames[kLinkFormatCount] = {"as set", "none", "int8", "fp8"};
+
+constexpr const char* name_of(LinkFormat format) {
+  return static_cast<int>(format) < kLinkFormatCount ? kLinkFormatNames[static_cast<int>(format)]
+                                                     : "unknown compression";
+}
+constexpr bool is_low_bit(LinkFormat format) { return format >= LinkFormat::kInt8; }
+
+// Elements that share a scale, and the bytes of such a block on a link (kernels/low_bit.h).
+inline constexpr std::size_t kLowBitBlock = 128;
+inline constexpr std::size_t kLowBitBlockBytes = kLowBitBlock + sizeof(float);
+
+constexpr std::size_t low_bit_bytes(std::size_t elements) {
+  return (elements + kLowBitBlock - 1) / kLowBitBlock * kLowBitBlockBytes;
+}
+
+// Whether tensors of this dtype can travel in a low-bit format.
+constexpr bool has_low_bits(Dtype dtype) {
+  return dtype == Dtype::kFloat32 || dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
+}
+
+// What a low-bit format needs, for messages.
+inline constexpr const char* kLowBitDtypes = "float32, float16 or bfloat16";
+
+}  // namespace hvd

@@ -1,0 +1,49 @@
+#include "kernels/low_bit.h"
+
+#include "kernels/kernel_table.h"
+
+namespace hvd {
+
+namespace {
+
+const LowBitKernels& kernels_for(const KernelTable& table, LinkFormat format) {
+  return table.low_bits[static_cast<int>(format)];
+}
+
+}  // namespace
+
+void encode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* from,
+                 std::size_t count, std::byte* coded, float* errors, float factor) {
+  kernels_for(table, format)
+      .encode[static_cast<int>(dtype)]({&from, 1, coded, count, errors, factor});
+}
+
+void add_coded_with(const KernelTable& table, LinkFormat format,
+                    std::span<const std::byte* const> sources, std::size_t count, std::byte* coded,
+                    float* errors, float factor) {
+  kernels_for(table, format)
+      .add_coded({sources.data(), sources.size(), coded, count, errors, factor});
+}
+
+void decode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* coded,
+                 std::size_t count, std::byte* to, float factor) {
+  kernels_for(table, format)
+      .decode[static_cast<int>(dtype)]({&coded, 1, to, count, nullptr, factor});
+}
+
+void encode(LinkFormat format, Dtype dtype, const std::byte* from, std::size_t count,
+            std::byte* coded, CodingErrors errors) {
+  encode_with(best_kernel_table(), format, dtype, from, count, coded, errors.to, errors.factor);
+}
+
+void add_coded(LinkFormat format, std::span<const std::byte* const> sources, std::size_t count,
+               std::byte* coded, CodingErrors errors) {
+  add_coded_with(best_kernel_table(), format, sources, count, coded, errors.to, errors.factor);
+}
+
+void decode(LinkFormat format, Dtype dtype, const std::byte* coded, std::size_t count,
+            std::byte* to, float factor) {
+  decode_with(best_kernel_table(), format, dtype, coded, count, to, factor);
+}
+
+}  // namespace hvd

@@ -1,0 +1,47 @@
+// Low-bit formats: blocks of kLowBitBlock elements that share a scale, one byte for each element.
+//
+// A value is code * scale. The scale is the block's largest finite magnitude over the largest code,
+// with its mantissa cut to 16 bits. So code * scale is exact in float32, and the error of an
+// element is at most half a step: for int8 the step is the scale, for fp8 (e4m3) it is 1/8 of the
+// value's power of two, at least scale / 512. Codes are rounded to nearest even. Scales are never
+// subnormal: steps below 2^-126 do not exist. Zeros are exact.
+//
+// A block with values that are not finite has a mark in its scale. It has codes for NaN and for
+// both infinities, and its finite values are like those of any other block.
+//
+// In memory and on links: the scale, then 32 words. Byte k of word j is the code of element j + 32
+// k, so that no instruction set has to shuffle. The last block of a tensor is filled up with zeros.
+//
+// All instruction sets give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/dtype.h"
+#include "core/link_format.h"
+
+namespace hvd {
+
+// Where the errors go that coding makes: value before minus value after, times `factor`; 0 for
+// values that are not finite. Null: nowhere.
+struct CodingErrors {
+  float* to = nullptr;
+  float factor = 1.0F;
+};
+
+// Codes `count` elements to low_bit_bytes(count) bytes. Errors are written. REQUIRES, for all
+// three: is_low_bit(format), has_low_bits(dtype). Pointers need no alignment.
+void encode(LinkFormat format, Dtype dtype, const std::byte* from, std::size_t count,
+            std::byte* coded, CodingErrors errors = {});
+
+// Adds up coded elements in float32, in the order of the sources, and codes the sums. Errors are
+// added to what is there. REQUIRES: at least one source.
+void add_coded(LinkFormat format, std::span<const std::byte* const> sources, std::size_t count,
+               std::byte* coded, CodingErrors errors = {});
+
+// Decodes, multiplies by `factor` in float32, and rounds to the dtype.
+void decode(LinkFormat format, Dtype dtype, const std::byte* coded, std::size_t count,
+            std::byte* to, float factor = 1.0F);
+
+}  // namespace hvd

@@ -1,0 +1,92 @@
+// The codes of low-bit formats: lanes in units of the block's scale into bytes, and back.
+//
+// Included by the reduce_<isa>.cc files only; see vectors.h for why all of it is unnamed. A code
+// class has its largest finite value, its least scale (so that no product is subnormal), and bytes
+// for values that are not finite.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/vectors.h"
+
+namespace hvd {
+namespace {
+
+// Lanes that were coded: a byte in each word, and the values that the bytes stand for.
+template <int kLanes>
+struct Coded {
+  Vector<std::uint32_t, kLanes> bytes;
+  Vector<float, kLanes> values;
+};
+
+// -126 to 126 in two's complement.
+struct Int8Code {
+  static constexpr float kLargest = 126.0F;
+  static constexpr float kLeastScale = 0x1p-126F;
+  static constexpr std::uint32_t kInfinity = 0x7f;
+  static constexpr std::uint32_t kMinusInfinity = 0x81;
+  static constexpr std::uint32_t kNan = 0x80;
+
+  template <int kLanes>
+  [[gnu::always_inline]] static Coded<kLanes> encode(Vector<float, kLanes> lanes) {
+    // The unit of this number is 1: the addition rounds to nearest even, and the integer is in the
+    // low bits.
+    constexpr float kRounding = 0x1.8p23F;
+    const Vector<float, kLanes> shifted = lanes + kRounding;
+    return {as<Vector<std::uint32_t, kLanes>>(shifted) & 0xffU, shifted - kRounding};
+  }
+  template <int kLanes>
+  [[gnu::always_inline]] static Vector<float, kLanes> decode(Vector<std::uint32_t, kLanes> bytes) {
+    const auto codes = as<Vector<std::int32_t, kLanes>>(bytes << 24) >> 24;
+    return __builtin_convertvector(codes, Vector<float, kLanes>);
+  }
+};
+
+// e4m3: 4 bits of exponent (bias 7), 3 of mantissa. Its largest value stands for infinity, so the
+// largest finite one is 416.
+struct Fp8Code {
+  static constexpr float kLargest = 416.0F;
+  static constexpr float kLeastScale = 0x1p-117F;
+  static constexpr std::uint32_t kInfinity = 0x7e;
+  static constexpr std::uint32_t kMinusInfinity = 0xfe;
+  static constexpr std::uint32_t kNan = 0x7f;
+
+  template <int kLanes>
+  [[gnu::always_inline]] static Coded<kLanes> encode(Vector<float, kLanes> lanes) {
+    using Bits = Vector<std::uint32_t, kLanes>;
+    using Floats = Vector<float, kLanes>;
+    using Ints = Vector<std::int32_t, kLanes>;  // magnitudes fit, and signed comparison is cheaper
+    const Bits bits = as<Bits>(lanes);
+    const Bits sign = bits & 0x80000000U;
+    const Bits magnitude = bits & 0x7fffffffU;
+    // Just under half a unit, plus the last kept bit: ties go to even; a carry moves the exponent.
+    const Bits normal = (magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) & 0xfff00000U;
+    // The unit of this number is 2^-9, the smallest fp8: the addition rounds to nearest even.
+    constexpr float kRounding = 0x1p14F;
+    const Floats shifted = as<Floats>(magnitude) + kRounding;
+    const Bits subnormal = as<Bits>(shifted) - (141U << 23);  // the bits of 2^14
+    const auto is_subnormal = as<Ints>(magnitude) < kLeastNormal;
+    const Bits code = is_subnormal ? subnormal : (normal - kRebias) >> 20;
+    const Bits value = is_subnormal ? as<Bits>(shifted - kRounding) : normal;
+    return {code | (sign >> 24), as<Floats>(value | sign)};
+  }
+  template <int kLanes>
+  [[gnu::always_inline]] static Vector<float, kLanes> decode(Vector<std::uint32_t, kLanes> bytes) {
+    using Bits = Vector<std::uint32_t, kLanes>;
+    using Floats = Vector<float, kLanes>;
+    const Bits magnitude = bytes & 0x7fU;
+    const Bits normal = (magnitude << 20) + kRebias;
+    // With the exponent of 2^-6 the mantissa reads 2^-6 (1 + m); what we want is 2^-6 m.
+    const Bits subnormal = as<Bits>(as<Floats>(normal + kOneExponent) - 0x1p-6F);
+    const auto is_subnormal = as<Vector<std::int32_t, kLanes>>(magnitude) < 8;
+    return as<Floats>((is_subnormal ? subnormal : normal) | ((bytes & 0x80U) << 24));
+  }
+
+ private:
+  static constexpr std::uint32_t kRebias = 120U << 23;
+  static constexpr std::uint32_t kOneExponent = 1U << 23;
+  static constexpr std::int32_t kLeastNormal = 121 << 23;  // the bits of 2^-6
+};
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,257 @@
+// The kernels of low-bit formats (kernels/low_bit.h), block by block.
+//
+// Included by the reduce_<isa>.cc files only; see vectors.h for why all of it is unnamed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernel_table.h"
+#include "kernels/low_bit_codes.h"
+#include "kernels/sweep.h"
+#include "kernels/vectors.h"
+
+namespace hvd {
+namespace {
+
+// The lowest bit of a scale marks a block with values that are not finite. Scales do not use their
+// lowest byte.
+inline constexpr std::uint32_t kScaleBits = 0xffffff00U;
+inline constexpr std::uint32_t kNotFiniteMark = 1;
+inline constexpr std::int32_t kInfinityBits = 0x7f800000;
+
+// The elements of a block as floats.
+template <class Isa>
+struct BlockLanes {
+  static constexpr int kLanes = Isa::kVectorBytes / static_cast<int>(sizeof(float));
+  static constexpr int kVectors = static_cast<int>(kLowBitBlock) / kLanes;
+  using Floats = Vector<float, kLanes>;
+  using Ints = Vector<std::int32_t, kLanes>;
+
+  template <class Codec>
+  [[gnu::always_inline]] void load(const std::byte* from, std::size_t count) {
+    constexpr std::size_t kBytes = sizeof(typename Codec::Stored);
+    if (count == kLowBitBlock) {
+      for (int i = 0; i < kVectors; ++i) {
+        const auto stored =
+            load_vector<Vector<typename Codec::Stored, kLanes>>(from + i * kLanes * kBytes);
+        parts[i] = Codec::template widen<kLanes>(stored);
+      }
+      return;
+    }
+    float filled[kLowBitBlock] = {};
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto stored = load_vector<Vector<typename Codec::Stored, 1>>(from + i * kBytes);
+      filled[i] = Codec::template widen<1>(stored)[0];
+    }
+    __builtin_memcpy(parts, filled, sizeof parts);
+  }
+
+  template <class Codec>
+  [[gnu::always_inline]] void store(std::byte* to, std::size_t count) const {
+    constexpr std::size_t kBytes = sizeof(typename Codec::Stored);
+    if (count == kLowBitBlock) {
+      for (int i = 0; i < kVectors; ++i) {
+        store_vector(to + i * kLanes * kBytes, Codec::template narrow<kLanes>(parts[i]));
+      }
+      return;
+    }
+    float filled[kLowBitBlock];
+    __builtin_memcpy(filled, parts, sizeof filled);
+    for (std::size_t i = 0; i < count; ++i) {
+      store_vector(to + i * kBytes, Codec::template narrow<1>(Vector<float, 1>{filled[i]}));
+    }
+  }
+
+  // The bits of the largest magnitude below `limit`, which is beyond the infinities' or theirs.
+  [[gnu::always_inline]] std::int32_t largest_below(std::int32_t limit) const {
+    Ints most{};
+    for (int i = 0; i < kVectors; ++i) {
+      const Ints bits = as<Ints>(parts[i]) & 0x7fffffff;
+      const Ints magnitude = bits & (bits < limit);
+      most = magnitude > most ? magnitude : most;
+    }
+    std::int32_t lanes[kLanes];
+    __builtin_memcpy(lanes, &most, sizeof lanes);
+    std::int32_t largest = 0;
+    for (const std::int32_t lane : lanes) largest = lane > largest ? lane : largest;
+    return largest;
+  }
+
+  Floats parts[kVectors];
+};
+
+// One coded block.
+template <class Isa, class Code>
+struct CodedBlock {
+  using Lanes = BlockLanes<Isa>;
+  static constexpr int kLanes = Lanes::kLanes;
+  static constexpr int kWords = 32;
+  static constexpr int kStep = kWords / kLanes;  // vectors between elements of one word
+  using Floats = Vector<float, kLanes>;
+  using Bits = Vector<std::uint32_t, kLanes>;
+  using Ints = Vector<std::int32_t, kLanes>;
+
+  // `lanes` becomes the errors.
+  [[gnu::always_inline]] static void encode(Lanes& lanes, std::byte* coded) {
+    const std::int32_t largest = lanes.largest_below(0x7fffffff);
+    if (largest < kInfinityBits) {
+      encode_scaled<false>(lanes, scale_of(largest), coded);
+    } else {
+      encode_scaled<true>(lanes, scale_of(lanes.largest_below(kInfinityBits)), coded);
+    }
+  }
+
+  // Adds to what is there, or replaces it.
+  template <bool kIsAdded>
+  [[gnu::always_inline]] static void decode(const std::byte* coded, Lanes& lanes) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, coded, sizeof bits);
+    const float scale = __builtin_bit_cast(float, bits& kScaleBits);
+    if ((bits & kNotFiniteMark) == 0) {
+      decode_scaled<false, kIsAdded>(coded + sizeof bits, scale, lanes);
+    } else {
+      decode_scaled<true, kIsAdded>(coded + sizeof bits, scale, lanes);
+    }
+  }
+
+ private:
+  [[gnu::always_inline]] static float scale_of(std::int32_t largest) {
+    const float scale = __builtin_bit_cast(float, largest) / Code::kLargest;
+    if (!(scale > Code::kLeastScale)) return Code::kLeastScale;
+    return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, scale) & kScaleBits);
+  }
+
+  template <bool kHasMark>
+  [[gnu::always_inline]] static void encode_scaled(Lanes& lanes, float scale, std::byte* coded) {
+    const std::uint32_t bits =
+        __builtin_bit_cast(std::uint32_t, scale) | (kHasMark ? kNotFiniteMark : 0U);
+    __builtin_memcpy(coded, &bits, sizeof bits);
+    const float inverse = 1.0F / scale;
+    for (int word = 0; word < kStep; ++word) {
+      Bits words{};
+      for (int k = 0; k < 4; ++k) {
+        Floats& part = lanes.parts[word + k * kStep];
+        words |= encode_part<kHasMark>(part, scale, inverse) << (8 * k);
+      }
+      store_vector(coded + sizeof bits + word * sizeof(Bits), words);
+    }
+  }
+
+  template <bool kHasMark>
+  [[gnu::always_inline]] static Bits encode_part(Floats& part, float scale, float inverse) {
+    const Floats lanes = part;
+    Coded<kLanes> coded = Code::template encode<kLanes>(lanes * inverse);
+    part = lanes - coded.values * scale;
+    if constexpr (kHasMark) {
+      const Ints bits = as<Ints>(lanes);
+      const auto is_finite = (bits & 0x7fffffff) < kInfinityBits;
+      const Bits infinity = bits < 0 ? Bits{} + Code::kMinusInfinity : Bits{} + Code::kInfinity;
+      const Bits special = lanes == lanes ? infinity : Bits{} + Code::kNan;
+      coded.bytes = is_finite ? coded.bytes : special;
+      part = is_finite ? part : Floats{};
+    }
+    return coded.bytes;
+  }
+
+  template <bool kHasMark, bool kIsAdded>
+  [[gnu::always_inline]] static void decode_scaled(const std::byte* codes, float scale,
+                                                   Lanes& lanes) {
+    for (int word = 0; word < kStep; ++word) {
+      const Bits words = load_vector<Bits>(codes + word * sizeof(Bits));
+      for (int k = 0; k < 4; ++k) {
+        const Bits bytes = (words >> (8 * k)) & 0xffU;
+        Floats values = Code::template decode<kLanes>(bytes) * scale;
+        if constexpr (kHasMark) values = with_special(bytes, values);
+        Floats& part = lanes.parts[word + k * kStep];
+        part = kIsAdded ? part + values : values;
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static Floats with_special(Bits bytes, Floats values) {
+    values = bytes == Code::kInfinity ? Floats{} + __builtin_inff() : values;
+    values = bytes == Code::kMinusInfinity ? Floats{} - __builtin_inff() : values;
+    return bytes == Code::kNan ? Floats{} + __builtin_nanf("") : values;
+  }
+};
+
+// The three kernels.
+template <class Isa, class Code>
+struct LowBits {
+  using Lanes = BlockLanes<Isa>;
+  using Coder = CodedBlock<Isa, Code>;
+  using Plain = Direct<float>;
+
+  template <class Codec>
+  static void encode(const LowBitCall& call) {
+    for_each_block(call, [&](std::size_t at, std::size_t count, std::byte* errors) {
+      Lanes lanes;
+      lanes.template load<Codec>(call.sources[0] + at * sizeof(typename Codec::Stored), count);
+      Coder::encode(lanes, call.to + coded_at(at));
+      if (errors == nullptr) return;
+      for (auto& part : lanes.parts) part *= call.factor;
+      lanes.template store<Plain>(errors, count);
+    });
+  }
+
+  static void add_coded(const LowBitCall& call) {
+    for_each_block(call, [&](std::size_t at, std::size_t count, std::byte* errors) {
+      Lanes lanes;
+      Coder::template decode<false>(call.sources[0] + coded_at(at), lanes);
+      for (std::size_t source = 1; source < call.source_count; ++source) {
+        Coder::template decode<true>(call.sources[source] + coded_at(at), lanes);
+      }
+      Coder::encode(lanes, call.to + coded_at(at));
+      if (errors == nullptr) return;
+      Lanes before;
+      before.template load<Plain>(errors, count);
+      for (int i = 0; i < Lanes::kVectors; ++i) before.parts[i] += lanes.parts[i] * call.factor;
+      before.template store<Plain>(errors, count);
+    });
+  }
+
+  template <class Codec>
+  static void decode(const LowBitCall& call) {
+    for_each_block(call, [&](std::size_t at, std::size_t count, std::byte* /*errors*/) {
+      Lanes lanes;
+      Coder::template decode<false>(call.sources[0] + coded_at(at), lanes);
+      for (auto& part : lanes.parts) part *= call.factor;
+      lanes.template store<Codec>(call.to + at * sizeof(typename Codec::Stored), count);
+    });
+  }
+
+ private:
+  [[gnu::always_inline]] static std::size_t coded_at(std::size_t element) {
+    return element / kLowBitBlock * kLowBitBlockBytes;
+  }
+
+  // Calls use(first element, elements, where their errors go).
+  template <class Use>
+  [[gnu::always_inline]] static void for_each_block(const LowBitCall& call, Use use) {
+    auto* const errors = reinterpret_cast<std::byte*>(call.errors);
+    for (std::size_t at = 0; at < call.count; at += kLowBitBlock) {
+      const std::size_t left = call.count - at;
+      use(at, left < kLowBitBlock ? left : kLowBitBlock,
+          errors == nullptr ? nullptr : errors + at * sizeof(float));
+    }
+  }
+};
+
+template <class Isa, class Code, class Codec>
+constexpr void fill_low_bit_dtype(LowBitKernels& kernels, Dtype dtype) {
+  kernels.encode[index_of(dtype)] = LowBits<Isa, Code>::template encode<Codec>;
+  kernels.decode[index_of(dtype)] = LowBits<Isa, Code>::template decode<Codec>;
+}
+
+template <class Isa, class Code>
+constexpr void fill_low_bits(KernelTable& table, LinkFormat format) {
+  LowBitKernels& kernels = table.low_bits[static_cast<int>(format)];
+  fill_low_bit_dtype<Isa, Code, Direct<float>>(kernels, Dtype::kFloat32);
+  fill_low_bit_dtype<Isa, Code, Float16<Isa>>(kernels, Dtype::kFloat16);
+  fill_low_bit_dtype<Isa, Code, Bfloat16>(kernels, Dtype::kBfloat16);
+  kernels.add_coded = LowBits<Isa, Code>::add_coded;
+}
+
+}  // namespace
+}  // namespace hvd

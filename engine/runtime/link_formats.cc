@@ -1,0 +1,45 @@
+#include "runtime/link_formats.h"
+
+namespace hvd {
+
+namespace {
+
+struct Objection {
+  std::string needed;
+  std::string found;
+};
+
+// Why the reduction cannot have a low-bit format.
+std::optional<Objection> objection_to(const Request& request, bool is_engines) {
+  if (static_cast<int>(request.format) >= kLinkFormatCount) {
+    return Objection{"a newer engine", "none that knows it"};
+  }
+  if (request.kind != Kind::kAllreduce) return Objection{"an allreduce", name_of(request.kind)};
+  if (!has_low_bits(request.dtype)) return Objection{kLowBitDtypes, name_of(request.dtype)};
+  if (request.op != ReduceOp::kSum && request.op != ReduceOp::kAverage) {
+    return Objection{"op Sum or Average", name_of(request.op)};
+  }
+  if (request.memory != Memory::kHost) {
+    return Objection{"a tensor in host memory", name_of(request.memory)};
+  }
+  if (!is_engines) return Objection{"the native data plane", "another (HOROVOD_CPU_OPERATIONS)"};
+  return std::nullopt;
+}
+
+}  // namespace
+
+LinkFormat LinkFormats::of(const Request& request, bool is_engines) const {
+  const LinkFormat asked = request.format == LinkFormat::kAsSet ? as_set : request.format;
+  if (!is_low_bit(asked) || request.element_count() < least_elements) return LinkFormat::kExact;
+  return objection_to(request, is_engines) ? LinkFormat::kExact : asked;
+}
+
+std::optional<std::string> format_refusal(const Request& request, bool is_engines) {
+  if (!is_low_bit(request.format)) return std::nullopt;
+  const auto objection = objection_to(request, is_engines);
+  if (!objection) return std::nullopt;
+  return "compression=" + std::string(name_of(request.format)) + " needs " + objection->needed +
+         ", found " + objection->found;
+}
+
+}  // namespace hvd

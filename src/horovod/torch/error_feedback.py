@@ -1,0 +1,66 @@
+"""Error feedback: what low-bit formats leave out of a gradient is added to the next one.
+
+Between hosts every rank codes some of the sums of a gradient; the engine tells it what is missing
+in them. Over all ranks these errors are exactly what the result lacks. So each rank adds its own
+to the gradient of the next step, and nothing is lost, only late.
+
+Seide and others: 1-Bit Stochastic Gradient Descent (Interspeech 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from horovod.core.world import local_size, rank, size
+
+
+class ErrorFeedback:
+    """The errors of this rank by full name of the allreduce, float32 of the gradients' shapes."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add_to(self, names: Sequence[str], gradients: Sequence[Tensor]) -> list[Tensor | None]:
+        """Add what the last step has left out; the tensors for what this one leaves out.
+
+        Gradients that no low-bit format can carry are left as they are. On one host there are no
+        errors.
+
+        Raises:
+            ValueError: the errors of a gradient have another shape.
+        """
+        if local_size() == size() and not self._errors:
+            return []
+        errors = [self._errors_of(*pair) for pair in zip(names, gradients, strict=True)]
+        for gradient, error in zip(gradients, errors, strict=True):
+            if error is not None:
+                gradient.add_(error)
+        return errors
+
+    def state_dict(self) -> dict[str, Any]:
+        """The errors, and the rank that they belong to; not copied."""
+        return {"rank": rank(), "errors": dict(self._errors)} if self._errors else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``'s result; without errors, if those are another rank's."""
+        is_own = state.get("rank") == rank()
+        self._errors = dict(state["errors"]) if is_own else {}
+
+    def _errors_of(self, name: str, gradient: Tensor) -> Tensor | None:
+        if gradient.device.type != "cpu" or not gradient.dtype.is_floating_point:
+            return None  # what the engine refuses by name
+        error = self._errors.get(name)
+        if error is None:
+            error = torch.zeros(gradient.shape, dtype=torch.float32)
+            self._errors[name] = error
+        if error.shape != gradient.shape:
+            raise ValueError(
+                f"error feedback: the errors of {name!r} have shape {list(error.shape)}, its "
+                f"gradient {list(gradient.shape)}"
+            )
+        return error

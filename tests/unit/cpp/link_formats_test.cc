@@ -1,0 +1,80 @@
+// Which format a reduction gets between hosts, and which ones are refused.
+#include "runtime/link_formats.h"
+
+#include <doctest/doctest.h>
+
+#include "contains.h"
+#include "runtime/submission.h"
+#include "world_of_threads.h"
+
+namespace hvd {
+namespace {
+
+namespace link_formats_tests {
+
+using test::contains;
+
+Request request_for(LinkFormat format, Dtype dtype = Dtype::kFloat32,
+                    ReduceOp op = ReduceOp::kAverage, std::int64_t elements = 4096) {
+  Request request = test::float_request(Kind::kAllreduce, {elements});
+  request.dtype = dtype;
+  request.op = op;
+  request.format = format;
+  return request;
+}
+
+TEST_CASE("link formats: the setting holds for what asks for none and can travel so") {
+  const LinkFormats formats{.as_set = LinkFormat::kFp8};
+  const auto format_of = [&](const Request& request) { return formats.of(request, true); };
+  CHECK(format_of(request_for(LinkFormat::kAsSet)) == LinkFormat::kFp8);
+  CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kBfloat16)) == LinkFormat::kFp8);
+  CHECK(format_of(request_for(LinkFormat::kInt8)) == LinkFormat::kInt8);
+  CHECK(format_of(request_for(LinkFormat::kExact)) == LinkFormat::kExact);
+  CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kInt64)) == LinkFormat::kExact);
+  CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kFloat64)) == LinkFormat::kExact);
+  CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kFloat32, ReduceOp::kMax)) ==
+        LinkFormat::kExact);
+  CHECK(formats.of(request_for(LinkFormat::kAsSet), false) == LinkFormat::kExact);
+  Request on_gpu = request_for(LinkFormat::kAsSet);
+  on_gpu.memory = Memory::kCuda;
+  CHECK(format_of(on_gpu) == LinkFormat::kExact);
+  Request scattered = request_for(LinkFormat::kAsSet);
+  scattered.kind = Kind::kReducescatter;
+  CHECK(format_of(scattered) == LinkFormat::kExact);
+}
+
+TEST_CASE("link formats: small tensors are exact") {
+  const LinkFormats formats{.least_elements = 100};
+  const auto format_of = [&](std::int64_t elements) {
+    return formats.of(request_for(LinkFormat::kInt8, Dtype::kFloat32, ReduceOp::kSum, elements),
+                      true);
+  };
+  CHECK(format_of(99) == LinkFormat::kExact);
+  CHECK(format_of(100) == LinkFormat::kInt8);
+}
+
+std::string refusal(const Request& request, bool is_engines = true, int device = kHostDevice) {
+  const Tensor tensor{.device = device};
+  const Submission submission{.requests = {&request, 1}, .tensors = {&tensor, 1}};
+  return refusal_of(submission, {0, 1}, is_engines).value_or("");
+}
+
+TEST_CASE("link formats: what cannot be done is refused by name") {
+  CHECK(refusal(request_for(LinkFormat::kInt8)).empty());
+  CHECK(contains(refusal(request_for(LinkFormat::kInt8, Dtype::kInt64)),
+                 "compression=int8 needs float32, float16 or bfloat16, found int64"));
+  CHECK(contains(refusal(request_for(LinkFormat::kFp8, Dtype::kFloat64)),
+                 "compression=fp8 needs float32, float16 or bfloat16, found float64"));
+  CHECK(contains(refusal(request_for(LinkFormat::kInt8, Dtype::kFloat32, ReduceOp::kMin)),
+                 "compression=int8 needs op Sum or Average, found Min"));
+  CHECK(contains(refusal(request_for(LinkFormat::kInt8), false),
+                 "needs the native data plane, found another"));
+  CHECK(contains(refusal(request_for(LinkFormat::kInt8), true, 0),
+                 "needs a tensor in host memory, found"));
+  CHECK(contains(refusal(request_for(static_cast<LinkFormat>(9))), "unknown compression"));
+}
+
+}  // namespace link_formats_tests
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,284 @@
+// The low-bit formats: bounds of their errors, values that are not finite, and the same bits on
+// every instruction set that this processor has.
+#include "kernels/low_bit.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/kernel_table.h"
+#include "kernels_reference.h"
+
+namespace hvd {
+namespace {
+
+namespace low_bit_tests {
+
+using Floats = std::vector<float>;
+using Bytes = std::vector<std::byte>;
+
+constexpr LinkFormat kFormats[] = {LinkFormat::kInt8, LinkFormat::kFp8};
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr std::size_t kCounts[] = {1, 5, 127, 128, 129, 1000, 1024};
+
+const std::byte* bytes_of(const Floats& floats) {
+  return reinterpret_cast<const std::byte*>(floats.data());
+}
+
+Bytes coded(LinkFormat format, const Floats& values, float* errors = nullptr, float factor = 1) {
+  Bytes result(low_bit_bytes(values.size()));
+  encode(format, Dtype::kFloat32, bytes_of(values), values.size(), result.data(), {errors, factor});
+  return result;
+}
+
+Floats decoded(LinkFormat format, const Bytes& code, std::size_t count, float factor = 1) {
+  Floats result(count);
+  decode(format, Dtype::kFloat32, code.data(), count, reinterpret_cast<std::byte*>(result.data()),
+         factor);
+  return result;
+}
+
+Floats through(LinkFormat format, const Floats& values) {
+  return decoded(format, coded(format, values), values.size());
+}
+
+// Blocks of very different magnitudes, elements of one block over some of them.
+Floats random_floats(std::size_t count, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> exponent(-140, 120);
+  Floats values(count);
+  int power = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i % 100 == 0) power = exponent(random);
+    values[i] = std::ldexp(normal(random), power - static_cast<int>(random() % 12));
+  }
+  return values;
+}
+
+float largest_of_block(const Floats& values, std::size_t index) {
+  const std::size_t begin = index / kLowBitBlock * kLowBitBlock;
+  const std::size_t end = std::min(begin + kLowBitBlock, values.size());
+  float largest = 0;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (std::isfinite(values[i])) largest = std::max(largest, std::fabs(values[i]));
+  }
+  return largest;
+}
+
+// A hair more than the format gives, for the roundings on the way.
+float bound(LinkFormat format, float value, float largest) {
+  constexpr float kHair = 1.0001F;
+  if (format == LinkFormat::kInt8) return std::max(largest / 126 * 0.501F, 0x1p-127F);
+  const float step = std::max(largest / 416 * 0x1p-9F, 0x1p-126F);
+  return std::max(std::fabs(value) * 0x1p-4F, step / 2) * kHair;
+}
+
+TEST_CASE("low bits: errors stay within half a step, and are reported") {
+  std::mt19937 random(1);
+  for (const LinkFormat format : kFormats) {
+    for (int round = 0; round < 300; ++round) {
+      const Floats values = random_floats(700, random);
+      Floats errors(values.size());
+      const Floats result = decoded(format, coded(format, values, errors.data()), values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        CAPTURE(values[i]);
+        CAPTURE(result[i]);
+        REQUIRE(std::fabs(values[i] - result[i]) <=
+                bound(format, values[i], largest_of_block(values, i)));
+        REQUIRE(errors[i] == values[i] - result[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("low bits: the largest of a block keeps 16 bits, and coding again changes nothing") {
+  std::mt19937 random(2);
+  for (const LinkFormat format : kFormats) {
+    for (int round = 0; round < 200; ++round) {
+      const Floats values = random_floats(128, random);
+      const Floats once = through(format, values);
+      const float largest = largest_of_block(values, 0);
+      if (largest > 0x1p-110F) {
+        REQUIRE(largest_of_block(once, 0) == doctest::Approx(largest).epsilon(0x1p-15));
+        REQUIRE(largest_of_block(once, 0) <= largest);
+      }
+    }
+  }
+}
+
+TEST_CASE("low bits: ties go to even") {
+  Floats values(128);
+  values[0] = 126;  // so the scale is 1
+  values[1] = 2.5F;
+  values[2] = 3.5F;
+  values[3] = -2.5F;
+  const Floats result = through(LinkFormat::kInt8, values);
+  REQUIRE(result[1] == 2);
+  REQUIRE(result[2] == 4);
+  REQUIRE(result[3] == -2);
+  values[0] = 416;
+  values[1] = 17;  // between 16 and 18
+  values[2] = 19;  // between 18 and 20
+  values[3] = 0x1.8p-9F;
+  values[4] = 0x1p-10F;
+  const Floats small = through(LinkFormat::kFp8, values);
+  REQUIRE(small[1] == 16);
+  REQUIRE(small[2] == 20);
+  REQUIRE(small[3] == 0x1p-8F);
+  REQUIRE(small[4] == 0);
+}
+
+TEST_CASE("low bits: NaN and infinities survive, and spare their neighbours") {
+  std::mt19937 random(3);
+  for (const LinkFormat format : kFormats) {
+    Floats values(300);
+    for (float& value : values) value = static_cast<float>(random() % 1000) / 250 - 2;
+    const Floats clean = through(format, values);
+    const float largest = largest_of_block(values, 0);
+    values[3] = std::nanf("");
+    values[77] = kInfinity;
+    values[78] = -kInfinity;
+    Floats errors(values.size());
+    const Floats result = decoded(format, coded(format, values, errors.data()), values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i == 3) REQUIRE(std::isnan(result[i]));
+      if (i == 77 || i == 78) REQUIRE(result[i] == values[i]);
+      if (i == 3 || i == 77 || i == 78) {
+        REQUIRE(errors[i] == 0);
+      } else if (i < 128) {
+        REQUIRE(std::fabs(result[i] - values[i]) <= bound(format, values[i], largest));
+      } else {
+        REQUIRE(result[i] == clean[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("low bits: zeros, subnormals and the largest floats") {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  for (const LinkFormat format : kFormats) {
+    REQUIRE(through(format, Floats(200)) == Floats(200));
+    const Floats tiny = through(format, Floats(128, 0x1p-149F));
+    REQUIRE(std::ranges::all_of(tiny, [](float value) { return std::fabs(value) <= 0x1p-126F; }));
+    const Floats huge = through(format, Floats(128, kMost));
+    REQUIRE(huge[0] <= kMost);
+    REQUIRE(huge[0] >= kMost * 0.9999F);
+    REQUIRE(through(format, {0, 1, 0, -1})[2] == 0);
+  }
+}
+
+TEST_CASE("low bits: sums of coded values, in float32 and in order") {
+  std::mt19937 random(4);
+  for (const LinkFormat format : kFormats) {
+    for (const std::size_t count : kCounts) {
+      std::vector<Bytes> codes;
+      std::vector<const std::byte*> sources;
+      Floats sum(count);
+      for (int source = 0; source < 3; ++source) {
+        const Floats values = random_floats(count, random);
+        codes.push_back(coded(format, values));
+        const Floats part = through(format, values);
+        for (std::size_t i = 0; i < count; ++i) sum[i] = source == 0 ? part[i] : sum[i] + part[i];
+      }
+      for (const Bytes& code : codes) sources.push_back(code.data());
+      Bytes result(low_bit_bytes(count));
+      Floats errors(count, 0.25F);
+      add_coded(format, sources, count, result.data(), {errors.data(), 2});
+      REQUIRE(result == coded(format, sum));
+      const Floats sent = decoded(format, result, count);
+      for (std::size_t i = 0; i < count; ++i) {
+        REQUIRE(errors[i] == 0.25F + (sum[i] - sent[i]) * 2);
+      }
+    }
+  }
+}
+
+TEST_CASE("low bits: half precision is coded from float32") {
+  constexpr Dtype kHalves[] = {Dtype::kFloat16, Dtype::kBfloat16};
+  std::mt19937 random(5);
+  for (const LinkFormat format : kFormats) {
+    for (const Dtype dtype : kHalves) {
+      const auto widen = [&](std::uint16_t half) {
+        return dtype == Dtype::kFloat16 ? kernels_reference::Half::decode(half)
+                                        : kernels_reference::Brain::decode(half);
+      };
+      std::vector<std::uint16_t> halves(300);
+      Floats floats;
+      for (std::uint16_t& half : halves) {
+        half = static_cast<std::uint16_t>(0x3000 + random() % 0x1000 + (random() % 2) * 0x8000);
+        floats.push_back(widen(half));
+      }
+      Bytes code(low_bit_bytes(halves.size()));
+      encode(format, dtype, reinterpret_cast<const std::byte*>(halves.data()), halves.size(),
+             code.data());
+      REQUIRE(code == coded(format, floats));
+      const Floats wanted = decoded(format, code, halves.size(), 0.5F);
+      std::vector<std::uint16_t> back(halves.size());
+      decode(format, dtype, code.data(), back.size(), reinterpret_cast<std::byte*>(back.data()),
+             0.5F);
+      for (std::size_t i = 0; i < back.size(); ++i) {
+        REQUIRE(back[i] == (dtype == Dtype::kFloat16
+                                ? kernels_reference::Half::encode(wanted[i])
+                                : kernels_reference::Brain::encode(wanted[i])));
+      }
+    }
+  }
+}
+
+// Any bits at all: subnormals, infinities, NaNs.
+Floats any_floats(std::size_t count, std::mt19937& random) {
+  Floats values = random_floats(count, random);
+  for (float& value : values) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(random());
+    if (random() % 50 == 0) std::memcpy(&value, &bits, sizeof value);
+  }
+  return values;
+}
+
+struct Outcome {
+  Bytes code, sum;
+  Bytes values;
+  Floats errors;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome_of(const KernelTable& table, LinkFormat format, const Floats& values) {
+  const std::size_t count = values.size();
+  Outcome outcome{Bytes(low_bit_bytes(count)), Bytes(low_bit_bytes(count)),
+                  Bytes(count * sizeof(float)), Floats(count)};
+  encode_with(table, format, Dtype::kFloat32, bytes_of(values), count, outcome.code.data(),
+              outcome.errors.data(), 0.5F);
+  const std::byte* const sources[] = {outcome.code.data(), outcome.code.data()};
+  add_coded_with(table, format, sources, count, outcome.sum.data(), outcome.errors.data(), 0.5F);
+  decode_with(table, format, Dtype::kFloat32, outcome.sum.data(), count, outcome.values.data(),
+              0.3F);
+  return outcome;
+}
+
+TEST_CASE("low bits: all instruction sets give the same bits") {
+  std::mt19937 random(6);
+  for (const LinkFormat format : kFormats) {
+    for (const std::size_t count : kCounts) {
+      for (int round = 0; round < 20; ++round) {
+        const Floats values = any_floats(count, random);
+        const Outcome wanted = outcome_of(*kernel_table(Isa::kPortable), format, values);
+        for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+          const KernelTable* table = kernel_table(isa);
+          if (table == nullptr) continue;
+          CAPTURE(std::string(table->isa));
+          REQUIRE(outcome_of(*table, format, values) == wanted);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace low_bit_tests
+
+}  // namespace
+}  // namespace hvd
