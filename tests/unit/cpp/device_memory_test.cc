@@ -130,7 +130,7 @@ TEST_CASE("no room anywhere is an error that says how much there is, and how muc
 }
 
 // Over NCCL, through the host, over CUDA IPC; with and without pools.
-std::vector<DeviceOptions> all_ways() {
+std::vector<DeviceOptions> memory_ways() {
   std::vector<DeviceOptions> ways;
   for (const bool has_pools : {true, false}) {
     ways.push_back({.has_pools = has_pools});
@@ -210,7 +210,7 @@ struct FullWorld {
 };
 
 TEST_CASE("on a full GPU collectives end with right results, each way, and the world goes on") {
-  for (const DeviceOptions& way : all_ways()) {
+  for (const DeviceOptions& way : memory_ways()) {
     FullWorld full(way);
     full.run_allreduce();
     for (const bool is_full : {true, true, false}) {
@@ -221,7 +221,7 @@ TEST_CASE("on a full GPU collectives end with right results, each way, and the w
 }
 
 TEST_CASE("ranks whose GPU is full at the first collective find a way") {
-  for (const DeviceOptions& way : all_ways()) {
+  for (const DeviceOptions& way : memory_ways()) {
     FullWorld full(way);
     stand_in_limit_memory(kNothingMore);
     full.run([&](Engine& engine, Program& program) { program.check_all(engine, true); });
@@ -229,7 +229,7 @@ TEST_CASE("ranks whose GPU is full at the first collective find a way") {
 }
 
 TEST_CASE("a rank that has joined gives zeros though its GPU is full, each way") {
-  for (const DeviceOptions& way : all_ways()) {
+  for (const DeviceOptions& way : memory_ways()) {
     FullWorld full(way);
     full.run_allreduce();
     stand_in_limit_memory(kNothingMore);

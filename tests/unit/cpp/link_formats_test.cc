@@ -55,7 +55,8 @@ TEST_CASE("link formats: small tensors are exact") {
 
 std::string refusal(const Request& request, bool is_engines = true, int device = kHostDevice) {
   const Tensor tensor{.device = device};
-  const Submission submission{.requests = {&request, 1}, .tensors = {&tensor, 1}};
+  const Submission submission{
+      .name = {}, .requests = {&request, 1}, .tensors = {&tensor, 1}, .splits = {}};
   return refusal_of(submission, {0, 1}, is_engines).value_or("");
 }
 
