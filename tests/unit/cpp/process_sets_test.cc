@@ -125,7 +125,8 @@ struct StuckSet {
     config.rank = 2;
     config.size = 3;
     NegotiationTable negotiation(world.part_of(1, 3), config);
-    const Operation operation = in_place("stuck", values[2]);
+    Operation operation = in_place("stuck", values[2]);
+    operation.requests[0].format = LinkFormat::kExact;  // as a rank's engine decides
     SlotRef ref;
     const SharedLock lock = negotiation.lock();
     negotiation.arrive(key_of("stuck"), operation.requests, {}, signature_of(operation.requests),
