@@ -50,8 +50,8 @@ def test_an_older_torch_names_device_and_streams(attributes: Any) -> None:
         *("submit", None, "x", 4096, 0, [2, 3], Dtype.FLOAT16, Intent.WAIT, ()),
         *(1, attributes._streams, 0),
     )
-    assert many[-2:] == ([1, -1], attributes._streams)
-    assert group[-3:] == ([1], attributes._streams, [])
+    assert many[-3:] == ([1, -1], attributes._streams, [])
+    assert group[-4:] == ([1], attributes._streams, [], [])
 
 
 def test_other_devices_are_refused(attributes: Any) -> None:
