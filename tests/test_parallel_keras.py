@@ -23,7 +23,7 @@ def backends() -> list[str]:
     return [name for name in known if importlib.util.find_spec(PACKAGES[name]) is not None]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 @pytest.mark.parametrize("backend", backends())
 def test_on_two_ranks(backend):
     # Keras's files do not depend on the backend.
@@ -31,7 +31,7 @@ def test_on_two_ranks(backend):
     run(backend, 2, [str(BODIES), *but_not])
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 @pytest.mark.skipif("jax" not in backends(), reason="JAX or Keras 3 is not installed")
 def test_callbacks_of_jax_on_more_ranks_than_cores():
     names = ["test_several_steps_per_execution", "test_broadcast_after_the_first_batch and sgd"]
@@ -48,7 +48,7 @@ def run(backend: str, ranks: int, bodies: list[str]) -> None:
         "JAX_PLATFORMS": "cpu",
     }
     job = subprocess.run(
-        launcher + command, capture_output=True, text=True, timeout=380, env=environment
+        launcher + command, capture_output=True, text=True, timeout=680, env=environment
     )
     assert job.returncode == 0, job.stdout[-20000:] + job.stderr[-5000:]
     passed = re.findall(r"\[(\d+)\]<stdout>:(\d+) passed", job.stdout)
