@@ -11,8 +11,8 @@
 namespace hvd {
 
 enum class LinkFormat : std::uint8_t {
-  kAsSet =
-      0,  // the engine's setting decides (runtime/link_formats.h); never in a request in flight
+  // The engine's setting decides (runtime/link_formats.h); never in a request in flight.
+  kAsSet = 0,
   kExact = 1,
   kInt8 = 2,
   kFp8 = 3,

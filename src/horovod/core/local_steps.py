@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["LocalSteps", "describe", "make_local_steps", "mixed", "parts_of"]
+__all__ = ["AVERAGING", "LocalSteps", "describe", "make_local_steps", "mixed", "parts_of"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,10 @@ class LocalSteps:
         if not is_right:
             found = reprlib.repr(getattr(self, argument))
             raise ValueError(f"{self.title}: {argument} must be {expected}, found {found}")
+
+
+# What makes DiLoCo's outer step the average of the parameters: LocalSGD.
+AVERAGING = {"outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False}
 
 
 def make_local_steps(title: str, name: str | None, overlap: int, **arguments: Any) -> LocalSteps:

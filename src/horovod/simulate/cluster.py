@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,7 @@ class Network:
     def __post_init__(self) -> None:
         for key in ("bandwidth", "latency_s", "message_s"):
             value = getattr(self, key)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+            if not _is_number(value) or value <= 0:
                 raise ValueError(f"network {self.name}: {key} must be a number above 0: {value!r}")
 
 
@@ -68,9 +69,7 @@ class Costs:
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            if each.type == "float" and not (
-                isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-            ):
+            if each.type == "float" and not (_is_number(value) and value >= 0):
                 raise ValueError(f"costs: {each.name} must be a number, 0 or more: {value!r}")
 
 
@@ -87,6 +86,10 @@ class Cluster:
     def ranks(self) -> int:
         """All of them."""
         return self.hosts * self.ranks_per_host
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def network_names() -> list[str]:
@@ -108,7 +111,11 @@ def network_named(name: str) -> Network:
         raise ValueError(
             f"no network {name!r} and no file of that name; there are {', '.join(sorted(known))}"
         )
-    return _network(path.stem, yaml.safe_load(path.read_text()))
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"network {path}: {error}") from None
+    return _network(path.stem, content)
 
 
 def costs_in(path: str) -> tuple[Costs, Network | None]:
@@ -127,7 +134,8 @@ def costs_in(path: str) -> tuple[Costs, Network | None]:
         )
     costs = _made(Costs, content.get("costs"), f"{path}: costs")
     network = content.get("network")
-    return costs, None if network is None else _network(str(network.get("name")), network)
+    name = network.get("name", path) if isinstance(network, Mapping) else path
+    return costs, None if network is None else _network(str(name), network)
 
 
 def _networks() -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from horovod.simulate.cluster import Cluster
 from horovod.simulate.step import Options, StepTime, simulate_step
@@ -15,6 +16,7 @@ __all__ = ["Prediction", "predict"]
 
 STEPS = 100
 _SEED = 1
+_MOST_BYTES, _MOST_RANKS = 1 << 50, 10_000_000
 _SLOWEST, _FASTEST = 4.0, 0.5  # no rank's step is drawn beyond these
 
 
@@ -77,16 +79,25 @@ def predict(
     Raises:
         ValueError: there are no gradients, no hosts or no ranks, or a number is not possible.
     """
-    _check(workload, cluster, jitter, steps)
     options = options or Options()
+    _check(workload, cluster, options, jitter, steps)
     factors = _slowest_of(cluster.ranks, jitter, steps)
     found = [simulate_step(workload, cluster, options, factor) for factor in factors]
     return _mean(workload, cluster, found)
 
 
-def _check(workload: Workload, cluster: Cluster, jitter: float, steps: int) -> None:
+def _check(
+    workload: Workload, cluster: Cluster, options: Options, jitter: float, steps: int
+) -> None:
     if not workload.gradients:
         raise ValueError(f"{workload.title}: no gradients; record some steps of training")
+    if workload.size_bytes > _MOST_BYTES or not math.isfinite(workload.alone_s):
+        found = f"{workload.size_bytes} bytes of gradients and a step of {workload.alone_s} s"
+        raise ValueError(f"{workload.title}: {found} cannot be")
+    if cluster.ranks > _MOST_RANKS:
+        raise ValueError(f"at most {_MOST_RANKS} ranks: {cluster.ranks}")
+    if not 0 <= options.fusion_threshold <= _MOST_BYTES:
+        raise ValueError(f"the fusion threshold must be in 0 to 2**50: {options.fusion_threshold}")
     if cluster.hosts < 1 or cluster.ranks_per_host < 1:
         raise ValueError(f"{cluster.hosts} hosts of {cluster.ranks_per_host} ranks: 1 or more each")
     if not 0 <= jitter < 1:
@@ -104,26 +115,11 @@ def _slowest_of(ranks: int, jitter: float, steps: int) -> list[float]:
     if jitter == 0.0 or ranks < 1:
         return [1.0]
     uniform = np.random.default_rng(_SEED).random(steps)
-    factors = 1 + jitter * _quantiles(-np.expm1(np.log(uniform) / ranks))
-    kept: list[float] = np.clip(factors, _FASTEST, _SLOWEST).tolist()
+    # Of the upper tail, since that of the largest of many is small.
+    tails = -np.expm1(np.log(uniform) / ranks)
+    quantiles = np.array([-NormalDist().inv_cdf(tail) for tail in tails])
+    kept: list[float] = np.clip(1 + jitter * quantiles, _FASTEST, _SLOWEST).tolist()
     return kept
-
-
-def _quantiles(upper: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the normal distribution, where its upper tail has the probability ``upper``.
-
-    By bisection of the complementary error function: the tail of the largest of many is too small
-    for the usual approximations.
-    """
-    from math import erfc, sqrt
-
-    tail = np.vectorize(lambda x: 0.5 * erfc(x / sqrt(2)))
-    low, high = np.full_like(upper, -40.0), np.full_like(upper, 40.0)
-    for _ in range(60):
-        middle = (low + high) / 2
-        is_above = tail(middle) > upper
-        low, high = np.where(is_above, middle, low), np.where(is_above, high, middle)
-    return (low + high) / 2
 
 
 def _mean(workload: Workload, cluster: Cluster, found: list[StepTime]) -> Prediction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ def of_model(name: str, batch: int, samples_per_second: float) -> Workload:
     Raises:
         ValueError: no such model, or a number that is not positive.
     """
-    if batch < 1 or samples_per_second <= 0:
+    if batch < 1 or not 0 < samples_per_second < math.inf:
         raise ValueError("the batch and the samples per second must be positive")
     layers = layers_of(name)
     step_s = batch / samples_per_second

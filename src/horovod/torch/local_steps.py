@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from horovod.core.compression import Compressor, check_compressor
-from horovod.core.local_steps import LocalSteps, describe, make_local_steps, parts_of
+from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
 from horovod.core.process_sets import (
     ProcessSet,
@@ -313,11 +313,9 @@ def LocalSGD(  # noqa: N802
         name,
         overlap,
         sync_every=sync_every,
-        outer_lr=1.0,
-        outer_momentum=0.0,
-        nesterov=False,
         fragments=fragments,
         merge_weight=merge_weight,
+        **AVERAGING,
     )
     return _make(optimizer, rules, compression, process_set)
 

@@ -219,7 +219,7 @@ def test_schedulers_and_closures(assert_same_everywhere):
 
 
 def test_infinite_gradients_on_one_rank_leave_out_its_step_only(assert_same_everywhere):
-    """All ranks call ``step``, so nobody waits for the one that a GradScaler keeps from it."""
+    """A rank with infinite gradients calls ``step``, too, so no rank waits for it."""
     params = parameters(torch.float32)
     optimizer = hvd.LocalSGD(sgd(params), sync_every=1)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

@@ -50,6 +50,7 @@ def test_costs_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("--simulate 2", "one of the arguments --from --model is required"),
         ("--simulate 2 --model resnet50", "--model needs --samples-per-second"),
         ("--simulate 2 --model resnet5 --samples-per-second 1", "no model 'resnet5'; there are"),
+        ("--simulate 2 --model resnet50 --samples-per-second nan", "must be positive"),
         (f"--simulate 9 {MODEL} --ranks-per-host 4", "9 ranks do not fill hosts"),
         (f"--simulate 2 {MODEL} --network isdn", "no network 'isdn' and no file of that name"),
         (f"--simulate 2 {MODEL} --costs none.json", "none.json: "),
@@ -66,3 +67,14 @@ def test_what_is_refused(words: str, text: str, capsys: pytest.CaptureFixture[st
         cli.main(words.split())
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_a_file_of_others_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs.json"
+    theirs.write_text("{}")
+    with pytest.raises(SystemExit):
+        cli.main(["--calibrate", "-o", str(theirs)])
+    assert "it is not overwritten" in capsys.readouterr().err
+    assert theirs.read_text() == "{}"

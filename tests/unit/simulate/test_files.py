@@ -35,6 +35,8 @@ def test_every_network_is_complete_and_has_a_source() -> None:
         ("{bandwidth: 1.0e+9, latency_s: 0}", "latency_s must be a number above 0: 0"),
         ("{bandwidth: 1.0e+9, latency_s: 1.0e-6, delay: 1}", "unknown 'delay'; there are name"),
         ("[1]", "expected a mapping, found list"),
+        ("{bandwidth: .inf, latency_s: 1.0e-6}", "bandwidth must be a number above 0: inf"),
+        ("{bandwidth: 1", "while parsing a flow mapping"),
     ],
 )
 def test_networks_in_files(tmp_path: Path, text: str, problem: str) -> None:
@@ -67,6 +69,7 @@ def test_a_file_of_costs(tmp_path: Path) -> None:
         ({"horovod_costs": 1, "costs": {"byte_s": -1}}, "byte_s must be a number, 0 or more: -1"),
         ({"horovod_costs": 1, "costs": {"byte_ms": 1}}, "unknown 'byte_ms'"),
         ([], "no file of version 1"),
+        ({"horovod_costs": 1, "costs": {}, "network": [1]}, "expected a mapping, found list"),
     ],
 )
 def test_bad_files_of_costs(tmp_path: Path, content: object, problem: str) -> None:

@@ -124,6 +124,10 @@ def test_advice_is_for_what_limits() -> None:
         ({"jitter": 1.0}, "the jitter is a part of a step"),
         ({"jitter": math.nan}, "the jitter is a part of a step"),
         ({"steps": 0}, "steps must be 1 or more"),
+        ({"workload": workload(1.0, size_bytes=1 << 60)}, "bytes of gradients .* cannot be"),
+        ({"workload": workload(1.0, compute_s=math.nan)}, "a step of nan s cannot be"),
+        ({"cluster": Cluster(1 << 40, 1, NETWORK)}, "at most 10000000 ranks"),
+        ({"options": Options(fusion_threshold=-1)}, "the fusion threshold must be in 0"),
         ({"options": Options(algorithm="magic")}, "no algorithm 'magic'; there are horovod"),
     ],
 )

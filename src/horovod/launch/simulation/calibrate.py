@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from horovod.launch.model.hosts import parse_hosts
 from horovod.launch.run.function import run
 from horovod.launch.simulation.measure import measure
 from horovod.simulate.calibration import costs_from, network_from
-from horovod.simulate.cluster import COSTS_VERSION
+from horovod.simulate.cluster import COSTS_VERSION, costs_in
 
 _DEFAULT_FILE = "horovod-costs.json"
 
@@ -30,14 +31,25 @@ def run_calibration(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", default=_DEFAULT_FILE, help=f"({_DEFAULT_FILE})")
     given = parser.parse_args(arguments)
     try:
+        output = _output(given.output)
         content = _measured(_hosts(given.hosts))
-        Path(given.output).write_text(json.dumps(content, indent=2) + "\n")
+        output.write_text(json.dumps(content, indent=2) + "\n")
     except (OSError, ValueError) as error:
         parser.error(str(error))
     except RuntimeError as error:
         parser.exit(1, f"horovodrun: --calibrate: {error}\n")
     print(f"horovodrun: wrote {given.output}: horovodrun --simulate ... --costs {given.output}")
     return 0
+
+
+def _output(path: str) -> Path:
+    """The file to write. ``ValueError`` if there is one that is not of ``--calibrate``."""
+    if os.path.lexists(path):
+        try:
+            costs_in(path)
+        except ValueError as error:
+            raise ValueError(f"-o: it is not overwritten: {error}") from None
+    return Path(path)
 
 
 def _hosts(text: str | None) -> list[str]:
