@@ -49,7 +49,6 @@ def run_on(ranks: int, *arguments: str | Path, **environment: str) -> None:
     print(f"{ranks} ranks: {passed[0][1]} passed on each")
 
 
-@pytest.mark.timeout(600)
 def test_on_one_rank():
     """Two jobs at a time: one rank has little to do for a second core."""
     bindings = {"jax": JAX, "tensorflow": TENSORFLOW}
@@ -60,26 +59,22 @@ def test_on_one_rank():
         job.result()
 
 
-@pytest.mark.timeout(600)
 def test_on_three_ranks():
     run_on(3, *NUMPY_AND_TORCH)
 
 
 @needs_tensorflow
-@pytest.mark.timeout(600)
 def test_tensorflow_on_two_ranks():
     run_on(2, TENSORFLOW, f"--ignore={TENSORFLOW / 'test_xla.py'}")
 
 
 @needs_tensorflow
-@pytest.mark.timeout(600)
 def test_tensorflow_with_xla():
     """A job of its own, so that the oldest TensorFlow, too, has it on two ranks."""
     run_on(2, TENSORFLOW / "test_xla.py")
 
 
 @needs_tensorflow
-@pytest.mark.timeout(600)
 def test_tensorflow_without_native_ops():
     tests = ["reductions", "exchanges", "errors", "join", "graphs"]
     files = [TENSORFLOW / f"test_{name}.py" for name in tests]
@@ -87,20 +82,17 @@ def test_tensorflow_without_native_ops():
 
 
 @needs_jax
-@pytest.mark.timeout(600)
 def test_jax_on_two_ranks():
     run_on(2, JAX)
 
 
 @needs_jax
-@pytest.mark.timeout(600)
 def test_jax_without_native_ops():
     files = [JAX / f"test_{name}.py" for name in ("reductions", "exchanges", "errors")]
     run_on(2, *files, "-k", BOTH_WAYS, HOROVOD_JAX_NATIVE_OPS="0")
 
 
 @needs_mxnet
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_mxnet_on_ranks(ranks):
     run_on(ranks, MXNET)

@@ -88,7 +88,7 @@ def test_nothing_left_over_ends_a_job() -> None:
         env={**os.environ, **LAUNCHER["left_over"]},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
     )
     assert job.returncode == 0, job.stderr
     assert sorted(job.stdout.splitlines()) == [

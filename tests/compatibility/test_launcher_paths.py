@@ -91,7 +91,7 @@ class Job:
         ]
 
     def run(self, script: str) -> list[tuple[str, str]]:
-        return [process.communicate(timeout=60) for process in self.start(script)]
+        return [process.communicate(timeout=500) for process in self.start(script)]
 
 
 def without_secret() -> dict[str, str]:
@@ -168,7 +168,7 @@ def test_two_jobs_at_once_and_one_after_the_other(server: RendezvousServer) -> N
     try:
         jobs = [Job(each, without_secret()) for each in (server, other)]
         running = [process for job in jobs for process in job.start(MEET)]
-        outputs = [process.communicate(timeout=60)[0] for process in running]
+        outputs = [process.communicate(timeout=500)[0] for process in running]
         assert outputs == ["0 2 2.0\n", "1 2 2.0\n"] * 2
     finally:
         other.stop()
@@ -212,8 +212,8 @@ def test_a_killed_worker_ends_the_others_wait(server: RendezvousServer) -> None:
     assert second.stdout is not None
     assert (first.stdout.readline(), second.stdout.readline()) == ("met\n", "met\n")
     second.send_signal(signal.SIGKILL)
-    second.communicate(timeout=60)
-    _, errors = first.communicate("", timeout=60)
+    second.communicate(timeout=500)
+    _, errors = first.communicate("", timeout=500)
     assert "PeerLostError" in errors
     assert "rank 1" in errors
 

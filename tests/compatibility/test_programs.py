@@ -29,7 +29,7 @@ def test_programs(names: list[str]) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
     )
     assert job.returncode == 0, job.stdout + job.stderr
     assert job.stdout.count("fine\n") == job.stdout.count("status 0 of ") == 2 * len(programs)

@@ -11,7 +11,7 @@ nbformat = pytest.importorskip("nbformat", reason="make test-docs has it")
 nbclient = pytest.importorskip("nbclient", reason="make test-docs has it")
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.filterwarnings("default")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_notebook(name: str, printed: str, tmp_path: Path, monkeypatch: pytest.M
     notebook = nbformat.read(ROOT / "docs" / "tutorials" / f"{name}.ipynb", 4)
     nbclient.NotebookClient(
         notebook,
-        timeout=300,
+        timeout=500,
         startup_timeout=300,
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()

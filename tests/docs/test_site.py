@@ -20,7 +20,6 @@ WIDTHS = (1280, 400)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
-    pytest.mark.timeout(400),
 ]
 # The page is wider than the window, or something in it is and no box around it scrolls.
 OVERFLOW = """() => {

@@ -16,8 +16,6 @@ from fault_player import FaultPlayer
 from histories import in_order
 from rounds import problems_of
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def play(folder: Path, limits: Limits, *faults: Fault, **options: Any) -> FaultPlayer:
     """The player after a job that has succeeded."""

@@ -191,7 +191,7 @@ def share_memory(cuda: Cuda) -> None:
         return
     command = [sys.executable, __file__, "open", handle.raw.hex()]
     try:
-        other = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        other = subprocess.run(command, capture_output=True, text=True, timeout=200)
     except subprocess.TimeoutExpired:
         say("IPC", "the other process hangs")
         return

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from gpu_jobs import run_worker, succeed
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.usefixtures("nccl")
 def test_one_rank_over_nccl() -> None:

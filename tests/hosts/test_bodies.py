@@ -16,8 +16,6 @@ SOME_OF_TORCH = [
 ]
 SHAPES = [(1, 1), (1, 2), (2, 2), (1, 1, 1, 1)]
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.mark.parametrize("ranks_per_host", SHAPES)
 def test_what_is_special_about_hosts(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:

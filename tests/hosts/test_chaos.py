@@ -17,8 +17,6 @@ from lab import Lab
 from rounds import problems_of
 from ssh_servers import SshServers
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def job(lab: Lab, ssh: SshServers, tmp_path: Path) -> Iterator[ChaosOnHosts]:

@@ -7,11 +7,8 @@ import os
 import sys
 from typing import Any
 
-import pytest
 from lab import Lab
 from ssh_servers import SshServers
-
-pytestmark = pytest.mark.timeout(100)
 
 
 def check(lab: Lab, ssh: SshServers, *words: str) -> tuple[int, str, str]:
@@ -23,7 +20,7 @@ def check(lab: Lab, ssh: SshServers, *words: str) -> tuple[int, str, str]:
         env={**os.environ, "OMP_NUM_THREADS": "1", **lab.environment()},
     ) as process:
         try:
-            out, err = process.communicate(timeout=90)
+            out, err = process.communicate(timeout=500)
         finally:
             process.kill()
     return process.returncode, out, err

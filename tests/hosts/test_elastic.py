@@ -24,8 +24,6 @@ COUNTER = str(ROOT / "tests" / "integration" / "workers" / "elastic_counter.py")
 # Time after which a silent network counts as lost.
 SILENCE_S = "10"
 
-pytestmark = pytest.mark.timeout(100)
-
 
 class Counting:
     """A worker on each of three hosts; they count batches. The launcher is on host0."""
@@ -129,7 +127,6 @@ def job_on(lab: Lab, ssh: SshServers, tmp_path: Path) -> Iterator[Callable[..., 
         yield begin
 
 
-@pytest.mark.timeout(300)
 def test_a_blacklisted_host_keeps_the_only_worker_with_the_state(
     job_on: Callable[..., ChaosOnHosts],
 ) -> None:
@@ -147,7 +144,6 @@ def test_a_blacklisted_host_keeps_the_only_worker_with_the_state(
     assert re.search(r"host0 is blacklisted for \d s", (job.folder / "err").read_text())
 
 
-@pytest.mark.timeout(300)
 def test_all_hosts_are_replaced_at_once(job_on: Callable[..., ChaosOnHosts]) -> None:
     """Without a loss: the old workers train until others can take over the state."""
     job = job_on(host0=2)

@@ -15,8 +15,6 @@ DETECTION_S = 20.0  # for a loaded machine; below every timeout that could end t
 LIMIT_S = 10  # of the data plane, where a test sets it
 SHUTDOWN_S = 10  # of a stall
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def assert_all_report(
     reports: dict[int, Any], kind: str, texts: Sequence[str], since: float, limit_s: float
@@ -35,7 +33,7 @@ def assert_all_report(
 def finish(lab: Lab, job: Job, survivors: Sequence[int]) -> None:
     """Let the survivors leave; they must end with 0."""
     lab.leave("leave")
-    statuses = job.wait(timeout_s=60)
+    statuses = job.wait(timeout_s=500)
     assert [statuses[rank] for rank in survivors] == [0] * len(survivors), job.told()
 
 
@@ -127,4 +125,4 @@ def test_a_rank_that_never_submits(lab: Lab) -> None:
         assert " on host1)" in error["text"]
         assert SHUTDOWN_S - 0.1 < reports[rank]["seconds"] < SHUTDOWN_S + DETECTION_S
     assert "'lonely'" in reports[2]["errors"][0]["text"]
-    job.check(timeout_s=60)
+    job.check(timeout_s=500)

@@ -35,7 +35,7 @@ from tampering import (
 )
 
 FLIPS = int(os.environ.get("HOROVOD_TEST_FLIPS", "0"))
-LIMIT_S = 180 + 4 * FLIPS
+LIMIT_S = 500 + 4 * FLIPS
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 CONTROL = (Kind.CONTROL, Kind.NEWS)
 CUT_S = 2.0

@@ -17,7 +17,7 @@ from embedded_jobs import HERE, call
 from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 from horovod.launch.wire.handshake import PROTOCOL
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 MARK = b"the mark of this test"
 TO_AGENT, TO_LAUNCHER = 0, 1

@@ -16,7 +16,7 @@ TRAINER = Path(__file__).with_name("workers") / "data_service_trainer.py"
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np"]
 SERVE = [sys.executable, "-m", "horovod.tensorflow.data.compute_worker"]
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-TIMEOUT_S = 100
+TIMEOUT_S = 500
 WHOLE = [2 * number for number in range(100)]
 
 

@@ -19,7 +19,7 @@ CONFORMANCE = ("-m", "horovod.backends.conformance")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no")
 FEW_WORLDS = ("-k", "not hundred")
 
-pytestmark = pytest.mark.timeout(240)
+
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 each_mpi = pytest.mark.parametrize("mpi", LAUNCHERS, ids=lambda mpi: mpi.name)
 
@@ -34,7 +34,7 @@ def run_over(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
     )
 
 

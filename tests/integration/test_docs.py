@@ -60,7 +60,9 @@ def test_readme_and_the_site_lead_to_every_page():
 def test_the_chart_shows_the_kept_figures(tmp_path):
     chart = ROOT / "benchmarks" / "chart.py"
     figures = ROOT / "benchmarks" / "results" / "training.json"
-    subprocess.run([sys.executable, chart, figures, tmp_path / "chart.svg"], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, chart, figures, tmp_path / "chart.svg"], check=True, timeout=500
+    )
     assert (tmp_path / "chart.svg").read_text() == (DOCS / "assets" / "training.svg").read_text()
 
 
@@ -107,7 +109,7 @@ def test_examples_run_on_two_ranks(tmp_path, framework):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
     )
     assert job.returncode == 0, job.stdout + job.stderr
     assert "Traceback" not in job.stderr
@@ -125,7 +127,7 @@ def test_the_launcher_of_the_guide(tmp_path):
         "print(f\"sum {hvd.allreduce(np.ones(1), op=hvd.Sum, name='ones')}\")\n"
     )
     job = subprocess.run(
-        [sys.executable, "launcher.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
+        [sys.executable, "launcher.py"], cwd=tmp_path, capture_output=True, text=True, timeout=500
     )
     assert job.returncode == 0, job.stdout + job.stderr
     assert job.stdout.count("sum [2.]") == 2  # both ranks' lines in one pipe

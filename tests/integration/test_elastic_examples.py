@@ -79,7 +79,6 @@ def started(script: str, launcher_options: tuple[object, ...], *options: object)
             process.terminate()
 
 
-@pytest.mark.timeout(100)
 @pytest.mark.parametrize("script", ["tensorflow_digits.py", "keras_digits.py"])
 def test_a_killed_rank_costs_some_steps(script: str) -> None:
     launcher = ("-np", 2, "--max-np", 2, *ELASTIC)
@@ -92,7 +91,6 @@ def test_a_killed_rank_costs_some_steps(script: str) -> None:
         assert "weights are bitwise equal on all" in job.finish()
 
 
-@pytest.mark.timeout(100)
 def test_ranks_come_and_go_and_another_job_goes_on(tmp_path: Path) -> None:
     checkpoint, hosts = tmp_path / "digits.state", tmp_path / "hosts.txt"
     hosts.write_text("localhost:1\n")

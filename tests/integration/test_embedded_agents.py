@@ -28,7 +28,7 @@ from horovod.launch.embedded.embedded_agent import EmbeddedAgent
 from horovod.launch.model.job_plan import ElasticPlan, EmbeddedAgentAddress, JobPlan, Limits
 from horovod.launch.run.function import run_call
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 ENGINE = """
 import sys

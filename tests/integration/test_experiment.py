@@ -16,7 +16,7 @@ import yaml
 from launching import default_signals
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 90
+TIMEOUT_S = 500
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def no_child_is_left() -> Iterator[None]:
     before = set(psutil.Process().children(recursive=True))
     yield
     left = set(psutil.Process().children(recursive=True)) - before
-    living = [p for p in psutil.wait_procs(left, timeout=30)[1] if p.status() != "zombie"]
+    living = [p for p in psutil.wait_procs(left, timeout=200)[1] if p.status() != "zombie"]
     for process in living:
         process.kill()
     assert not living
@@ -99,7 +99,7 @@ def states(err: str) -> dict[str, str]:
 
 def ended(pids: list[int]) -> bool:
     processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    return not psutil.wait_procs(processes, timeout=30)[1]
+    return not psutil.wait_procs(processes, timeout=200)[1]
 
 
 @pytest.fixture

@@ -189,7 +189,6 @@ def test_verbose_lines(fake: FakeHosts) -> None:
         assert text in err
 
 
-@pytest.mark.timeout(240)
 def test_sixty_four_hosts(fake: FakeHosts) -> None:
     hosts = ",".join(f"host-{index}:1" for index in range(64))
     arguments = ("-np", "64", "--start-timeout", "120", "-H", hosts, "sh", "-c", "echo $FAKE_HOST")

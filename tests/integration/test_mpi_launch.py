@@ -18,7 +18,7 @@ SCRIPT = (
 )
 NO_SECRET = "assert '_HOROVOD_SECRET_KEY' not in os.environ"
 
-pytestmark = pytest.mark.timeout(200)
+
 each_mpi = pytest.mark.parametrize("mpi", LAUNCHERS, ids=lambda mpi: mpi.name)
 
 
@@ -32,7 +32,7 @@ def run(mpi: MpiLauncher, *arguments: object, **more: str) -> subprocess.Complet
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=500,
     )
 
 

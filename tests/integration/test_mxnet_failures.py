@@ -11,7 +11,6 @@ from ending_jobs import ENDINGS, LIMIT_S, report_of
 from launching import run
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed"),
 ]
 

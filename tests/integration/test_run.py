@@ -18,7 +18,7 @@ import pytest
 import horovod
 import horovod.runner
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -207,7 +207,7 @@ def test_from_a_thread_several_at_a_time() -> None:
 )
 def test_from_a_command_line_and_like_a_notebook(words: list[str]) -> None:
     out = subprocess.run(
-        [sys.executable, "-W", "ignore", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore", *words], capture_output=True, text=True, timeout=500
     )
     assert (out.returncode, out.stdout) == (0, "[42, 42]\n"), out.stderr
 
@@ -217,7 +217,7 @@ def test_the_example_of_the_guide(tmp_path: Path) -> None:
     section = (DOCS / "running.md").read_text().partition("## From Python")[2]
     (tmp_path / "example.py").write_text(section.partition("```python\n")[2].partition("```")[0])
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "example.py")], capture_output=True, text=True, timeout=100
+        [sys.executable, str(tmp_path / "example.py")], capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
@@ -233,13 +233,12 @@ def test_the_search_of_the_guide(tmp_path: Path) -> None:
     code = text.partition("```python\n")[2].partition("```")[0].replace("n_trials=8", "n_trials=3")
     (tmp_path / "search.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "search.py")], capture_output=True, text=True, timeout=100
+        [sys.executable, str(tmp_path / "search.py")], capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
     assert 0.01 <= float(done.stdout.partition("best rate: ")[2]) <= 1
 
 
-@pytest.mark.timeout(300)
 def test_fifty_times_leaves_nothing() -> None:
     assert [horovod.run(rank) for _ in range(50)] == [[0]] * 50
 

@@ -16,7 +16,7 @@ from fake_hosts import FakeHosts
 import horovod
 from horovod.errors import MismatchError
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_is_left")]
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 # Two hosts for an elastic job.
 A, B = "localhost", "127.0.0.1"

@@ -16,7 +16,6 @@ from slurm_cluster import SlurmCluster
 from tutorials import DOCS, write_files
 
 pytestmark = [
-    pytest.mark.timeout(200),
     pytest.mark.skipif(bool(slurm_cluster.lack()), reason=slurm_cluster.lack() or "-"),
 ]
 

@@ -9,7 +9,6 @@ import pytest
 from ending_jobs import ENDINGS, KILLED, LIMIT_S, report_of
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
 ]
 

@@ -25,7 +25,6 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("launcher", "script"), [("torchrun", "ddp.py"), ("horovodrun", "fsdp2.py")]
 )
@@ -34,7 +33,7 @@ def test_an_example_learns(launcher: str, script: str) -> None:
         [sys.executable, *LAUNCHERS[launcher], str(EXAMPLES / script)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert job.returncode == 0, job.stdout + job.stderr[-5000:]
@@ -65,7 +64,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.timeout(300)
 def test_torchrun_starts_all_ranks_again(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RESTARTED)
     job = subprocess.run(
@@ -73,7 +71,7 @@ def test_torchrun_starts_all_ranks_again(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert job.returncode == 0, job.stdout + job.stderr[-5000:]
@@ -100,7 +98,6 @@ for step in range(5):
 """
 
 
-@pytest.mark.timeout(300)
 def test_ddp_names_a_rank_that_has_died(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(KILLED)
     ranks = [
@@ -113,7 +110,7 @@ def test_ddp_names_a_rank_that_has_died(tmp_path: Path) -> None:
         )
         for rank in "01"
     ]
-    errors = [rank.communicate(timeout=280)[1] for rank in ranks]
+    errors = [rank.communicate(timeout=500)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [1, 3], errors
     assert re.search(r"RuntimeError: .*rank 1 \(pid \d+ on \S+\) died", errors[0]), errors[0]
 
@@ -131,7 +128,6 @@ else:
 """
 
 
-@pytest.mark.timeout(300)
 def test_the_doctor_calls_operations_as_torch_does(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DIVERGED)
     environment = noted_environment(tmp_path)
@@ -147,12 +143,11 @@ def test_the_doctor_calls_operations_as_torch_does(tmp_path: Path) -> None:
             finding = until(divergence)
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=500)
     assert " in all_reduce number 2 of group default, for " in finding["text"]
     assert " in broadcast 'send.default.0-1.tag0.0' of process set " in finding["text"]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_of_hvd", [False, True], ids=["env", "hvd"])
 @pytest.mark.parametrize("mpi", LAUNCHERS_OF_MPI, ids=lambda mpi: mpi.name)
 def test_mpirun(mpi: MpiLauncher, tmp_path: Path, is_of_hvd: bool) -> None:

@@ -14,8 +14,6 @@ from tutorials import DOCS, follow
 PAGES = [DOCS / "quickstart.md", *sorted((DOCS / "tutorials").glob("*.md"))]
 ELSEWHERE = {"index", "slurm", "two-machines"}
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```console" in page.read_text()], ids=lambda page: page.stem

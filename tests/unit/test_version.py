@@ -17,4 +17,4 @@ def test_imports_need_no_engine() -> None:
         "import sys, horovod, horovod.numpy, horovod.launch.cli.main, horovod.trace.report\n"
         "assert horovod.__version__ and 'horovod._native' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=500)

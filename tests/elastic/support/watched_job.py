@@ -19,7 +19,7 @@ __all__ = ["SUPPORT", "JobError", "WatchedJob"]
 
 SUPPORT = Path(__file__).resolve().parent
 _MARK = "CHAOS_FOLDER"
-_PATIENCE_S = 180.0  # for a busy machine
+_PATIENCE_S = 500  # for a busy machine
 
 J = TypeVar("J", bound="WatchedJob")
 

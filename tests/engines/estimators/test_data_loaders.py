@@ -13,7 +13,6 @@ import torch
 
 from horovod.spark.data_loaders import pytorch_data_loaders as loaders
 
-pytestmark = pytest.mark.timeout(30)
 Rows = namedtuple("Rows", ["n"])
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)
 EXAMPLES = Path(__file__).parents[3] / "examples" / "spark"
 
 

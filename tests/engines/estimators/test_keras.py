@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 pytestmark = [
-    pytest.mark.timeout(600),
     # A warning inside Keras's TensorFlow backend.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]

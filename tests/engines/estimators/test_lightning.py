@@ -17,8 +17,6 @@ with warnings.catch_warnings():
 
     from horovod.spark.lightning import TorchEstimator, TorchModel
 
-pytestmark = pytest.mark.timeout(600)
-
 
 class Digits(pl.LightningModule):
     """A module with its own steps, metrics and schedule."""

@@ -10,8 +10,6 @@ import pytest
 from horovod.spark.common.columns import describe, spark_types
 from horovod.spark.common.util import prepare_data
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def _rows(store: Any, path: str) -> int:
     return int(store.get_parquet_dataset(path).count_rows())

@@ -16,8 +16,6 @@ import pytest
 from horovod.spark.common.columns import Column, block_of, describe, row_groups_of, shard_of
 from horovod.spark.common.datamodule import ParquetDataModule
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def numbers(tmp_path: Path) -> str:

@@ -19,8 +19,6 @@ from horovod.spark.common.store import (
     Store,
 )
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def test_a_path_of_this_machine_has_the_documented_layout(tmp_path: Path) -> None:
     store = Store.create(str(tmp_path))

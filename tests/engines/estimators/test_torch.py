@@ -15,8 +15,6 @@ from horovod.spark.common.backend import SparkBackend
 from horovod.spark.common.datamodule import ParquetDataModule
 from horovod.spark.torch import TorchEstimator, TorchModel
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def accuracy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (outputs.argmax(1) == labels).float().mean()

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "lightning.md"
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable]
 
-pytestmark = pytest.mark.timeout(600)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -30,6 +30,6 @@ def test_example(nodes: Any, tmp_path: Path, script: str, arguments: list[str], 
     if script == "tune.py":
         words += ["--storage", tmp_path]
     environment = {**os.environ, "RAY_ADDRESS": nodes.cluster.address}
-    found = subprocess.run(words, capture_output=True, text=True, timeout=350, env=environment)
+    found = subprocess.run(words, capture_output=True, text=True, timeout=500, env=environment)
     assert found.returncode == 0, found.stdout + found.stderr
     assert text in found.stdout, found.stdout

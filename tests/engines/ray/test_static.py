@@ -132,7 +132,7 @@ def test_workers_use_the_placement_group_of_their_caller(nodes: Any) -> None:
         return groups
 
     try:
-        assert ray.get(trial.remote(), timeout=90) == [group.id.hex()] * 2
+        assert ray.get(trial.remote(), timeout=500) == [group.id.hex()] * 2
         assert ray.util.placement_group_table(group)["state"] == "CREATED"
     finally:
         remove_placement_group(group)

@@ -16,9 +16,7 @@ from horovod.spark.tensorflow import compute_worker
 TRAINER = Path(__file__).parents[2] / "integration" / "workers" / "data_service_trainer.py"
 SUBMIT = [os.path.join(sysconfig.get_path("scripts"), "spark-submit"), "--master", "local[2]"]
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
-TIMEOUT_S = 400
-
-pytestmark = pytest.mark.timeout(500)
+TIMEOUT_S = 500
 
 
 def test_workers_on_spark_serve_a_training_job(java: None, tmp_path: Path) -> None:

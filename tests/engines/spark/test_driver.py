@@ -13,7 +13,7 @@ import pytest
 import spark_workers
 from engine_processes import assert_end, pids_in
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("java")]
+pytestmark = pytest.mark.usefixtures("java")
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "spark" / "run.py"
 ENVIRONMENT = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -35,7 +35,7 @@ horovod.spark.run(spark_workers.hang, (sys.argv[2],))
 def test_the_example() -> None:
     words = [sys.executable, EXAMPLE, "--master", "local[2]", "--epochs", "5"]
     found = subprocess.run(
-        words, capture_output=True, text=True, timeout=280, env={**os.environ, **ENVIRONMENT}
+        words, capture_output=True, text=True, timeout=500, env={**os.environ, **ENVIRONMENT}
     )
     assert found.returncode == 0, found.stdout + found.stderr
     assert "weights are bitwise equal on 2 process(es)" in found.stdout

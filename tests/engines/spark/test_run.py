@@ -16,8 +16,6 @@ from pyspark import SparkContext
 
 import horovod.spark
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def test_results_by_rank(context: SparkContext) -> None:
     out, err = io.StringIO(), io.StringIO()

@@ -14,8 +14,6 @@ import horovod.spark
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "spark.md"
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.mark.parametrize("what", ["worker", "executor"])
 def test_a_lost_worker_or_executor_is_replaced(context: SparkContext, what: str) -> None:

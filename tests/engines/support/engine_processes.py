@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-_PATIENCE_S = 150
+_PATIENCE_S = 500
 
 
 def pids_in(folder: Path, count: int, is_over: Callable[[], bool]) -> list[int]:

@@ -19,7 +19,6 @@ LAUNCHERS = {
 RESULT = re.compile(r"loss (\d\.\d{5}), accuracy (\d\.\d{3})")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("launcher", "script"),
     [

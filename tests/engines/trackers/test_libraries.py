@@ -15,7 +15,7 @@ import pytest
 import horovod.numpy as hvd
 from horovod.trackers import MlflowLogger, TensorBoardWriter, Tracker, WandbLogger
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 PAGE = Path(__file__).parents[3] / "docs" / "observability.md"
 NAME = "horovod/allreduce_bytes"
 

@@ -10,7 +10,7 @@ from lab import ROOT, Lab
 __all__ = ["PARALLEL", "pytest_words", "run_bodies"]
 
 PARALLEL = ROOT / "tests" / "parallel"
-_TIMEOUT_S = 230.0
+_TIMEOUT_S = 500
 
 
 def pytest_words(*arguments: object) -> list[str]:

@@ -20,7 +20,7 @@ __all__ = ["ROOT", "Lab", "wait_until"]
 ROOT = Path(__file__).resolve().parents[3]
 _WORKERS = ROOT / "tests" / "hosts" / "workers"
 _NOTES_MODULE = ROOT / "tests" / "integration" / "workers"  # notes.py and other workers
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 500
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -59,7 +59,7 @@ class Rank:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._entered.send_signal(signal.SIGCONT)  # nsenter stops when its child is stopped
-        self._entered.wait(timeout=30)
+        self._entered.wait(timeout=200)
 
     @property
     def output(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from launching import run
 
 WORKERS = Path(__file__).parents[1] / "workers"
-LIMIT_S = 60  # for a loaded machine; only the end of the wait comes before it
+LIMIT_S = 200  # for a loaded machine; less than a run of the launcher may take
 # How rank 1 ends, and the text of rank 0's error.
 KILLED = ("killed", r"rank 1 \(pid \d+ on localhost\) died")
 ENDINGS = [

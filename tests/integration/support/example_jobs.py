@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-TIMEOUT_S = 100
+TIMEOUT_S = 500
 BATCH_TIMEOUT_S = 600
 # Ranks share the cores; TensorFlow prints no advice.
 QUIET = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.prefix) / "bin"
 MPICH_BIN = Path(os.environ.get("HOROVOD_TEST_MPICH", ROOT / ".venv-mpich")) / "bin"
-TIMEOUT_S = 200
+TIMEOUT_S = 500
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class SlurmCluster:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=500,
         )
 
     def _write_files(self) -> None:

@@ -14,7 +14,7 @@ _BLOCK = re.compile(
     r'^(?:<!-- exit status (\d+) -->\n)?```(\w+)(?: title="([^"]+)")?\n(.*?)^```',
     re.MULTILINE | re.DOTALL,
 )
-_TIMEOUT_S = 200
+_TIMEOUT_S = 500
 
 
 def write_files(page: Path, folder: Path) -> None:

@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.skipif(
         os.environ.get("HOROVOD_TEST_LARGE") != "1", reason="large: set HOROVOD_TEST_LARGE=1"
     ),
-    pytest.mark.timeout(600),
 ]
 
 

@@ -106,6 +106,6 @@ def test_threads_with_an_optimizer_each() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=500)
     assert sorted(ends) == [-2, 2]
     assert ends[2] == -ends[-2]

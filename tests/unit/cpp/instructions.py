@@ -30,7 +30,7 @@ def count(program: str, steps: int) -> int:
     """The instructions of a run, as Valgrind executes them: with AVX2, without AVX-512."""
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     arguments = [program, str(steps), str(TENSORS), str(FLOATS)]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=500)
     if "unhandled instruction" in done.stderr:
         raise NotImplementedError("this valgrind is older than the processor")
     found = re.search(r"Collected : (\d+)", done.stderr)

@@ -12,7 +12,7 @@ import horovod.data
 from horovod.data import data_loader_base
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 
-TIMEOUT_S = 30
+TIMEOUT_S = 500
 
 
 class Numbers(BaseDataLoader):

@@ -337,7 +337,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(make, path):
         "os.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "ObjectState(lambda obj: obj, lambda: 0, step=1).save(sys.argv[1])\n"
     )
-    subprocess.run([sys.executable, "-c", killed, str(path)], timeout=60)
+    subprocess.run([sys.executable, "-c", killed, str(path)], timeout=500)
     (left,) = written(path.parent)
     assert left.endswith(".partial")
     other = path.with_name(left.replace(left.rpartition("-")[2], f"{os.getppid()}.partial"))

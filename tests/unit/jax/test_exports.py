@@ -37,7 +37,7 @@ def test_all_lists_existing_names_once(module):
 
 def run(script: str) -> str:
     command = [sys.executable, "-c", script]
-    job = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    job = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500)
     return job.stdout
 
 

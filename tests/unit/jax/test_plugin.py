@@ -43,7 +43,7 @@ def test_what_fails_elsewhere_is_never_registered(untried, script):
         [sys.executable, "-c", REFUSED.format(script=script)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
     )
     assert job.stdout.split() == ["False"], job.stderr
     assert job.stderr.count("run as host callbacks") == 1
@@ -54,7 +54,7 @@ def test_the_setting(monkeypatch, value, native):
     monkeypatch.setenv("HOROVOD_JAX_NATIVE_OPS", value)
     script = "from horovod.jax.plugin import is_native; print(is_native())"
     job = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=500, check=True
     )
     assert job.stdout.split() == [native]
 

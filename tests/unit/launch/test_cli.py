@@ -358,7 +358,7 @@ def test_a_shell_completes_options(tmp_path: Path) -> None:
         "COMP_POINT": "26",
     }
     words = [sys.executable, "-m", "horovod.runner.launch"]
-    subprocess.run(words, env=environ, check=True, timeout=60)
+    subprocess.run(words, env=environ, check=True, timeout=500)
     assert found.read_text().split() == ["--stall-check-warning-time-seconds"]
 
 

@@ -51,5 +51,5 @@ def test_what_is_missing_is_named(change, reason):
         "try:\n    import horovod.mxnet\nexcept ImportError as error:\n    print(error)\n"
     )
     command = [sys.executable, "-c", script]
-    job = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    job = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500)
     assert reason in job.stdout

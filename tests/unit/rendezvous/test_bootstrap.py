@@ -60,7 +60,7 @@ def test_processes_form_three_worlds_over_one_store_connection() -> None:
             )
             for rank in range(3)
         ]
-        answers = [process.communicate(timeout=90)[0] for process in running]
+        answers = [process.communicate(timeout=500)[0] for process in running]
     assert answers == [f"met {rank}\n" for rank in range(3)]
     assert [process.returncode for process in running] == [0, 0, 0]
 

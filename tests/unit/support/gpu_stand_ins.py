@@ -23,7 +23,7 @@ SOURCES = Path(__file__).parents[2] / "support" / "stand_ins"
 _KINDS = {"f": 2, "i": 0, "u": 1}  # DLPack's codes
 _CUDA = 2
 _Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-PATIENCE_S = 60
+PATIENCE_S = 500
 
 
 def build(folder: Path) -> None:
@@ -36,7 +36,7 @@ def build(folder: Path) -> None:
     for name, parts in libraries.items():
         inputs = [str(SOURCES / part) if part.endswith(".cc") else part for part in parts]
         target = [f"-Wl,-soname,{name}", "-o", str(folder / name)]
-        subprocess.run([*compiler, *inputs, *target], check=True, timeout=300)
+        subprocess.run([*compiler, *inputs, *target], check=True, timeout=500)
 
 
 def environment(folder: Path, gpus: int) -> dict[str, str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE_S = 60
+PATIENCE_S = 500
 
 
 def until(found: Callable[[], Any]) -> Any:

@@ -206,7 +206,7 @@ def test_a_rank_too_many_is_no_compute_worker(
 
 
 def test_a_compute_worker_serves_until_shutdown(config: TfDataServiceConfig) -> None:
-    config = replace(config, timeout=60)
+    config = replace(config, timeout=500)
     with ThreadPoolExecutor(1) as pool:
         worker = pool.submit(compute_worker_fn, config)
         with config.compute_client() as client:
@@ -218,7 +218,7 @@ def test_a_compute_worker_serves_until_shutdown(config: TfDataServiceConfig) -> 
                 assert not worker.done()
             finally:
                 client.shutdown()
-        worker.result(timeout=60)
+        worker.result(timeout=500)
 
 
 def test_the_client_says_what_it_does_when_asked(

@@ -86,7 +86,7 @@ def test_hook_and_layer_are_subclasses():
 
 def run(script: str) -> str:
     command = [sys.executable, "-c", script]
-    job = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    job = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500)
     return job.stdout
 
 

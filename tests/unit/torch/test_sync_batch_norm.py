@@ -10,8 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from horovod.torch import sync_batch_norm
 
-pytestmark = pytest.mark.timeout(120)
-
 BACKWARD = torch.ops.aten.native_batch_norm_backward.default
 FORMATS = [torch.contiguous_format, torch.channels_last]
 

@@ -41,7 +41,7 @@ def built(folder: Path) -> list[dict[str, Any]]:
 
 
 def output_of(command: list[str]) -> str:
-    job = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    job = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert job.returncode == 0, job.stderr
     return job.stdout
 

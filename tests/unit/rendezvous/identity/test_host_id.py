@@ -21,7 +21,7 @@ def rank_on(rank: int, host: str = "a", hostname: str = "box", size: int = 4) ->
 
 def host_id_in(*unshare: str) -> str:
     words = [*unshare, sys.executable, "-c", SCRIPT]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=500)
     if done.returncode and unshare:
         pytest.skip(f"{' '.join(unshare)}: {done.stderr.strip()}")
     return done.stdout

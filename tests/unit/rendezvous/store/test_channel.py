@@ -68,7 +68,6 @@ def served() -> Iterator[Served]:
         yield made
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("direction", [TO_SERVER, TO_CLIENT])
 def test_a_connection_that_is_cut_anywhere_is_dialled_again(served: Served, direction: int) -> None:
     total = BYTES[direction]
@@ -77,7 +76,6 @@ def test_a_connection_that_is_cut_anywhere_is_dialled_again(served: Served, dire
     assert served.use(cut_after(direction, total)) == 1
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("direction", [TO_SERVER, TO_CLIENT])
 def test_every_flipped_bit_is_detected(
     served: Served, monkeypatch: pytest.MonkeyPatch, direction: int
