@@ -300,6 +300,7 @@ Counts counts_of(Engine& engine) {
   counts["in_flight"] = engine.pending_count();
   counts["buckets"] = counters.buckets.get();
   counts["fused_tensors"] = counters.fused_tensors.get();
+  counts["link_bytes"] = counters.link_bytes.get();
   counts["queued_ns"] = counters.queued_ns.get();
   counts["waited_ns"] = counters.waited_ns.get();
   counts["blocked_ns"] = counters.blocked_ns.get();

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,8 @@ class Backend {
   virtual Nanoseconds pause() const { return {}; }
   // Adds descriptors that end the wait of the last advance(), in addition to its `blocked`.
   virtual void add_polls(std::vector<pollfd>& /*polls*/) const {}
+  // Bytes of tensors that were sent to other hosts so far; 0 where another library sends them.
+  virtual std::uint64_t link_bytes() const { return 0; }
   // Whether devices are still at work for buckets that are complete here. Throws Error when that
   // work has failed.
   virtual bool watch() { return false; }

@@ -31,6 +31,7 @@ class ClusterBackend final : public AlgorithmBackend {
   void begin_barrier() override;
   BlockNumber end_block() const override;
   void add_polls(std::vector<pollfd>& polls) const override { links_.add_polls(polls); }
+  std::uint64_t link_bytes() const override { return links_.sent_bytes(); }
   void close_copies() override { links_.close_copies(); }
 
  private:

@@ -28,6 +28,7 @@ class DeviceBackend final : public Backend {
   bool advance(PeerWait& blocked) override;
   BlockNumber end_block() const override { return host_->end_block(); }
   Nanoseconds pause() const override;
+  std::uint64_t link_bytes() const override { return host_->link_bytes(); }
   void add_polls(std::vector<pollfd>& polls) const override { host_->add_polls(polls); }
   bool watch() override;
   void leave() override;

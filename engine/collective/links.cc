@@ -39,6 +39,12 @@ int Links::awaited() const {
   return -1;
 }
 
+std::uint64_t Links::sent_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Link* link : all_) bytes += link->sends().end();
+  return bytes;
+}
+
 void Links::add_polls(std::vector<pollfd>& polls) const {
   for (const Link* link : all_) {
     const int in = link->receives().empty() ? 0 : POLLIN;

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -24,6 +25,8 @@ class Links {
   bool is_idle() const;
   // The set rank at the other end of a link with bytes to move; preferably a rank that should send.
   int awaited() const;
+  // Bytes of tensors that were posted to be sent, before any encryption.
+  std::uint64_t sent_bytes() const;
   void add_polls(std::vector<pollfd>& polls) const;
   void close_copies();
 

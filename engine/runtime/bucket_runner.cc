@@ -240,6 +240,7 @@ void BucketRunner::end(ProcessSetContext& context) {
   recorder_.record(context.event(EventKind::kBucketDone, now, context.cursor,
                                  static_cast<std::uint64_t>(context.waited_ns)));
   counters_.waited_ns.add_ns(context.waited_ns);
+  count_link_bytes(context);
   last_done_ns_.store(now, std::memory_order_relaxed);
   ++context.cursor;
   context.bucket_done_ns = now;
@@ -248,6 +249,12 @@ void BucketRunner::end(ProcessSetContext& context) {
     finish(context, *entry, world_.config.is_debug ? debug_.examine(context, *entry) : std::nullopt,
            now);
   }
+}
+
+void BucketRunner::count_link_bytes(ProcessSetContext& context) {
+  const std::uint64_t bytes = context.backend->link_bytes();
+  counters_.link_bytes.add(bytes - context.link_bytes);
+  context.link_bytes = bytes;
 }
 
 void BucketRunner::finish(ProcessSetContext& context, Entry& entry,

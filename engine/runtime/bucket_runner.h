@@ -36,6 +36,7 @@ class BucketRunner : private CommonParts {
   void add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item);
   Work* add_work(ProcessSetContext& context, const Request& request, const BucketItem& item);
   void end(ProcessSetContext& context);
+  void count_link_bytes(ProcessSetContext& context);
   void finish(ProcessSetContext& context, Entry& entry, const std::optional<Error>& error,
               std::int64_t now);
   void begin_wait(ProcessSetContext& context, const PeerWait& wait, std::int64_t resumed_ns);

@@ -96,6 +96,7 @@ struct Counters {
   Count queued_ns;  // from submission to start, of all operations together
   Count buckets;
   Count fused_tensors;  // that ran in a bucket with others
+  Count link_bytes;     // that were sent to other hosts
   Count waited_ns;      // for other ranks, in the middle of buckets
   // Threads of the program.
   Count blocked_ns;  // in waits for results

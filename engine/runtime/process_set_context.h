@@ -117,6 +117,7 @@ class ProcessSetContext {
   std::vector<Work> works;  // grows only; the bucket has the first works_count
   std::size_t works_count = 0;
   std::size_t bucket_bytes = 0;  // of the works, on this rank
+  std::uint64_t link_bytes = 0;  // of the backend, when the last bucket ended
   bool must_sync = false;        // some rank is absent: no rank may run ahead of it
   PeerWait blocked_on;
   std::int64_t blocked_since_ns = 0;

@@ -248,6 +248,8 @@ def metrics() -> dict[str, float]:
     - ``in_flight_operations``: under way now.
     - ``buckets``: collectives that were run, each for one operation or several;
       ``fused_tensors``: tensors that ran together with others in one.
+    - ``link_bytes``: bytes of tensors that this rank has sent to other hosts, over Horovod's own
+      connections.
     - ``queued_seconds``: from submission to start, summed over operations: waiting until all ranks
       had submitted, and for earlier collectives.
     - ``waited_seconds``: in the middle of collectives, for other ranks.

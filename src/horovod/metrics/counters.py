@@ -23,8 +23,17 @@ _NAMES = {
 _COUNTS = (
     *(f"{kind}_operations" for kind in KINDS),
     *(f"{kind}_{what}" for kind in MOVING for what in ("tensors", "bytes")),
-    *("in_flight", "buckets", "fused_tensors", "queued_ns", "waited_ns", "blocked_ns"),
-    *("errors", "stalls", "steps", "stepped_ns", "last_step_ns"),
+    *("in_flight", "buckets", "fused_tensors", "link_bytes"),
+    *(
+        "queued_ns",
+        "waited_ns",
+        "blocked_ns",
+        "errors",
+        "stalls",
+        "steps",
+        "stepped_ns",
+        "last_step_ns",
+    ),
 )
 
 

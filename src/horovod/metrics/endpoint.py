@@ -45,6 +45,7 @@ _BY_KIND = {
 _COUNTERS = {
     "buckets": "collectives that were run, each with the tensors of one operation or more",
     "fused_tensors": "tensors that ran together with others",
+    "link_bytes": "bytes of tensors that were sent to other hosts over Horovod's own connections",
     "queued_seconds": "time from submission to start, of all operations together",
     "waited_seconds": "time in which running collectives waited for other ranks",
     "blocked_seconds": "time that threads of the program waited for results",

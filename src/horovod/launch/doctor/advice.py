@@ -16,7 +16,7 @@ from horovod.launch.doctor.findings import (
     named_ranks,
     title,
 )
-from horovod.settings import Settings
+from horovod.settings import LINK_COMPRESSIONS, Settings
 from horovod.trace.analysis.accounts import Account
 from horovod.trace.analysis.clocks import align_clocks
 from horovod.trace.analysis.fusion import Alone, Fusion, WhyAlone, find_fusion
@@ -38,6 +38,9 @@ _SLOW_SHARE = 0.15  # of a step
 _LEAST_NS = 5e5
 _SLOWEST_SHARE = 0.7  # of all steps, in which a slow rank is the slowest
 _TRANSPORT_SHARE = 0.3
+_LINK_SHARE = 0.3
+_INT8_BYTES = 33 / 128  # of float32's: a scale of 4 bytes for each 128 elements
+_LOCAL_STEPS = 100
 _PEER_SHARE = 0.05  # for one rank, in the middle of collectives
 
 
@@ -53,7 +56,11 @@ def find_pace(world: RecordedWorld, steps: Steps, accounts: Sequence[Account]) -
     step_ns = median(account.usual.duration_ns for account in accounts)
     transport_ns = median(account.usual.transport_ns for account in accounts)
     if transport_ns > max(_LEAST_NS, _TRANSPORT_SHARE * step_ns):
-        yield _transport(world, transport_ns, step_ns)
+        link_ns = median(account.usual.link_ns for account in accounts)
+        is_link = link_ns > _LINK_SHARE * step_ns
+        yield (
+            _link(world, link_ns, step_ns) if is_link else _transport(world, transport_ns, step_ns)
+        )
     for slow_peer in find_slow_peers(peer_waits(world.recordings, steps), steps):
         if slow_peer.wait_ns > max(_LEAST_NS, _PEER_SHARE * step_ns):
             yield _slow_peer(world, slow_peer, step_ns)
@@ -140,6 +147,26 @@ def _transport(world: RecordedWorld, transport_ns: float, step_ns: float) -> Fin
         + ("; horovodrun --check-network measures the links." * across)
         + ("." * (not across)),
         evidence={"transport_seconds": transport_ns / 1e9, "step_seconds": step_ns / 1e9},
+    )
+
+
+def _link(world: RecordedWorld, link_ns: float, step_ns: float) -> Finding:
+    parts = {f"hvd.DiLoCo with sync_every={_LOCAL_STEPS}": 1 / _LOCAL_STEPS}
+    if _settings_of(world).link_compression == LINK_COMPRESSIONS[0]:
+        parts = {"compression=hvd.Compression.int8": _INT8_BYTES, **parts}
+    shares = {
+        what: part * link_ns / (step_ns - (1 - part) * link_ns) for what, part in parts.items()
+    }
+    return Finding(
+        Severity.ADVICE,
+        "link",
+        f"The network between machines is the limit: for {duration_text(link_ns)} "
+        f"({link_ns / step_ns:.0%}) of a step of {duration_text(step_ns)} ranks wait for bytes "
+        "from another machine.",
+        "Send fewer bytes: "
+        + ", ".join(f"{what} would leave about {share:.0%}" for what, share in shares.items())
+        + ". horovodrun --check-network measures the links.",
+        evidence={"link_seconds": link_ns / 1e9, "step_seconds": step_ns / 1e9},
     )
 
 

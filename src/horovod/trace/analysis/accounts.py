@@ -7,7 +7,7 @@ A rank *computes* unless its program waits for results. Of the waiting time, run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,19 +27,21 @@ _FOR_RANKS = (WaitPhase.STAGED, WaitPhase.REDUCED, WaitPhase.FINISHED)
 
 @dataclass(frozen=True)
 class UsualStep:
-    """The parts of a rank's usual step, in ns."""
+    """The parts of a rank's usual step, in ns; ``link_ns`` is a part of ``transport_ns``."""
 
     duration_ns: float
     compute_ns: float
     wait_ns: float
     transport_ns: float
+    link_ns: float
 
 
 @dataclass(frozen=True)
 class Account:
     """The steps of one rank; each array has an entry for each step.
 
-    The parts add up to ``duration_ns``. ``is_exact`` is false if the program's waits are not
+    The parts add up to ``duration_ns``. ``link_ns`` is the part of ``transport_ns`` in which the
+    rank waited for bytes from another host. ``is_exact`` is false if the program's waits are not
     recorded, as in compiled graphs: then the rank counts as waiting from its last submission until
     all its operations are done.
     """
@@ -49,13 +51,20 @@ class Account:
     compute_ns: NDArray[np.int64]
     wait_ns: NDArray[np.int64]
     transport_ns: NDArray[np.int64]
+    link_ns: NDArray[np.int64]
     is_exact: bool
 
     @property
     def usual(self) -> UsualStep:
         """The mean of the steps, without those longer than three times the median."""
         is_usual = self.duration_ns <= _LONG * np.median(self.duration_ns)
-        parts = (self.duration_ns, self.compute_ns, self.wait_ns, self.transport_ns)
+        parts = (
+            self.duration_ns,
+            self.compute_ns,
+            self.wait_ns,
+            self.transport_ns,
+            self.link_ns,
+        )
         return UsualStep(*(float(np.mean(part[is_usual])) for part in parts))
 
 
@@ -76,7 +85,8 @@ def _account(recording: Recording, steps: Steps) -> Account:
     seen_buckets = buckets_of(replace(recording, events=events[np.isin(events["kind"], _BUCKETS)]))
     runs = [(b.started_ns, b.done_ns) for b in seen_buckets if b.done_ns is not None]
     running = intersection(blocked, merged(runs))
-    waits = intersection(running, _waits(events))
+    waits = intersection(running, _waits(events, _FOR_RANKS))
+    links = intersection(running, _waits(events, (WaitPhase.LINK,)))
     duration = np.diff(edges)
     not_computing = covered(blocked, edges)
     transport = covered(running, edges) - covered(waits, edges)
@@ -86,6 +96,7 @@ def _account(recording: Recording, steps: Steps) -> Account:
         compute_ns=duration - not_computing,
         wait_ns=not_computing - transport,
         transport_ns=transport,
+        link_ns=covered(links, edges),
         is_exact=is_exact,
     )
 
@@ -120,9 +131,9 @@ def _inferred(events: NDArray[np.void]) -> Intervals:
     return merged(pairs)
 
 
-def _waits(events: NDArray[np.void]) -> Intervals:
-    """The times when a running collective waited for another rank of the host."""
-    is_wait = (events["kind"] == EventKind.WAITED) & np.isin(events["detail"], _FOR_RANKS)
+def _waits(events: NDArray[np.void], phases: Sequence[WaitPhase]) -> Intervals:
+    """The times when a running collective waited for another rank in one of these phases."""
+    is_wait = (events["kind"] == EventKind.WAITED) & np.isin(events["detail"], phases)
     return _ended(events[is_wait])
 
 

@@ -95,6 +95,23 @@ def test_much_transport_is_advised_against() -> None:
     assert "--check-network" in across.findings[0].advice
 
 
+def test_a_network_that_limits_the_steps_is_named_with_what_would_help() -> None:
+    def found(**facts: Any) -> Finding:
+        scripts = training_scripts([2, 2], run_ms=8, hosts=[[0], [1]], **facts)
+        for step in range(20):
+            for script in scripts:
+                script.waited((step + 1) * 10.01 - 0.5, 1 - script.rank, 7.1, WaitPhase.LINK)
+        return only(look([script.recording(9_000) for script in scripts]), "link")
+
+    finding = found()
+    assert "for 7.1 ms (71%) of a step of 10 ms" in finding.text
+    assert "int8 would leave about 39%" in finding.advice
+    assert "sync_every=100 would leave about 2%" in finding.advice
+    coded = found(settings={"HOROVOD_LINK_COMPRESSION": "int8"})
+    assert "int8" not in coded.advice
+    assert "DiLoCo" in coded.advice
+
+
 def test_a_slow_link_is_named() -> None:
     scripts = training_scripts([10, 10, 10], run_ms=5, hosts=[[0], [1], [2]])
     for step in range(20):
