@@ -31,6 +31,22 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["network"]["name"] == "25gbit-tcp"
 
 
+def test_a_page_with_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "found.html"
+    words = f"--simulate 1,8,64 {MODEL} --network 1gbit-tcp -o {path}".split()
+    for _ in range(2):  # an earlier page is replaced
+        assert cli.main(words) == 0
+    text = path.read_text()
+    assert text.count('class="step"') == 3
+    assert "resnet50, batch 64" in text
+    assert "compression=int8" in text
+    path.write_text("notes")
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert "it is not overwritten" in capsys.readouterr().err
+    assert path.read_text() == "notes"
+
+
 def test_costs_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "costs.json"
     network = {"name": "mine", "bandwidth": 1e6, "latency_s": 1e-3}

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
 from horovod.launch.doctor.tables import add_row, plain_console, plain_table
+from horovod.launch.simulation.page import page, write_page
 from horovod.simulate import (
     ARCHITECTURES,
     Cluster,
@@ -46,6 +47,9 @@ def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         clusters = [_cluster(ranks, given, network, costs) for ranks in given.ranks]
         found = [predict(workload, each, options, given.jitter) for each in clusters]
         advice = advise(workload, clusters[-1], options, given.jitter)
+        if given.output:
+            rows = _rows(found)
+            write_page(given.output, page(workload, network, given.algorithm, found, advice, rows))
     except (ValueError, OSError, NothingFoundError) as error:
         parser.error(str(error))
     if given.json:
@@ -83,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
         help="standard deviation of a rank's computing, as a part of it (0.02)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.html", help="write a page with a chart, too"
+    )
     return parser
 
 
@@ -169,18 +176,26 @@ def as_text(
     return "\n".join(lines)
 
 
-def _table(found: Sequence[Prediction]) -> str:
-    table: Table = plain_table()
-    for title in ("ranks", "hosts", "efficiency", "step", "stragglers", "exposed", "reducing"):
-        table.add_column(title, justify="right")
+def _rows(found: Sequence[Prediction]) -> list[list[str]]:
+    """The heads of the table, and its rows."""
     has_samples = any(each.samples for each in found)
-    if has_samples:
-        table.add_column("samples/s", justify="right")
+    heads = ["ranks", "hosts", "efficiency", "step", "stragglers", "exposed", "reducing"]
+    rows = [[*heads, "samples/s"] if has_samples else heads]
     for each in found:
         times = (each.step_s, each.stragglers_s, each.exposed_s, each.reducing_s)
         row = [str(each.ranks), str(each.hosts), f"{each.efficiency:.1%}"]
         row += [f"{time_s * 1e3:.1f} ms" for time_s in times]
-        add_row(table, *row, *([f"{each.samples_per_second:,.0f}"] if has_samples else []))
+        rows.append([*row, f"{each.samples_per_second:,.0f}"] if has_samples else row)
+    return rows
+
+
+def _table(found: Sequence[Prediction]) -> str:
+    heads, *rows = _rows(found)
+    table: Table = plain_table()
+    for title in heads:
+        table.add_column(title, justify="right")
+    for row in rows:
+        add_row(table, *row)
     file = StringIO()
     plain_console(file=file, width=_WIDTH).print(table)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
