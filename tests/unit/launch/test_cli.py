@@ -346,6 +346,18 @@ def test_metrics_without_their_package_are_refused_before_the_start(
     assert cli.main([*words, "another-program"]) == 0
 
 
+def test_a_timeline_that_cannot_be_written_is_refused_before_the_start(
+    plans: list[JobPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["-np", "2", "--timeline-filename"]
+    with pytest.raises(SystemExit):
+        cli.main([*words, str(tmp_path / "none" / "t.json"), "true"])
+    assert f"(HOROVOD_TIMELINE): {tmp_path}/none is no folder" in capsys.readouterr().err
+    assert plans == []
+    assert cli.main([*words, str(tmp_path / "t.json"), "true"]) == 0
+    assert cli.main([*words, "DYNAMIC", "true"]) == 0
+
+
 def test_a_shell_completes_options(tmp_path: Path) -> None:
     pytest.importorskip("argcomplete")
     found = tmp_path / "found"

@@ -165,6 +165,12 @@ def test_assigning_retargets_and_saves_at_once(model):
     assert not torch.equal(model[0].weight, before["0.weight"])
 
 
+def test_a_model_in_the_place_of_the_optimizer_is_refused(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="changed places: found model=SGD, optimizer="):
+        TorchState(optimizer, model)
+
+
 def test_several_models(model):
     other = nn.Linear(2, 2)
     state = TorchState(model, discriminator=other)

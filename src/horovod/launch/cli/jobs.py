@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from horovod.launch.workers.debugger import debugged
 from horovod.launch.workers.machine import place
 from horovod.settings import Settings, environment_of
 from horovod.trace.folders import JOB_ID
+from horovod.trace.setup import DYNAMIC
 
 if TYPE_CHECKING:
     from horovod.launch.schedulers.mpirun import MpiJob
@@ -39,7 +41,7 @@ def plan_of(
 
     Raises:
         ValueError: options contradict each other.
-        OSError: a named file cannot be read.
+        OSError: a named file cannot be read, or the timeline cannot be written.
         RuntimeError: the hosts of an LSF job do not answer.
     """
     hosts = named_hosts(given)
@@ -68,8 +70,19 @@ def plan_of(
         hosts = lsf_hosts(environ, plan.others.ssh)
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
+    if placement.slots[0].hostname not in placement.remote:
+        _check_timeline(settings.timeline)
     others = replace(plan.others, addresses=placement.remote)
     return _with_debugger(given, replace(plan, slots=placement.slots, others=others), environ)
+
+
+def _check_timeline(name: str) -> None:
+    """``OSError`` if rank 0, on this machine, could not write its timeline."""
+    folder = Path(name).parent
+    if name in ("", DYNAMIC) or os.access(folder, os.W_OK):
+        return
+    problem = "cannot be written to" if folder.is_dir() else "is no folder"
+    raise OSError(f"--timeline-filename {name} (HOROVOD_TIMELINE): {folder} {problem}")
 
 
 def _elastic_job(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:

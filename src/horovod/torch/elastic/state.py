@@ -292,6 +292,9 @@ class TorchState(ObjectState):
         model: attribute ``model``.
         optimizer: attribute ``optimizer``; usually a ``DistributedOptimizer``.
         kwargs: further attributes, of any kind.
+
+    Raises:
+        TypeError: ``model`` is an optimizer, or ``optimizer`` a model.
     """
 
     _leaves = (TensorLeaf(),)
@@ -302,6 +305,9 @@ class TorchState(ObjectState):
         optimizer: torch.optim.Optimizer | None = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(model, torch.optim.Optimizer) or isinstance(optimizer, torch.nn.Module):
+            found = f"model={type(model).__name__}, optimizer={type(optimizer).__name__}"
+            raise TypeError(f"TorchState: model and optimizer have changed places: found {found}")
         values = {"model": model, "optimizer": optimizer, **kwargs}
         handlers = {name: _handler_for(value) for name, value in values.items()}
         found = {name: handler for name, handler in handlers.items() if handler is not None}
