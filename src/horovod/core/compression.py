@@ -67,6 +67,14 @@ class FP8Compressor(NoneCompressor):
     link_format = LinkFormat.FP8
 
 
+class CommonCompression:
+    """The compressors of all frameworks by name, for their ``Compression``."""
+
+    none = NoneCompressor
+    int8 = Int8Compressor
+    fp8 = FP8Compressor
+
+
 def link_format_of(compression: Any) -> LinkFormat:
     """How tensors with this compressor travel between hosts."""
     return LinkFormat(getattr(compression, "link_format", LinkFormat.AS_SET))

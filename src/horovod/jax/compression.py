@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from horovod.core.compression import (
     CastCompressor,
+    CommonCompression,
     Compressor,
     FP8Compressor,
     Int8Compressor,
@@ -57,11 +58,8 @@ class BF16Compressor(CastCompressor):
         return bool(jnp.issubdtype(tensor.dtype, jnp.floating)) and tensor.dtype.itemsize > 2
 
 
-class Compression:
+class Compression(CommonCompression):
     """The compressors by name, for the ``compression`` parameter."""
 
-    none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
-    int8 = Int8Compressor
-    fp8 = FP8Compressor

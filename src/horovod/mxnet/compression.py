@@ -11,6 +11,7 @@ import numpy as np
 
 from horovod.core.compression import (
     CastCompressor,
+    CommonCompression,
     Compressor,
     FP8Compressor,
     Int8Compressor,
@@ -41,10 +42,7 @@ class FP16Compressor(CastCompressor):
         return tensor.dtype in (np.float32, np.float64)
 
 
-class Compression:
+class Compression(CommonCompression):
     """The compressors by name, for the ``compression`` parameter."""
 
-    none = NoneCompressor
     fp16 = FP16Compressor
-    int8 = Int8Compressor
-    fp8 = FP8Compressor

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from horovod.core.compression import (
     CastCompressor,
+    CommonCompression,
     Compressor,
     FP8Compressor,
     Int8Compressor,
@@ -39,10 +40,7 @@ class FP16Compressor(CastCompressor):
         return bool(tensor.dtype.is_floating and tensor.dtype != tf.float16)
 
 
-class Compression:
+class Compression(CommonCompression):
     """The compressors by name, for the ``compression`` parameter."""
 
-    none = NoneCompressor
     fp16 = FP16Compressor
-    int8 = Int8Compressor
-    fp8 = FP8Compressor

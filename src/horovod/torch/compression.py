@@ -10,6 +10,7 @@ from torch import Tensor
 
 from horovod.core.compression import (
     CastCompressor,
+    CommonCompression,
     Compressor,
     FP8Compressor,
     Int8Compressor,
@@ -60,12 +61,9 @@ class BF16Compressor(CastCompressor):
         return tensor.dtype.is_floating_point and tensor.element_size() > 2
 
 
-class Compression:
+class Compression(CommonCompression):
     """The compressors by name, for the ``compression`` parameter."""
 
-    none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
-    int8 = Int8Compressor
-    fp8 = FP8Compressor
     powersgd = PowerSGD  # to be called: Compression.powersgd(rank=4)
