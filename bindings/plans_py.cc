@@ -4,6 +4,7 @@
 
 #include "collective/cluster_cut.h"
 #include "fusion/planner.h"
+#include "transport/peers.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -25,7 +26,7 @@ std::size_t bucket_length(const std::vector<std::size_t>& sizes_bytes, std::size
 
 ClusterCut cluster_cut(std::size_t size_bytes, int channels, int hosts) {
   if (channels < 1 || hosts < 1) throw nb::value_error("channels and hosts are 1 or more");
-  const std::size_t most = AllreduceCut{}.block_bytes();
+  const std::size_t most = staging_sizes(channels).staging_cell_bytes;
   return cut_for_cluster(size_bytes, channels, hosts, most);
 }
 

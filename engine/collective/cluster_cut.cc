@@ -10,12 +10,15 @@ namespace {
 
 constexpr std::size_t kLeastPart = 16 * 1024;
 
-// The longest chunk if every host has one rank. Each of its parts is worth a system call, and one
-// part from each host, which arrive at the same time, stay in the cache.
-std::size_t chunk_of_parts(int hosts, std::size_t block_bytes, std::size_t alignment) {
-  const std::size_t part =
-      std::clamp(block_bytes / static_cast<std::size_t>(hosts), kLeastPart, block_bytes / 4);
-  return align_up(part, alignment) * static_cast<std::size_t>(hosts);
+// The longest chunk. Each of its parts is worth a system call. If every host has one rank, one part
+// from each host, which arrive at the same time, stay in the cache.
+std::size_t longest_chunk(int channels, int hosts, std::size_t block_bytes, std::size_t alignment) {
+  const auto host_count = static_cast<std::size_t>(hosts);
+  if (channels > 1) {
+    return std::max(block_bytes, kLeastPart * static_cast<std::size_t>(channels) * host_count);
+  }
+  const std::size_t part = std::clamp(block_bytes / host_count, kLeastPart, block_bytes / 4);
+  return align_up(part, alignment) * host_count;
 }
 
 }  // namespace
@@ -27,13 +30,15 @@ ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
                  .channels = channels,
                  .hosts = hosts};
   if (stream_bytes == 0) return cut;
-  const std::size_t block_bytes = std::min(tuned.block_bytes(), cell_bytes);
+  // What travels of a low-bit chunk is a quarter.
+  const std::size_t block_bytes =
+      std::min((has_low_bits ? 4 : 1) * tuned.block_bytes(), cell_bytes);
   const std::size_t one_step_share =
       tuned.small_between_hosts_bytes() / static_cast<std::size_t>(hosts);
   const std::size_t one_step_bytes = one_step_share * static_cast<std::size_t>(channels);
   cut.one_step = !has_low_bits && stream_bytes <= std::min(one_step_bytes, cell_bytes);
   const std::size_t longest =
-      channels == 1 ? chunk_of_parts(hosts, block_bytes, cut.alignment) : block_bytes;
+      std::min(longest_chunk(channels, hosts, block_bytes, cut.alignment), cell_bytes);
   cut.chunk_bytes =
       cut.one_step ? stream_bytes : pipeline_block_bytes(stream_bytes, longest, cut.alignment);
   cut.chunks = block_count(stream_bytes, cut.chunk_bytes);

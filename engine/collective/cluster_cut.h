@@ -33,8 +33,7 @@ struct ClusterCut {
 // Of views in low-bit formats, and of cuts in a stream that has some.
 inline constexpr std::size_t kLowBitAlignment = kLowBitBlock * sizeof(float);
 
-// The same on all ranks of all hosts. `cell_bytes` is the most that a chunk can have when a host
-// has several ranks.
+// The same on all ranks of all hosts. `cell_bytes` is the most that a chunk can have.
 ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
                            std::size_t cell_bytes, const AllreduceCut& tuned = {},
                            bool has_low_bits = false);

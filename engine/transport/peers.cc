@@ -8,8 +8,9 @@ namespace hvd {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-// The unused part of a cell takes no memory.
-constexpr std::size_t kStagingCellBytes = 1024 * 1024;
+// With many hosts an allreduce uses more of a cell than kBlockBytes, so that what it sends to each
+// is worth a message. The unused part takes no memory.
+constexpr std::size_t kStagingCellBytes = 8 * 1024 * 1024;
 static_assert(kStagingCellBytes >= kBlockBytes);
 
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {

@@ -10,6 +10,7 @@
 
 #include "collective/cluster_cut.h"
 #include "collective/host_map.h"
+#include "transport/peers.h"
 
 namespace hvd {
 namespace {
@@ -119,12 +120,12 @@ TEST_CASE("turns: every chunk twice, the second time later by the lead") {
 }
 
 TEST_CASE("cut: shares and parts cover every chunk, and fit what is kept for them") {
-  constexpr std::size_t kCell = 512 * 1024;
-  for (const int hosts : {2, 3, 64}) {
+  const std::size_t cell = staging_sizes(8).staging_cell_bytes;
+  for (const int hosts : {2, 3, 64, 1000}) {
     for (const int channels : {1, 2, 8}) {
       for (const std::size_t bytes : {64UL, 6400UL, 64'000UL, 640'000UL, 64'000'000UL}) {
-        const ClusterCut cut = cut_for_cluster(bytes, channels, hosts, kCell);
-        REQUIRE((channels == 1 || cut.chunk_bytes <= kCell));
+        const ClusterCut cut = cut_for_cluster(bytes, channels, hosts, cell);
+        REQUIRE(cut.chunk_bytes <= cell);
         const Range longest = cut.part(0, 0, 0);
         std::size_t covered = 0;
         for (std::uint32_t chunk = 0; chunk < cut.chunks; ++chunk) {
@@ -140,6 +141,18 @@ TEST_CASE("cut: shares and parts cover every chunk, and fit what is kept for the
         }
         REQUIRE(covered == bytes);
       }
+    }
+  }
+}
+
+TEST_CASE("cut: what a rank sends to one of many hosts is worth a message") {
+  const std::size_t cell = staging_sizes(8).staging_cell_bytes;
+  constexpr std::size_t kBytes = 256 * 1024 * 1024;
+  for (const int hosts : {2, 16, 32, 64}) {
+    for (const int channels : {1, 4, 8}) {
+      const ClusterCut cut = cut_for_cluster(kBytes, channels, hosts, cell);
+      const Range part = cut.part(0, 0, 0);
+      CHECK(part.end - part.begin >= 16 * 1024);
     }
   }
 }
