@@ -1,5 +1,7 @@
 #include "runtime/peer_waits.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <ctime>
 
@@ -27,9 +29,8 @@ PeerWaits::PeerWaits(const CommonParts& common, const Membership& membership, Fo
       presence_(world_.presence),
       membership_(membership),
       delay_(delay),
-      spin_(world_.config.usable_cores >= world_.config.local_size && world_.config.usable_cores > 1
-                ? kSpin
-                : Nanoseconds(0)) {}
+      has_own_core_(world_.config.usable_cores >= world_.config.local_size &&
+                    world_.config.usable_cores > 1) {}
 
 void PeerWaits::wait(std::int64_t deadline_ns, bool is_helper) {
   if (world_.spans_hosts()) return wait_for_hosts(deadline_ns, is_helper);
@@ -44,16 +45,16 @@ bool PeerWaits::may_spin(std::int64_t moved_ns) const {
   const bool is_brief = !sets_.any_of([](const ProcessSetContext& context) {
     return context.is_running && context.bucket_bytes > kBriefBytes;
   });
-  return is_brief && now_ns() - moved_ns < spin_.count();
+  return has_own_core_ && is_brief && now_ns() - moved_ns < kSpin.count();
 }
 
 bool PeerWaits::spin_until(Nanoseconds limit, auto&& condition) const {
-  if (limit.count() == 0) return condition();
   const std::int64_t end_ns = now_ns() + limit.count();
+  const int looks = has_own_core_ ? kLooksPerClock : 1;
   do {
-    for (int look = 0; look < kLooksPerClock; ++look) {
+    for (int look = 0; look < looks; ++look) {
       if (condition()) return true;
-      cpu_relax();
+      has_own_core_ ? cpu_relax() : static_cast<void>(sched_yield());
     }
   } while (now_ns() < end_ns);
   return false;
@@ -74,11 +75,9 @@ void PeerWaits::wait_for_peer(ProcessSetContext& context, std::int64_t deadline_
   const int rank = context.local[static_cast<std::size_t>(wait.rank)];
   const auto wanted = [&] { return context.peers.reached(wait); };
   // A peer that has just submitted arrives by itself. A ring would wake a second thread of it.
-  if (spin_until(std::min(spin_, kShortSpin), wanted)) return;
-  if (spin_.count() != 0) {
-    presence_.ring(rank);
-    if (spin_until(spin_, wanted)) return;
-  }
+  if (spin_until(kShortSpin, wanted)) return;
+  presence_.ring(rank);
+  if (spin_until(kSpin, wanted)) return;
   // Ring first: a wake-up between the announcement and the sleep would be lost.
   const bool was_rung = presence_.ring(rank);
   doorbells_.sleep_on(context, wait);
@@ -115,13 +114,11 @@ void PeerWaits::sleep_as_listener(const Doorbells::Waits& waits, bool is_helper,
 // Several process sets are under way. Waits until one of them can go on.
 void PeerWaits::wait_for_any(std::int64_t deadline_ns, bool is_helper) {
   const auto wanted = [&] { return can_progress(is_helper); };
-  if (spin_until(std::min(spin_, kShortSpin), wanted)) return;
+  if (spin_until(kShortSpin, wanted)) return;
   const Doorbells::Waits waits = this->waits(deadline_ns);
-  bool was_rung = doorbells_.ring(waits);
-  if (spin_.count() != 0) {
-    if (spin_until(spin_, wanted)) return;
-    was_rung = doorbells_.ring(waits);
-  }
+  doorbells_.ring(waits);
+  if (spin_until(kSpin, wanted)) return;
+  const bool was_rung = doorbells_.ring(waits);
   SharedWord& doorbell = doorbells_.own(is_helper);
   const std::uint32_t seen = doorbell.load(std::memory_order_seq_cst);
   const Nanoseconds limit = slice_until(deadline_ns);
@@ -133,7 +130,7 @@ void PeerWaits::wait_for_work(const Pending& pending, std::int64_t deadline_ns) 
   const auto wanted = [&] {
     return sets_.can_progress(true) || !pending || membership_.has_new_alarm();
   };
-  if (spin_until(spin_, wanted)) return;
+  if (spin_until(kSpin, wanted)) return;
   SharedWord& doorbell = presence_.helper_doorbell();
   const std::uint32_t seen = doorbell.load(std::memory_order_seq_cst);
   presence_.set_wait_state(WaitState::kHelperAsleep);

@@ -1,5 +1,5 @@
-// How the holder of the progress role waits for other ranks: it spins while every rank has a core,
-// and sleeps otherwise.
+// How the holder of the progress role waits for other ranks: it looks again and again for a while,
+// then it sleeps. Between two looks it yields its core, if there are more ranks than cores.
 //
 // Before a thread sleeps on a peer it rings the peer's doorbell, unless a thread of the peer is
 // awake. So a rank is woken when it is needed, not whenever something happens.
@@ -59,7 +59,7 @@ class PeerWaits : private CommonParts {
   Presence& presence_;
   const Membership& membership_;
   FormingDelay& delay_;
-  const Nanoseconds spin_;
+  const bool has_own_core_;
 };
 
 }  // namespace hvd
