@@ -54,7 +54,7 @@ struct Piece {
   std::size_t element_count() const { return size_bytes / size_of(view.spec.dtype); }
   bool is_low_bit() const { return hvd::is_low_bit(view.format); }
   std::size_t link_bytes() const {
-    return is_low_bit() ? low_bit_bytes(element_count()) : size_bytes;
+    return is_low_bit() ? low_bit_bytes(view.format, element_count()) : size_bytes;
   }
   // Writes this rank's bytes, or zeros if it gives none.
   void copy_to(std::byte* to) const {

@@ -16,11 +16,13 @@ enum class LinkFormat : std::uint8_t {
   kExact = 1,
   kInt8 = 2,
   kFp8 = 3,
+  kInt4 = 4,
 };
-inline constexpr int kLinkFormatCount = 4;
+inline constexpr int kLinkFormatCount = 5;
 
 // As in Python and in the environment.
-inline constexpr const char* kLinkFormatNames[kLinkFormatCount] = {"as set", "none", "int8", "fp8"};
+inline constexpr const char* kLinkFormatNames[kLinkFormatCount] = {"as set", "none", "int8", "fp8",
+                                                                   "int4"};
 
 constexpr const char* name_of(LinkFormat format) {
   return static_cast<int>(format) < kLinkFormatCount ? kLinkFormatNames[static_cast<int>(format)]
@@ -30,10 +32,12 @@ constexpr bool is_low_bit(LinkFormat format) { return format >= LinkFormat::kInt
 
 // Elements that share a scale, and the bytes of such a block on a link (kernels/low_bit.h).
 inline constexpr std::size_t kLowBitBlock = 128;
-inline constexpr std::size_t kLowBitBlockBytes = kLowBitBlock + sizeof(float);
+constexpr std::size_t low_bit_block_bytes(LinkFormat format) {
+  return (format == LinkFormat::kInt4 ? kLowBitBlock / 2 : kLowBitBlock) + sizeof(float);
+}
 
-constexpr std::size_t low_bit_bytes(std::size_t elements) {
-  return (elements + kLowBitBlock - 1) / kLowBitBlock * kLowBitBlockBytes;
+constexpr std::size_t low_bit_bytes(LinkFormat format, std::size_t elements) {
+  return (elements + kLowBitBlock - 1) / kLowBitBlock * low_bit_block_bytes(format);
 }
 
 // Whether tensors of this dtype can travel in a low-bit format.

@@ -20,6 +20,7 @@ constexpr KernelTable all_kernels_of(const char* isa) {
   fill_adasum<Isa, Direct<double>>(table, Dtype::kFloat64);
   fill_low_bits<Isa, Int8Code>(table, LinkFormat::kInt8);
   fill_low_bits<Isa, Fp8Code>(table, LinkFormat::kFp8);
+  fill_low_bits<Isa, Int4Code>(table, LinkFormat::kInt4);
   return table;
 }
 

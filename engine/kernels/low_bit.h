@@ -1,16 +1,19 @@
-// Low-bit formats: blocks of kLowBitBlock elements that share a scale, one byte for each element.
+// Low-bit formats: blocks of kLowBitBlock elements that share a scale, a code of 8 or 4 bits for
+// each element.
 //
 // A value is code * scale. The scale is the block's largest finite magnitude over the largest code,
 // with its mantissa cut to 16 bits. So code * scale is exact in float32, and the error of an
-// element is at most half a step: for int8 the step is the scale, for fp8 (e4m3) it is 1/8 of the
-// value's power of two, at least scale / 512. Codes are rounded to nearest even. Scales are never
-// subnormal: steps below 2^-126 do not exist. Zeros are exact.
+// element is at most half a step: for int8 and int4 the step is the scale, for fp8 (e4m3) it is 1/8
+// of the value's power of two, at least scale / 512. Codes are rounded to nearest even. Scales are
+// never subnormal: steps below 2^-126 do not exist. Zeros are exact.
 //
 // A block with values that are not finite has a mark in its scale. It has codes for NaN and for
-// both infinities, and its finite values are like those of any other block.
+// both infinities. Its finite values are like those of any other block, but that int4 has two codes
+// less for them.
 //
-// In memory and on links: the scale, then 32 words. Byte k of word j is the code of element j + 32
-// k, so that no instruction set has to shuffle. The last block of a tensor is filled up with zeros.
+// In memory and on links: the scale, then n words, 32 for codes of 8 bits, 16 for 4 bits. Code k of
+// word j, from the lowest bits on, is that of element j + n k, so that no instruction set has to
+// shuffle. The last block of a tensor is filled up with zeros.
 //
 // All instruction sets give the same bits.
 #pragma once
@@ -30,8 +33,8 @@ struct CodingErrors {
   float factor = 1.0F;
 };
 
-// Codes `count` elements to low_bit_bytes(count) bytes. Errors are written. REQUIRES, for all
-// three: is_low_bit(format), has_low_bits(dtype). Pointers need no alignment.
+// Codes `count` elements to low_bit_bytes(format, count) bytes. Errors are written. REQUIRES, for
+// all three: is_low_bit(format), has_low_bits(dtype). Pointers need no alignment.
 void encode(LinkFormat format, Dtype dtype, const std::byte* from, std::size_t count,
             std::byte* coded, CodingErrors errors = {});
 

@@ -12,20 +12,25 @@
 namespace hvd {
 namespace {
 
-// Lanes that were coded: a byte in each word, and the values that the bytes stand for.
+// Lanes that were coded: a code in each word, and the values that the codes stand for.
 template <int kLanes>
 struct Coded {
-  Vector<std::uint32_t, kLanes> bytes;
+  Vector<std::uint32_t, kLanes> codes;
   Vector<float, kLanes> values;
 };
 
-// -126 to 126 in two's complement.
-struct Int8Code {
-  static constexpr float kLargest = 126.0F;
+// Integers in two's complement. The most negative one stands for NaN, and what follows the finite
+// ones on both sides for the infinities. In a block without these kLargest is finite.
+template <int kCodeBits, int kMost, int kMostBesideMarks>
+struct IntegerCode {
+  static constexpr int kBits = kCodeBits;
+  static constexpr std::uint32_t kMask = (1U << kBits) - 1;
+  static constexpr float kLargest = kMost;
+  static constexpr float kLargestBesideMarks = kMostBesideMarks;
   static constexpr float kLeastScale = 0x1p-126F;
-  static constexpr std::uint32_t kInfinity = 0x7f;
-  static constexpr std::uint32_t kMinusInfinity = 0x81;
-  static constexpr std::uint32_t kNan = 0x80;
+  static constexpr std::uint32_t kNan = 1U << (kBits - 1);
+  static constexpr std::uint32_t kInfinity = kNan - 1;
+  static constexpr std::uint32_t kMinusInfinity = kNan + 1;
 
   template <int kLanes>
   [[gnu::always_inline]] static Coded<kLanes> encode(Vector<float, kLanes> lanes) {
@@ -33,19 +38,25 @@ struct Int8Code {
     // low bits.
     constexpr float kRounding = 0x1.8p23F;
     const Vector<float, kLanes> shifted = lanes + kRounding;
-    return {as<Vector<std::uint32_t, kLanes>>(shifted) & 0xffU, shifted - kRounding};
+    return {as<Vector<std::uint32_t, kLanes>>(shifted) & kMask, shifted - kRounding};
   }
   template <int kLanes>
-  [[gnu::always_inline]] static Vector<float, kLanes> decode(Vector<std::uint32_t, kLanes> bytes) {
-    const auto codes = as<Vector<std::int32_t, kLanes>>(bytes << 24) >> 24;
-    return __builtin_convertvector(codes, Vector<float, kLanes>);
+  [[gnu::always_inline]] static Vector<float, kLanes> decode(Vector<std::uint32_t, kLanes> codes) {
+    constexpr int kShift = 32 - kBits;
+    const auto integers = as<Vector<std::int32_t, kLanes>>(codes << kShift) >> kShift;
+    return __builtin_convertvector(integers, Vector<float, kLanes>);
   }
 };
+using Int8Code = IntegerCode<8, 126, 126>;
+using Int4Code = IntegerCode<4, 7, 6>;
 
 // e4m3: 4 bits of exponent (bias 7), 3 of mantissa. Its largest value stands for infinity, so the
 // largest finite one is 416.
 struct Fp8Code {
+  static constexpr int kBits = 8;
+  static constexpr std::uint32_t kMask = 0xffU;
   static constexpr float kLargest = 416.0F;
+  static constexpr float kLargestBesideMarks = kLargest;
   static constexpr float kLeastScale = 0x1p-117F;
   static constexpr std::uint32_t kInfinity = 0x7e;
   static constexpr std::uint32_t kMinusInfinity = 0xfe;

@@ -86,7 +86,8 @@ template <class Isa, class Code>
 struct CodedBlock {
   using Lanes = BlockLanes<Isa>;
   static constexpr int kLanes = Lanes::kLanes;
-  static constexpr int kWords = 32;
+  static constexpr int kPerWord = 32 / Code::kBits;
+  static constexpr int kWords = static_cast<int>(kLowBitBlock) / kPerWord;
   static constexpr int kStep = kWords / kLanes;  // vectors between elements of one word
   using Floats = Vector<float, kLanes>;
   using Bits = Vector<std::uint32_t, kLanes>;
@@ -96,9 +97,10 @@ struct CodedBlock {
   [[gnu::always_inline]] static void encode(Lanes& lanes, std::byte* coded) {
     const std::int32_t largest = lanes.largest_below(0x7fffffff);
     if (largest < kInfinityBits) {
-      encode_scaled<false>(lanes, scale_of(largest), coded);
+      encode_scaled<false>(lanes, scale_of(largest, Code::kLargest), coded);
     } else {
-      encode_scaled<true>(lanes, scale_of(lanes.largest_below(kInfinityBits)), coded);
+      const float scale = scale_of(lanes.largest_below(kInfinityBits), Code::kLargestBesideMarks);
+      encode_scaled<true>(lanes, scale, coded);
     }
   }
 
@@ -116,8 +118,8 @@ struct CodedBlock {
   }
 
  private:
-  [[gnu::always_inline]] static float scale_of(std::int32_t largest) {
-    const float scale = __builtin_bit_cast(float, largest) / Code::kLargest;
+  [[gnu::always_inline]] static float scale_of(std::int32_t largest, float largest_code) {
+    const float scale = __builtin_bit_cast(float, largest) / largest_code;
     if (!(scale > Code::kLeastScale)) return Code::kLeastScale;
     return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, scale) & kScaleBits);
   }
@@ -130,9 +132,9 @@ struct CodedBlock {
     const float inverse = 1.0F / scale;
     for (int word = 0; word < kStep; ++word) {
       Bits words{};
-      for (int k = 0; k < 4; ++k) {
+      for (int k = 0; k < kPerWord; ++k) {
         Floats& part = lanes.parts[word + k * kStep];
-        words |= encode_part<kHasMark>(part, scale, inverse) << (8 * k);
+        words |= encode_part<kHasMark>(part, scale, inverse) << (Code::kBits * k);
       }
       store_vector(coded + sizeof bits + word * sizeof(Bits), words);
     }
@@ -148,10 +150,10 @@ struct CodedBlock {
       const auto is_finite = (bits & 0x7fffffff) < kInfinityBits;
       const Bits infinity = bits < 0 ? Bits{} + Code::kMinusInfinity : Bits{} + Code::kInfinity;
       const Bits special = lanes == lanes ? infinity : Bits{} + Code::kNan;
-      coded.bytes = is_finite ? coded.bytes : special;
+      coded.codes = is_finite ? coded.codes : special;
       part = is_finite ? part : Floats{};
     }
-    return coded.bytes;
+    return coded.codes;
   }
 
   template <bool kHasMark, bool kIsAdded>
@@ -159,20 +161,20 @@ struct CodedBlock {
                                                    Lanes& lanes) {
     for (int word = 0; word < kStep; ++word) {
       const Bits words = load_vector<Bits>(codes + word * sizeof(Bits));
-      for (int k = 0; k < 4; ++k) {
-        const Bits bytes = (words >> (8 * k)) & 0xffU;
-        Floats values = Code::template decode<kLanes>(bytes) * scale;
-        if constexpr (kHasMark) values = with_special(bytes, values);
+      for (int k = 0; k < kPerWord; ++k) {
+        const Bits of_part = (words >> (Code::kBits * k)) & Code::kMask;
+        Floats values = Code::template decode<kLanes>(of_part) * scale;
+        if constexpr (kHasMark) values = with_special(of_part, values);
         Floats& part = lanes.parts[word + k * kStep];
         part = kIsAdded ? part + values : values;
       }
     }
   }
 
-  [[gnu::always_inline]] static Floats with_special(Bits bytes, Floats values) {
-    values = bytes == Code::kInfinity ? Floats{} + __builtin_inff() : values;
-    values = bytes == Code::kMinusInfinity ? Floats{} - __builtin_inff() : values;
-    return bytes == Code::kNan ? Floats{} + __builtin_nanf("") : values;
+  [[gnu::always_inline]] static Floats with_special(Bits of_part, Floats values) {
+    values = of_part == Code::kInfinity ? Floats{} + __builtin_inff() : values;
+    values = of_part == Code::kMinusInfinity ? Floats{} - __builtin_inff() : values;
+    return of_part == Code::kNan ? Floats{} + __builtin_nanf("") : values;
   }
 };
 
@@ -223,7 +225,8 @@ struct LowBits {
 
  private:
   [[gnu::always_inline]] static std::size_t coded_at(std::size_t element) {
-    return element / kLowBitBlock * kLowBitBlockBytes;
+    constexpr std::size_t kBlockBytes = kLowBitBlock / 8 * Code::kBits + sizeof(float);
+    return element / kLowBitBlock * kBlockBytes;
   }
 
   // Calls use(first element, elements, where their errors go).

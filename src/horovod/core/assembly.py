@@ -272,7 +272,12 @@ def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
     ]
 
 
-_LINK_FORMATS = {"none": LinkFormat.EXACT, "int8": LinkFormat.INT8, "fp8": LinkFormat.FP8}
+_LINK_FORMATS = {
+    "none": LinkFormat.EXACT,
+    "int8": LinkFormat.INT8,
+    "fp8": LinkFormat.FP8,
+    "int4": LinkFormat.INT4,
+}
 
 
 def _engine_config(

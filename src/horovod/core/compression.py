@@ -19,6 +19,7 @@ class LinkFormat(IntEnum):
     EXACT = 1
     INT8 = 2
     FP8 = 3
+    INT4 = 4
 
 
 class Compressor:
@@ -67,12 +68,19 @@ class FP8Compressor(NoneCompressor):
     link_format = LinkFormat.FP8
 
 
+class Int4Compressor(NoneCompressor):
+    """The same with 4 bits: for gradients with error feedback, which PyTorch's optimizers have."""
+
+    link_format = LinkFormat.INT4
+
+
 class CommonCompression:
     """The compressors of all frameworks by name, for their ``Compression``."""
 
     none = NoneCompressor
     int8 = Int8Compressor
     fp8 = FP8Compressor
+    int4 = Int4Compressor
 
 
 def link_format_of(compression: Any) -> LinkFormat:

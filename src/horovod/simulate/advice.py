@@ -13,7 +13,8 @@ from horovod.simulate.workload import Gradient, Workload
 __all__ = ["Advice", "advise"]
 
 _LEAST_GAIN = 0.01
-_FORMATS = {"fp16": 0.5, "int8": 33 / 128}  # a scale of 4 bytes for each 128 elements
+# Low-bit formats have a scale of 4 bytes for each 128 elements.
+_FORMATS = {"fp16": 0.5, "int8": 33 / 128, "int4": 17 / 128}
 _THRESHOLDS = (16 << 20, 512 << 20)
 
 

@@ -11,6 +11,7 @@ from horovod.core.compression import (
     CommonCompression,
     Compressor,
     FP8Compressor,
+    Int4Compressor,
     Int8Compressor,
     NoneCompressor,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "Compressor",
     "FP8Compressor",
     "FP16Compressor",
+    "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
 ]

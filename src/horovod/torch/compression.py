@@ -13,6 +13,7 @@ from horovod.core.compression import (
     CommonCompression,
     Compressor,
     FP8Compressor,
+    Int4Compressor,
     Int8Compressor,
     NoneCompressor,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Compressor",
     "FP8Compressor",
     "FP16Compressor",
+    "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
     "PowerSGD",

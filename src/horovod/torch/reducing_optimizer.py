@@ -106,7 +106,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             self._reducer.set_passes(passes)
 
     def state_dict(self) -> dict[str, Any]:
-        """As the original's. With ``Compression.int8`` or ``fp8`` it has this rank's errors, too.
+        """As the original's. With ``Compression.int8`` and the like it has this rank's errors, too.
 
         They differ between ranks: a rank that loads another's starts without errors.
         """

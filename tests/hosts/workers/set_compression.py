@@ -21,7 +21,7 @@ notes.leave(
     f"report.{hvd.rank()}",
     {
         "is_exact": bool(np.allclose(found, total, rtol=1e-5, atol=1e-5)),
-        "is_close": bool(np.abs(found - total).max() < 0.5),
+        "is_close": bool(np.abs(found - total).max() < 1.5),
         "others": bool(
             np.array_equal(hvd.allreduce(whole, op=hvd.Max, name="whole"), whole)
             and np.allclose(hvd.allreduce(small, op=hvd.Sum, name="small"), total[:100], atol=1e-5)

@@ -16,7 +16,7 @@ namespace cluster_low_bit_tests {
 
 using namespace test;
 
-constexpr LinkFormat kFormats[] = {LinkFormat::kInt8, LinkFormat::kFp8};
+constexpr LinkFormat kFormats[] = {LinkFormat::kInt8, LinkFormat::kFp8, LinkFormat::kInt4};
 constexpr std::size_t kCounts[] = {1, 100, 129, 5000, 70'001, 300'000};
 
 const std::vector<std::vector<int>> kHostSizes{{1, 1}, {2, 2}, {3, 1}, {1, 2, 3}, {2, 2, 2, 2}};
@@ -39,7 +39,7 @@ Sums coded_sums(const Tensor& tensor, const HostMap& map) {
   const Request& request = tensor.request;
   const std::size_t count = request.element_count();
   const Bytes zeros(tensor.in[0].size());
-  Sums sums{.of_hosts = {}, .code = Bytes(low_bit_bytes(count))};
+  Sums sums{.of_hosts = {}, .code = Bytes(low_bit_bytes(request.format, count))};
   std::vector<Bytes> codes;
   std::vector<const std::byte*> addends;
   for (const auto& host : map.hosts) {
@@ -50,7 +50,7 @@ Sums coded_sums(const Tensor& tensor, const HostMap& map) {
     Bytes& sum = sums.of_hosts.emplace_back(zeros.size());
     reduce({.dtype = request.dtype, .op = ReduceOp::kSum, .prescale = request.prescale}, sources,
            sum.data(), nullptr, count);
-    codes.emplace_back(low_bit_bytes(count));
+    codes.emplace_back(low_bit_bytes(request.format, count));
     encode(request.format, request.dtype, sum.data(), count, codes.back().data());
   }
   for (const Bytes& code : codes) addends.push_back(code.data());

@@ -22,7 +22,7 @@ namespace low_bit_tests {
 using Floats = std::vector<float>;
 using Bytes = std::vector<std::byte>;
 
-constexpr LinkFormat kFormats[] = {LinkFormat::kInt8, LinkFormat::kFp8};
+constexpr LinkFormat kFormats[] = {LinkFormat::kInt8, LinkFormat::kFp8, LinkFormat::kInt4};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::size_t kCounts[] = {1, 5, 127, 128, 129, 1000, 1024};
 
@@ -31,7 +31,7 @@ const std::byte* bytes_of(const Floats& floats) {
 }
 
 Bytes coded(LinkFormat format, const Floats& values, float* errors = nullptr, float factor = 1) {
-  Bytes result(low_bit_bytes(values.size()));
+  Bytes result(low_bit_bytes(format, values.size()));
   encode(format, Dtype::kFloat32, bytes_of(values), values.size(), result.data(), {errors, factor});
   return result;
 }
@@ -74,6 +74,7 @@ float largest_of_block(const Floats& values, std::size_t index) {
 float bound(LinkFormat format, float value, float largest) {
   constexpr float kHair = 1.0001F;
   if (format == LinkFormat::kInt8) return std::max(largest / 126 * 0.501F, 0x1p-127F);
+  if (format == LinkFormat::kInt4) return std::max(largest / 6 * 0.501F, 0x1p-127F);
   const float step = std::max(largest / 416 * 0x1p-9F, 0x1p-126F);
   return std::max(std::fabs(value) * 0x1p-4F, step / 2) * kHair;
 }
@@ -121,6 +122,15 @@ TEST_CASE("low bits: ties go to even") {
   REQUIRE(result[1] == 2);
   REQUIRE(result[2] == 4);
   REQUIRE(result[3] == -2);
+  values[0] = 7;
+  REQUIRE(through(LinkFormat::kInt4, values) == [&] {
+    Floats rounded(128);
+    rounded[0] = 7;
+    rounded[1] = 2;
+    rounded[2] = 4;
+    rounded[3] = -2;
+    return rounded;
+  }());
   values[0] = 416;
   values[1] = 17;  // between 16 and 18
   values[2] = 19;  // between 18 and 20
@@ -186,7 +196,7 @@ TEST_CASE("low bits: sums of coded values, in float32 and in order") {
         for (std::size_t i = 0; i < count; ++i) sum[i] = source == 0 ? part[i] : sum[i] + part[i];
       }
       for (const Bytes& code : codes) sources.push_back(code.data());
-      Bytes result(low_bit_bytes(count));
+      Bytes result(low_bit_bytes(format, count));
       Floats errors(count, 0.25F);
       add_coded(format, sources, count, result.data(), {errors.data(), 2});
       REQUIRE(result == coded(format, sum));
@@ -213,7 +223,7 @@ TEST_CASE("low bits: half precision is coded from float32") {
         half = static_cast<std::uint16_t>(0x3000 + random() % 0x1000 + (random() % 2) * 0x8000);
         floats.push_back(widen(half));
       }
-      Bytes code(low_bit_bytes(halves.size()));
+      Bytes code(low_bit_bytes(format, halves.size()));
       encode(format, dtype, reinterpret_cast<const std::byte*>(halves.data()), halves.size(),
              code.data());
       REQUIRE(code == coded(format, floats));
@@ -249,7 +259,7 @@ struct Outcome {
 
 Outcome outcome_of(const KernelTable& table, LinkFormat format, const Floats& values) {
   const std::size_t count = values.size();
-  Outcome outcome{Bytes(low_bit_bytes(count)), Bytes(low_bit_bytes(count)),
+  Outcome outcome{Bytes(low_bit_bytes(format, count)), Bytes(low_bit_bytes(format, count)),
                   Bytes(count * sizeof(float)), Floats(count)};
   encode_with(table, format, Dtype::kFloat32, bytes_of(values), count, outcome.code.data(),
               outcome.errors.data(), 0.5F);

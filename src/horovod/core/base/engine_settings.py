@@ -12,7 +12,7 @@ from horovod.core.base.setting import Flag
 
 GPU_OPERATIONS = ("auto", "nccl", "host")
 LINK_PROTECTIONS = ("control", "integrity", "encrypted")
-LINK_COMPRESSIONS = ("none", "int8", "fp8")
+LINK_COMPRESSIONS = ("none", "int8", "fp8", "int4")
 # Values that images have left over from builds of the original. There NCCL was a wish of the build,
 # not a condition of every run.
 _ORIGINAL_GPU_OPERATIONS = (("NCCL", "auto"), ("mpi", "host"), ("ddl", "host"), ("gloo", "host"))
@@ -248,8 +248,8 @@ class EngineSettings:
         "HOROVOD_LINK_COMPRESSION",
         "none",
         "how an allreduce travels between machines, where the program does not say it: none, "
-        "exactly; int8 or fp8, a quarter of float32's bytes, for averages and sums of float32, "
-        "float16 and bfloat16 in host memory; the same on all ranks",
+        "exactly; int8 or fp8, a quarter of float32's bytes, or int4, an eighth, for averages and "
+        "sums of float32, float16 and bfloat16 in host memory; the same on all ranks",
         choices=LINK_COMPRESSIONS,
         flag=Flag("--link-compression", "tuning", key="params.link_compression"),
     )
