@@ -27,6 +27,8 @@ def sgd(*params: torch.Tensor) -> torch.optim.Optimizer:
 def test_wrong_arguments_are_told_before_training(make):
     with pytest.raises(ValueError, match=f"{make.__name__}: sync_every must be .*, found 0"):
         make(sgd(), sync_every=0)
+    with pytest.raises(ValueError, match=r"merge_weight must be in \(0, 1\], found 1000"):
+        make(sgd(), sync_every=2, merge_weight=10**400)
     with pytest.raises(ValueError, match="at most the number of parameters, which is 1, found 2"):
         make(sgd(), sync_every=2, fragments=2)
     with pytest.raises(ValueError, match=r"must be a torch\.optim\.Optimizer, found 3"):
