@@ -358,7 +358,8 @@ def _check_compression(title: str, compression: Any) -> None:
 
 
 def _trainable(groups: list[dict[str, Any]]) -> list[Tensor]:
-    return [param for group in groups for param in group["params"] if param.requires_grad]
+    params = (param for group in groups for param in group["params"] if param.requires_grad)
+    return list(dict.fromkeys(params))  # a parameter of two layers may be listed twice
 
 
 def _check_params(title: str, params: list[Tensor], names: dict[Tensor, str]) -> None:
