@@ -64,7 +64,8 @@ class LocalStepsOptimizer(SteppingAlone):
         """Make the original step on this rank's gradients, and send and merge what is due.
 
         Blocks only where a result is due that is not there yet. All ranks of the set have to call
-        it equally often, also one whose gradients a GradScaler finds infinite.
+        it equally often, also one whose gradients a GradScaler finds infinite. A call in
+        which the original raises does not count: make it again.
 
         Args:
             closure: recomputes the loss; called as the original does, without communication.
