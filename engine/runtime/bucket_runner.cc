@@ -138,16 +138,11 @@ void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& 
   const Request& request = context.negotiation.request_of(item);
   if (request.numbering != Numbering::kNone) ++context.running_number(request, request.numbering);
   if (context.negotiation.error_of(item)) return;
-  // The requests come from another rank. This rank has not checked whether the kernels can do them.
-  if (is_reduction(request.kind)) {
-    if (const auto reason = reduction_refusal(request, context.size())) {
-      throw failures_.raise(BadMessage({"bucket", "op", std::string(name_of(request.op)), *reason}),
-                            -1);
-    }
-  }
   context.negotiation.tensors_of(item, context.tensor_items);
   for (const BucketItem& tensor : context.tensor_items) {
-    if (Work* work = add_work(context, context.negotiation.request_of(tensor), tensor)) {
+    const Request& each = context.negotiation.request_of(tensor);
+    refuse_impossible(each, context.size());
+    if (Work* work = add_work(context, each, tensor)) {
       work->in = nullptr;
       work->out = nullptr;
       work->device = kHostDevice;
@@ -155,6 +150,15 @@ void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& 
       work->block = nullptr;
       work->errors = nullptr;
     }
+  }
+}
+
+// The request comes from another rank. This rank has not checked whether the kernels can do it.
+void BucketRunner::refuse_impossible(const Request& request, int size) {
+  if (!is_reduction(request.kind)) return;
+  if (const auto reason = reduction_refusal(request, size)) {
+    throw failures_.raise(BadMessage({"bucket", "op", std::string(name_of(request.op)), *reason}),
+                          -1);
   }
 }
 

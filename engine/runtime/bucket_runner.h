@@ -31,6 +31,7 @@ class BucketRunner : private CommonParts {
   void resolve(ProcessSetContext& context, const BucketItem& item, std::int64_t now,
                Recorder::Batch& events);
   void resolve_absent(ProcessSetContext& context, const BucketItem& item);
+  void refuse_impossible(const Request& request, int size);
   Output make_output(const Tensor& tensor, const Request& request, std::int64_t rows);
   DeviceBlockPtr allocate_on_gpu(int device, std::size_t size_bytes);
   void add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item);

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from horovod.core.base.checked import is_number
+
 __all__ = ["AVERAGING", "LocalSteps", "describe", "make_local_steps", "mixed", "parts_of"]
 
 
@@ -41,9 +43,9 @@ class LocalSteps:
         self._check_count("fragments", 1, self.sync_every)
         self._check_count("overlap", 0, self.sync_every - 1)
         lr, momentum, weight = self.outer_lr, self.outer_momentum, self.merge_weight
-        self._check("outer_lr", _is_number(lr) and lr > 0, "a number > 0")
-        self._check("outer_momentum", _is_number(momentum) and 0 <= momentum < 1, "in [0, 1)")
-        self._check("merge_weight", _is_number(weight) and 0 < weight <= 1, "in (0, 1]")
+        self._check("outer_lr", is_number(lr) and lr > 0, "a number > 0")
+        self._check("outer_momentum", is_number(momentum) and 0 <= momentum < 1, "in [0, 1)")
+        self._check("merge_weight", is_number(weight) and 0 < weight <= 1, "in (0, 1]")
         self._check("nesterov", isinstance(self.nesterov, bool), "True or False")
         self._check("name", isinstance(self.name, str) and bool(self.name), "a text")
 
@@ -148,7 +150,3 @@ def parts_of(sizes: Sequence[int], count: int) -> list[slice]:
 def describe(shapes: Sequence[Sequence[int]]) -> str:
     """Parameters in short, to compare those of the ranks."""
     return f"{len(shapes)} of {sum(map(math.prod, shapes))} elements"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -20,6 +20,8 @@ from horovod.core.compression import (
     check_compressor,
     compress_all,
     decompress_all,
+    keeps_tensors,
+    link_format_of,
 )
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
@@ -194,11 +196,16 @@ class LocalStepsOptimizer:
                 self._wait(number)
         wires = round_.changes(number)
         contexts: list[Any] = []
-        if self._compression is not NoneCompressor:
+        if not keeps_tensors(self._compression):
             sent, contexts = compress_all(self._compression, [jnp.asarray(w) for w in wires])
             wires = [np.array(wire, order="C") for wire in sent]
         handle = adapter.grouped_allreduce_async_(
-            wires, None, self._rules.name_of(number), Average, process_set=self._process_set
+            wires,
+            None,
+            self._rules.name_of(number),
+            Average,
+            process_set=self._process_set,
+            link_format=link_format_of(self._compression),
         )
         self._flights[number] = _Flight(round_.outer["step"], handle, wires, contexts)
 
@@ -213,7 +220,7 @@ class LocalStepsOptimizer:
             del self._flights[number]
             raise
         average = flight.wires
-        if self._compression is not NoneCompressor:
+        if not keeps_tensors(self._compression):
             wires = [jnp.asarray(wire) for wire in average]
             received = decompress_all(self._compression, wires, flight.contexts)
             average = list(map(np.asarray, received))

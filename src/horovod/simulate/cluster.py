@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import os
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +13,18 @@ from typing import Any, TypeVar
 
 import yaml
 
+from horovod.core.base.checked import is_number
+from horovod.core.base.own_files import open_regular
+
 __all__ = ["Cluster", "Costs", "Network", "costs_in", "network_named", "network_names"]
 
 Made = TypeVar("Made", "Network", "Costs")
 _NETWORKS = Path(__file__).with_name("networks.yaml")
 COSTS_VERSION = 1
+_MOST_BYTES = 1 << 20  # of a file
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 1  # aliases may stand for far more than the file has
+_OTHERS = {"str": (str, "a text"), "bool": (bool, "true or false")}
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,10 @@ class Network:
     def __post_init__(self) -> None:
         for key in ("bandwidth", "latency_s", "message_s"):
             value = getattr(self, key)
-            if not _is_number(value) or value <= 0:
-                raise ValueError(f"network {self.name}: {key} must be a number above 0: {value!r}")
+            if not is_number(value) or value <= 0:
+                found = _SHORT.repr(value)
+                raise ValueError(f"network {self.name}: {key} must be a number above 0: {found}")
+        _check_others(self, f"network {self.name}")
 
 
 @dataclass(frozen=True)
@@ -69,8 +79,10 @@ class Costs:
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            if each.type == "float" and not (_is_number(value) and value >= 0):
-                raise ValueError(f"costs: {each.name} must be a number, 0 or more: {value!r}")
+            if each.type == "float" and not (is_number(value) and value >= 0):
+                found = _SHORT.repr(value)
+                raise ValueError(f"costs: {each.name} must be a number, 0 or more: {found}")
+        _check_others(self, "costs")
 
 
 @dataclass(frozen=True)
@@ -88,8 +100,13 @@ class Cluster:
         return self.hosts * self.ranks_per_host
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _check_others(found: Network | Costs, place: str) -> None:
+    """``ValueError`` if a field that is no number has a value of another type."""
+    for each in dataclasses.fields(found):
+        kind, expected = _OTHERS.get(str(each.type), (object, ""))
+        value = getattr(found, each.name)
+        if not isinstance(value, kind):
+            raise ValueError(f"{place}: {each.name} must be {expected}: {_SHORT.repr(value)}")
 
 
 def network_names() -> list[str]:
@@ -112,8 +129,8 @@ def network_named(name: str) -> Network:
             f"no network {name!r} and no file of that name; there are {', '.join(sorted(known))}"
         )
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = yaml.safe_load(_text_in(path))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"network {path}: {error}") from None
     return _network(path.stem, content)
 
@@ -125,8 +142,8 @@ def costs_in(path: str) -> tuple[Costs, Network | None]:
         ValueError: it is no such file, of another version, or a number is wrong.
     """
     try:
-        content = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+        content = json.loads(_text_in(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(content, dict) or content.get("horovod_costs") != COSTS_VERSION:
         raise ValueError(
@@ -136,6 +153,15 @@ def costs_in(path: str) -> tuple[Costs, Network | None]:
     network = content.get("network")
     name = network.get("name", path) if isinstance(network, Mapping) else path
     return costs, None if network is None else _network(str(name), network)
+
+
+def _text_in(path: str | os.PathLike[str]) -> str:
+    """All of a file that a user has named. ``OSError`` or ``ValueError`` if it cannot be one."""
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"expected at most {_MOST_BYTES} bytes")
+    return data.decode()
 
 
 def _networks() -> dict[str, Any]:
@@ -155,7 +181,8 @@ def _made(kind: type[Made], content: Any, place: str) -> Made:
     fields = {each.name: each for each in dataclasses.fields(kind)}
     for key in content:
         if key not in fields:
-            raise ValueError(f"{place}: unknown {key!r}; there are {', '.join(fields)}")
+            found = _SHORT.repr(key)
+            raise ValueError(f"{place}: unknown {found}; there are {', '.join(fields)}")
     for key, each in fields.items():
         has_default = each.default is not dataclasses.MISSING
         if not has_default and key not in content:

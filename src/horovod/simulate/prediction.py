@@ -83,6 +83,8 @@ def predict(
     _check(workload, cluster, options, jitter, steps)
     factors = _slowest_of(cluster.ranks, jitter, steps)
     found = [simulate_step(workload, cluster, options, factor) for factor in factors]
+    if not math.isfinite(sum(step.duration_s for step in found)):
+        raise ValueError(f"{workload.title}: a step on network {cluster.network.name} never ends")
     return _mean(workload, cluster, found)
 
 

@@ -101,8 +101,10 @@ class _Step:
     def run_bucket(self) -> None:
         """Reduce what is ready, as one bucket, as soon as the one before is done."""
         start_s = max(self.free_s, self.ready_s(self.first))
-        until = self.first + 1
-        while until < len(self.sizes) and self.ready_s(until) <= start_s:
+        until, offered = self.first + 1, self.sizes[self.first]
+        most = self.options.fusion_threshold  # beyond it nothing fits into the bucket
+        while offered <= most and until < len(self.sizes) and self.ready_s(until) <= start_s:
+            offered += self.sizes[until]
             until += 1
         ready = self.sizes[self.first : until]
         count = _native.bucket_length(ready, self.options.fusion_threshold)

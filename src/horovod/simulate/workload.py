@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from horovod.simulate.architectures import Layer, layers_of
 __all__ = ["Gradient", "Workload", "of_model"]
 
 _FLOAT_BYTES = 4
+_MOST_SAMPLES = 1 << 50
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def of_model(name: str, batch: int, samples_per_second: float) -> Workload:
     A third of the time is the forward pass; the backward pass takes twice as long for each layer.
 
     Raises:
-        ValueError: no such model, or a number that is not positive.
+        ValueError: no such model, or a number that is not positive, or beyond 2**50.
     """
-    if batch < 1 or not 0 < samples_per_second < math.inf:
-        raise ValueError("the batch and the samples per second must be positive")
+    if not 1 <= batch <= _MOST_SAMPLES or not 0 < samples_per_second <= _MOST_SAMPLES:
+        raise ValueError("the batch and the samples per second must be positive, at most 2**50")
     layers = layers_of(name)
     step_s = batch / samples_per_second
     title = f"{name}, batch {batch}, {samples_per_second:g} samples/s alone"

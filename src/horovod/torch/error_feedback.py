@@ -23,6 +23,7 @@ class ErrorFeedback:
 
     def __init__(self) -> None:
         self._errors: dict[str, Tensor] = {}
+        self._rank = rank()  # kept for ``state_dict`` after shutdown
 
     @torch.no_grad()
     def add_to(self, names: Sequence[str], gradients: Sequence[Tensor]) -> list[Tensor | None]:
@@ -30,10 +31,8 @@ class ErrorFeedback:
 
         Gradients that no low-bit format can carry are left as they are. On one host there are no
         errors.
-
-        Raises:
-            ValueError: the errors of a gradient have another shape.
         """
+        self._rank = rank()
         if local_size() == size() and not self._errors:
             return []
         errors = [self._errors_of(*pair) for pair in zip(names, gradients, strict=True)]
@@ -44,23 +43,24 @@ class ErrorFeedback:
 
     def state_dict(self) -> dict[str, Any]:
         """The errors, and the rank that they belong to; not copied."""
-        return {"rank": rank(), "errors": dict(self._errors)} if self._errors else {}
+        return {"rank": self._rank, "errors": dict(self._errors)} if self._errors else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``'s result; without errors, if those are another rank's."""
-        is_own = state.get("rank") == rank()
-        self._errors = dict(state["errors"]) if is_own else {}
+        """Go on from a copy of ``state_dict``'s result; from nothing, if it is another rank's."""
+        errors = state["errors"] if state.get("rank") == self._rank else {}
+        self._errors = {name: _errors_of_shape(each.shape) for name, each in errors.items()}
+        for name, error in self._errors.items():
+            error.copy_(errors[name])
 
     def _errors_of(self, name: str, gradient: Tensor) -> Tensor | None:
         if gradient.device.type != "cpu" or not gradient.dtype.is_floating_point:
             return None  # what the engine refuses by name
         error = self._errors.get(name)
-        if error is None:
-            error = torch.zeros(gradient.shape, dtype=torch.float32)
-            self._errors[name] = error
-        if error.shape != gradient.shape:
-            raise ValueError(
-                f"error feedback: the errors of {name!r} have shape {list(error.shape)}, its "
-                f"gradient {list(gradient.shape)}"
-            )
+        if error is None or error.shape != gradient.shape:  # those were another model's
+            error = self._errors[name] = _errors_of_shape(gradient.shape)
         return error
+
+
+def _errors_of_shape(shape: torch.Size) -> Tensor:
+    """Zeros as the engine writes them: contiguous float32 in host memory."""
+    return torch.zeros(shape, dtype=torch.float32, device="cpu")

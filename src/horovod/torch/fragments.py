@@ -66,8 +66,9 @@ class Fragment:
     def send(self, exchange: PlainExchange) -> None:
         """Begin to average the outer gradient over ranks."""
         pairs = zip(self.agreed, self.params, strict=True)
-        self.gradients = [agreed - param for agreed, param in pairs]
-        self._pending = exchange.start_group(self._name, self.gradients)
+        gradients = [agreed - param for agreed, param in pairs]
+        self._pending = exchange.start_group(self._name, gradients)
+        self.gradients = gradients
 
     def wait(self) -> None:
         """Wait for the average, if it is under way.

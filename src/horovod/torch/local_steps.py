@@ -64,7 +64,8 @@ class LocalStepsOptimizer(SteppingAlone):
         """Make the original step on this rank's gradients, and send and merge what is due.
 
         Blocks only where a result is due that is not there yet. All ranks of the set have to call
-        it equally often, also one whose gradients a GradScaler finds infinite.
+        it equally often, also one whose gradients a GradScaler finds infinite. A call in
+        which the original raises does not count: make it again.
 
         Args:
             closure: recomputes the loss; called as the original does, without communication.
@@ -358,7 +359,8 @@ def _check_compression(title: str, compression: Any) -> None:
 
 
 def _trainable(groups: list[dict[str, Any]]) -> list[Tensor]:
-    return [param for group in groups for param in group["params"] if param.requires_grad]
+    params = (param for group in groups for param in group["params"] if param.requires_grad)
+    return list(dict.fromkeys(params))  # a parameter of two layers may be listed twice
 
 
 def _check_params(title: str, params: list[Tensor], names: dict[Tensor, str]) -> None:

@@ -27,6 +27,9 @@ _LISTS = ("agreed", "momentum")
 
 def outer_state(fragments: Sequence[Fragment], rules: LocalSteps, step: int) -> dict[str, Any]:
     """The state of fragments of which none is under way; tensors are not copied."""
+    for fragment in fragments:
+        if fragment.has_begun:
+            fragment.begin()  # for parameters that came after the last step
     numbered = enumerate(fragments)
     return {
         "step": step,
@@ -48,11 +51,12 @@ def put_outer_state(
     Raises:
         ValueError: it does not fit the parameters or the arguments.
     """
+    if state is not None and state["agreed"]:
+        _check(state, fragments, rules)
     for fragment in fragments:
         fragment.forget()
     if state is None or not state["agreed"]:
         return 0 if state is None else int(state["step"])
-    _check(state, fragments, rules)
     begin = 0
     for number, fragment in enumerate(fragments):
         part = slice(begin, begin + len(fragment.params))

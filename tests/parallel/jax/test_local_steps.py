@@ -158,6 +158,12 @@ def test_compression_is_of_the_outer_gradients():
     assert_close(training.params, reference("plain", hvd.size()).run(3)[hvd.rank()], 0.02)
 
 
+def test_compression_between_hosts_is_of_the_outer_gradients():
+    training = Training(sync_every=1, compression=hvd.Compression.int8)
+    with pytest.raises(ValueError, match=r"compression=int8 needs float32, .* found float64"):
+        training.run(1)
+
+
 def test_elastic_training_goes_on_from_the_last_commit():
     undisturbed = Training(name="undisturbed", **STREAMING)
     undisturbed.run(10)

@@ -225,6 +225,30 @@ TEST_CASE("hostile: what a leader must not have said ends the world on every ran
   });
 }
 
+// Ranks that have joined run what others have checked, each tensor of a group.
+TEST_CASE("hostile: what the kernels cannot do ends the world on ranks that have joined") {
+  for (const bool is_coded : {false, true}) {
+    PlayedChild played;
+    Arrivals arrival = arrival_of({1});
+    Request request = arrival.requests.front();
+    request.rank = 1;
+    request.is_grouped = true;
+    arrival.requests = {request, request};
+    arrival.requests.back().dtype = is_coded ? Dtype::kInt32 : Dtype::kBool;
+    arrival.requests.back().op = is_coded ? ReduceOp::kSum : ReduceOp::kAverage;
+    if (is_coded) arrival.requests.back().format = LinkFormat::kInt8;
+    arrival.signature = signature_of(arrival.requests);
+    played.link().post(write_arrival(arrival));
+    played.world().run([&](int rank, Engine& engine) {
+      if (rank == 1) return;
+      const std::string text = error_of([&] { join(engine); });
+      CHECK_MESSAGE(contains(text, is_coded ? "compression=int8 needs float32, float16 or bfloat16"
+                                            : "bool has no average"),
+                    text);
+    });
+  }
+}
+
 // Two hosts; what rank 0 tells rank 1 about the world comes from the test.
 TEST_CASE("hostile: news that cannot be ends the world with its sender's name") {
   const Pair pair = connected_pair();

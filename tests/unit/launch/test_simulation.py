@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,38 @@ def test_costs_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert slow["predictions"][0]["step_s"] > 100
 
 
+def test_names_of_others_are_fit_for_a_terminal_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs, page = tmp_path / "costs.json", tmp_path / "found.html"
+    network = {"name": "\x1b[31m<b>\ud800", "bandwidth": 1e9, "latency_s": 1e-6}
+    costs.write_text(json.dumps({"horovod_costs": 1, "costs": {}, "network": network}))
+    assert cli.main(f"--simulate 2 {MODEL} --costs {costs} -o {page}".split()) == 0
+    assert "between hosts: \\x1b[31m<b>\\ud800, 1 GB/s" in capsys.readouterr().out
+    assert "&lt;b&gt;\\ud800" in page.read_text()
+
+
+@pytest.mark.timeout(60)
+def test_a_page_takes_the_place_of_no_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(SystemExit):
+        cli.main(f"--simulate 2 {MODEL} -o {path}".split())
+    assert f"{path}: expected a regular file" in capsys.readouterr().err
+
+
+def test_a_step_that_never_ends_is_no_prediction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = tmp_path / "dead.yaml"
+    network.write_text("{bandwidth: 1.0e-305, latency_s: 1}")
+    with pytest.raises(SystemExit):
+        cli.main(f"--simulate 2 {MODEL} --network {network} --json".split())
+    assert "a step on network dead never ends" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -70,6 +103,7 @@ def test_costs_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (f"--simulate 9 {MODEL} --ranks-per-host 4", "9 ranks do not fill hosts"),
         (f"--simulate 2 {MODEL} --network isdn", "no network 'isdn' and no file of that name"),
         (f"--simulate 2 {MODEL} --costs none.json", "none.json: "),
+        (f"--simulate 2 {MODEL} --batch 1{'0' * 400}", "must be positive, at most 2**50"),
         (f"--simulate 2 {MODEL} --jitter 2", "the jitter is a part of a step"),
         ("--simulate 2 --from no-such-job", "no recordings of job no-such-job"),
         ("-np 2 --simulate", "--simulate comes first"),

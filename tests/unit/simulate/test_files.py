@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,6 +38,13 @@ def test_every_network_is_complete_and_has_a_source() -> None:
         ("[1]", "expected a mapping, found list"),
         ("{bandwidth: .inf, latency_s: 1.0e-6}", "bandwidth must be a number above 0: inf"),
         ("{bandwidth: 1", "while parsing a flow mapping"),
+        ("{bandwidth: 1" + "0" * 400 + ", latency_s: 1}", r"number above 0: 1000+\.\.\.0+$"),
+        (
+            "{bandwidth: 1, latency_s: 1, source: 2024-01-01}",
+            "source must be a text: datetime.date",
+        ),
+        ("[" * 100_000, "mine.yaml: maximum recursion depth exceeded"),
+        ("#" * (1 << 20) + "#", "mine.yaml: expected at most 1048576 bytes"),
     ],
 )
 def test_networks_in_files(tmp_path: Path, text: str, problem: str) -> None:
@@ -69,6 +77,8 @@ def test_a_file_of_costs(tmp_path: Path) -> None:
         ({"horovod_costs": 1, "costs": {"byte_s": -1}}, "byte_s must be a number, 0 or more: -1"),
         ({"horovod_costs": 1, "costs": {"byte_ms": 1}}, "unknown 'byte_ms'"),
         ([], "no file of version 1"),
+        ({"horovod_costs": 1, "costs": {"overlap": "false"}}, "overlap must be true or false: 'f"),
+        ({"horovod_costs": 1, "costs": {"byte_s": 10**400}}, "byte_s must be a number, 0 or more"),
         ({"horovod_costs": 1, "costs": {}, "network": [1]}, "expected a mapping, found list"),
     ],
 )
@@ -79,6 +89,27 @@ def test_bad_files_of_costs(tmp_path: Path, content: object, problem: str) -> No
         costs_in(str(path))
     with pytest.raises(ValueError, match="No such file"):
         costs_in(str(tmp_path / "none"))
+
+
+def test_an_alias_that_grows_is_not_written_out(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    levels = [f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    path.write_text("bandwidth: 1\nlatency_s: 1\nsource:\n- &a0 [x]\n- " + "\n- ".join(levels))
+    with pytest.raises(ValueError, match=r"source must be a text: \[.{,100}$"):
+        network_named(str(path))
+
+
+@pytest.mark.timeout(60)
+def test_only_regular_files_of_costs_are_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, Path("/dev/zero")):
+        with pytest.raises(ValueError, match=f"{path}: expected a regular file"):
+            costs_in(str(path))
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 200_000)
+    with pytest.raises(ValueError, match=r"deep\.json: maximum recursion depth"):
+        costs_in(str(deep))
 
 
 def test_the_defaults_are_valid() -> None:

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from horovod import _native
 from horovod.simulate import Cluster, Costs, Gradient, Network, Options, Workload, predict
 from horovod.simulate.advice import advise
 from horovod.simulate.collective_time import negotiation_s, reduction_s, traffic_of
@@ -53,6 +54,21 @@ def test_buckets_are_cut_as_the_engine_cuts_them() -> None:
         for options in [Options(fusion_threshold=threshold)]
     }
     assert counts == {1: [1, 1, 1], 20 * MB: [2, 1], 30 * MB: [3]}
+
+
+def test_many_small_buckets_take_time_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered: list[int] = []
+    cut = _native.bucket_length
+
+    def count(sizes: list[int], threshold: int) -> int:
+        offered.append(len(sizes))
+        return cut(sizes, threshold)
+
+    monkeypatch.setattr(_native, "bucket_length", count)
+    gradients = workload(*[1.0] * 500)
+    found = simulate_step(gradients, Cluster(2, 1, NETWORK), Options(fusion_threshold=0))
+    assert len(found.buckets) == 500
+    assert sum(offered) <= 2 * 500
 
 
 def test_what_becomes_ready_during_a_reduction_is_reduced_next() -> None:

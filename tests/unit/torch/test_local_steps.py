@@ -27,6 +27,8 @@ def sgd(*params: torch.Tensor) -> torch.optim.Optimizer:
 def test_wrong_arguments_are_told_before_training(make):
     with pytest.raises(ValueError, match=f"{make.__name__}: sync_every must be .*, found 0"):
         make(sgd(), sync_every=0)
+    with pytest.raises(ValueError, match=r"merge_weight must be in \(0, 1\], found 1000"):
+        make(sgd(), sync_every=2, merge_weight=10**400)
     with pytest.raises(ValueError, match="at most the number of parameters, which is 1, found 2"):
         make(sgd(), sync_every=2, fragments=2)
     with pytest.raises(ValueError, match=r"must be a torch\.optim\.Optimizer, found 3"):
@@ -99,6 +101,56 @@ def test_the_agreed_parameters_come_back_after_an_error():
     with pytest.raises(KeyError):
         fail()
     assert torch.equal(param.data, torch.full((2,), 0.5))
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_of_two_layers_is_merged_once():
+    shared, alone = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizers = [
+        hvd.LocalSGD(sgd(*params), sync_every=2, overlap=1, name=str(len(params)))
+        for params in ([shared, shared], [alone])
+    ]
+    shared.grad, alone.grad = torch.full((2,), 0.5), torch.ones(2)  # a step is made for each place
+    for _ in range(4):
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(shared, alone)
+
+
+def test_what_could_not_be_sent_is_not_merged():
+    param = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    optimizer = hvd.DiLoCo(sgd(param), sync_every=1, compression=hvd.Compression.int8)
+    param.grad = torch.ones(2, dtype=torch.float64)
+    with pytest.raises(ValueError, match="compression=int8 needs float32"):
+        optimizer.step()
+    state = optimizer.state_dict()["local_steps"]
+    assert state["arrived"] == {}
+    assert torch.equal(state["agreed"][0], torch.ones(2, dtype=torch.float64))
+
+
+def test_a_state_that_does_not_fit_leaves_what_was_agreed():
+    param = nn.Parameter(torch.ones(2))
+    optimizer = hvd.LocalSGD(sgd(param), sync_every=2)
+    param.grad = torch.ones(2)
+    optimizer.step()
+    state = optimizer.state_dict()
+    with pytest.raises(ValueError, match="'agreed' has 1 tensors"):
+        optimizer.load_state_dict(
+            {**state, "local_steps": {**state["local_steps"], "agreed": [param[:1]]}}
+        )
+    with optimizer.agreed_parameters():
+        assert torch.equal(param.data, torch.ones(2))
+
+
+def test_parameters_that_have_just_come_are_saved():
+    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+    optimizer = hvd.DiLoCo(sgd(first), sync_every=2)
+    optimizer.step()
+    optimizer.add_param_group({"params": [second]})
+    state = optimizer.state_dict()
+    assert [len(agreed) for agreed in state["local_steps"]["agreed"]] == [2, 3]
+    optimizer.load_state_dict(state)
+    assert optimizer.local_step == 1
 
 
 def test_channels_last_parameters():

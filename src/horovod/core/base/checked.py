@@ -10,6 +10,7 @@ import base64
 import json
 import math
 import reprlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import cache
@@ -43,6 +44,13 @@ class BadMessageError(ValueError):
     def of(self, sender: str) -> BadMessageError:
         """The same error with the sender of the message."""
         return BadMessageError(self.message, self.field, self.found, self.expected, sender)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite ``float``, or an ``int`` that a ``float`` can stand for."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # also false for NaN
 
 
 def printable(text: str) -> str:

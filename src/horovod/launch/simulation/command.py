@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
+from horovod.core.base.checked import printable
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
 from horovod.launch.doctor.tables import add_row, plain_console, plain_table
 from horovod.launch.simulation.page import page, write_page
@@ -51,7 +52,7 @@ def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             rows = _rows(found)
             write_page(given.output, page(workload, network, given.algorithm, found, advice, rows))
     except (ValueError, OSError, NothingFoundError) as error:
-        parser.error(str(error))
+        parser.error(printable(str(error)))
     if given.json:
         print(json.dumps(as_json(workload, network, found, advice), indent=2))
     else:
@@ -173,7 +174,7 @@ def as_text(
     if advice:
         lines += ["", f"at {found[-1].ranks} ranks, all together would be faster by"]
         lines += [f"  {each.gain:5.0%}  with {each.text}" for each in advice]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _rows(found: Sequence[Prediction]) -> list[list[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from horovod.core.base.own_files import replacing
+from horovod.core.base.own_files import open_regular, replacing
 from horovod.simulate import Network, Prediction, Workload
 from horovod.simulate.advice import Advice
 
@@ -75,9 +75,9 @@ def write_page(path: str, text: str) -> None:
         OSError: the file cannot be written.
     """
     if os.path.lexists(path):
-        with open(path, "rb") as file:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
             head = file.read(_HEAD_BYTES)
         if _GENERATOR.encode() not in head:
             raise ValueError(f"-o: {path} is no page of {_GENERATOR}; it is not overwritten")
     with replacing(Path(path)) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
