@@ -37,6 +37,7 @@ _WORKER = "_HOROVOD_WORKER"
 _RECONNECT_TIMEOUT = "_HOROVOD_RECONNECT_TIMEOUT"
 _SHORT_S = 1.0  # in which a driver that is back, or a dead connection, shows
 _PAUSE_S = 0.2
+_WATCH_S = 60.0  # without a store, on a machine that is slow now, before it hears no more updates
 
 _Message = TypeVar("_Message")
 _Result = TypeVar("_Result")
@@ -52,8 +53,15 @@ class StoreRetry:
     def __init__(self, limit_s: float = 0.0) -> None:
         self.limit_s = limit_s
 
-    def run(self, open_store: Callable[[], Store], act: Callable[[Store], _Result]) -> _Result:
+    def run(
+        self,
+        open_store: Callable[[], Store],
+        act: Callable[[Store], _Result],
+        least_s: float = 0.0,
+    ) -> _Result:
         """The result of ``act``, which is called again with a new connection if its store is lost.
+
+        ``least_s``: the least limit of this call.
 
         Raises:
             InitError: the store has been out of reach for the limit.
@@ -67,7 +75,7 @@ class StoreRetry:
             except InitError:
                 now = time.monotonic()
                 gone_since = now if gone_since is None else gone_since
-                if now - gone_since >= self.limit_s:
+                if now - gone_since >= max(self.limit_s, least_s):
                     raise
                 time.sleep(_PAUSE_S)
 
@@ -165,7 +173,11 @@ class ElasticClient:
     def watch_updates(
         self, open_store: Callable[[], Store], tell: Callable[[int, int], None]
     ) -> None:
-        """Call ``tell`` with timestamp and kind of each update, from a thread of its own."""
+        """Call ``tell`` with timestamp and kind of each update, from a thread of its own.
+
+        A job cannot notice that one of its workers hears no updates. So the thread connects again
+        for a while, also where no driver can come back.
+        """
         count = self.assignment.updates
 
         def watch(store: Store) -> None:
@@ -182,7 +194,7 @@ class ElasticClient:
             count = max(count, self.assignment.updates)  # a new store has no older ones
             return open_store()
 
-        _in_thread("horovod-updates", lambda: self.retry.run(reopen, watch))
+        _in_thread("horovod-updates", lambda: self.retry.run(reopen, watch, _WATCH_S))
 
     def news(self) -> list[Update]:
         """The updates about the current world of which ``watch_updates`` has heard so far."""

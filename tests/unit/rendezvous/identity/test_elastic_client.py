@@ -14,7 +14,7 @@ from loopback import new_loopback
 from worlds import SECRET, MemoryStore
 
 from horovod.core.base.rank_info import RankInfo
-from horovod.errors import PeerLostError
+from horovod.errors import InitError, PeerLostError
 from horovod.rendezvous.identity.elastic_client import (
     ElasticClient,
     RemovedError,
@@ -165,6 +165,24 @@ def test_known_updates_are_not_reported(store: MemoryStore) -> None:
     assert member.news() == []
 
 
+def test_updates_are_heard_although_the_first_connections_fail(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._PAUSE_S", 0.001)
+    member = ElasticClient(5)
+    told: Queue[tuple[int, int]] = Queue()
+    failures = iter([InitError("too slow"), InitError("too slow again")])
+
+    def open_store() -> StoreClient:
+        for failure in failures:
+            raise failure
+        return StoreClient(server.address, SECRET, timeout_s=30)
+
+    member.watch_updates(open_store, lambda *update: told.put(update))
+    server.set(update_key(1), Update(10, 1).to_bytes())
+    assert told.get(timeout=200) == (10, 1)
+
+
 def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._clients", {})
     assert this_client({}) is None
@@ -273,7 +291,8 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers() -> Iterator[Drivers]:
+def drivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Drivers]:
+    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._WATCH_S", 0.0)
     with closing(Drivers()) as drivers:
         yield drivers
 
