@@ -30,7 +30,7 @@ ClusterCut cut_for_cluster(std::size_t stream_bytes, int channels, int hosts,
                  .channels = channels,
                  .hosts = hosts};
   if (stream_bytes == 0) return cut;
-  // What travels of a low-bit chunk is a quarter.
+  // What travels of a low-bit chunk is a quarter or less.
   const std::size_t block_bytes =
       std::min((has_low_bits ? 4 : 1) * tuned.block_bytes(), cell_bytes);
   const std::size_t one_step_share =

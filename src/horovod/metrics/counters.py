@@ -24,16 +24,8 @@ _COUNTS = (
     *(f"{kind}_operations" for kind in KINDS),
     *(f"{kind}_{what}" for kind in MOVING for what in ("tensors", "bytes")),
     *("in_flight", "buckets", "fused_tensors", "link_bytes"),
-    *(
-        "queued_ns",
-        "waited_ns",
-        "blocked_ns",
-        "errors",
-        "stalls",
-        "steps",
-        "stepped_ns",
-        "last_step_ns",
-    ),
+    *("queued_ns", "waited_ns", "blocked_ns"),
+    *("errors", "stalls", "steps", "stepped_ns", "last_step_ns"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from horovod.settings import LINK_SHARES
 from horovod.simulate.cluster import Cluster
 from horovod.simulate.prediction import Prediction, predict
 from horovod.simulate.step import Options
@@ -13,8 +14,7 @@ from horovod.simulate.workload import Gradient, Workload
 __all__ = ["Advice", "advise"]
 
 _LEAST_GAIN = 0.01
-# Low-bit formats have a scale of 4 bytes for each 128 elements.
-_FORMATS = {"fp16": 0.5, "int8": 33 / 128, "int4": 17 / 128}
+_FORMATS = {"fp16": 0.5, "int8": LINK_SHARES["int8"], "int4": LINK_SHARES["int4"]}
 _THRESHOLDS = (16 << 20, 512 << 20)
 
 

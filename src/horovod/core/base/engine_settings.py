@@ -12,7 +12,9 @@ from horovod.core.base.setting import Flag
 
 GPU_OPERATIONS = ("auto", "nccl", "host")
 LINK_PROTECTIONS = ("control", "integrity", "encrypted")
-LINK_COMPRESSIONS = ("none", "int8", "fp8", "int4")
+# What travels between hosts, as a part of float32's bytes: codes, and a float32 for 128 of them.
+LINK_SHARES = {"none": 1.0, "int8": 33 / 128, "fp8": 33 / 128, "int4": 17 / 128}
+LINK_COMPRESSIONS = tuple(LINK_SHARES)
 # Values that images have left over from builds of the original. There NCCL was a wish of the build,
 # not a condition of every run.
 _ORIGINAL_GPU_OPERATIONS = (("NCCL", "auto"), ("mpi", "host"), ("ddl", "host"), ("gloo", "host"))

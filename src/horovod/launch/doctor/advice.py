@@ -16,7 +16,7 @@ from horovod.launch.doctor.findings import (
     named_ranks,
     title,
 )
-from horovod.settings import LINK_COMPRESSIONS, Settings
+from horovod.settings import LINK_COMPRESSIONS, LINK_SHARES, Settings
 from horovod.trace.analysis.accounts import Account
 from horovod.trace.analysis.clocks import align_clocks
 from horovod.trace.analysis.fusion import Alone, Fusion, WhyAlone, find_fusion
@@ -39,7 +39,6 @@ _LEAST_NS = 5e5
 _SLOWEST_SHARE = 0.7  # of all steps, in which a slow rank is the slowest
 _TRANSPORT_SHARE = 0.3
 _LINK_SHARE = 0.3
-_INT8_BYTES = 33 / 128  # of float32's: a scale of 4 bytes for each 128 elements
 _LOCAL_STEPS = 100
 _PEER_SHARE = 0.05  # for one rank, in the middle of collectives
 
@@ -153,7 +152,7 @@ def _transport(world: RecordedWorld, transport_ns: float, step_ns: float) -> Fin
 def _link(world: RecordedWorld, link_ns: float, step_ns: float) -> Finding:
     parts = {f"hvd.DiLoCo with sync_every={_LOCAL_STEPS}": 1 / _LOCAL_STEPS}
     if _settings_of(world).link_compression == LINK_COMPRESSIONS[0]:
-        parts = {"compression=hvd.Compression.int8": _INT8_BYTES, **parts}
+        parts = {"compression=hvd.Compression.int8": LINK_SHARES["int8"], **parts}
     shares = {
         what: part * link_ns / (step_ns - (1 - part) * link_ns) for what, part in parts.items()
     }

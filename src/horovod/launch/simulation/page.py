@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
-
-import jinja2
 
 from horovod.core.base.own_files import open_regular, replacing
 from horovod.simulate import Network, Prediction, Workload
 from horovod.simulate.advice import Advice
+from horovod.trace.report.page import page_environment
 
 __all__ = ["page", "write_page"]
 
@@ -34,13 +32,6 @@ def page(
     table: Sequence[Sequence[str]],
 ) -> str:
     """The whole file; ``table`` is the heads and the rows that are printed, too."""
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
     def parts(each: Prediction) -> Iterator[tuple[str, float]]:
         yield "compute", workload.compute_s
@@ -48,23 +39,23 @@ def page(
         yield "exposed", max(0.0, each.exposed_s)
         yield "update", workload.update_s
 
-    return environment.get_template("page.html").render(
-        generator=_GENERATOR,
-        workload=workload,
-        network=network,
-        algorithm=algorithm,
-        found=found,
-        longest_s=max(each.step_s for each in found),
-        advice=advice,
-        heads=table[0],
-        rows=table[1:],
-        keys=_KEYS,
-        parts=parts,
+    return (
+        page_environment(__package__ or "")
+        .get_template("page.html")
+        .render(
+            generator=_GENERATOR,
+            workload=workload,
+            network=network,
+            algorithm=algorithm,
+            found=found,
+            longest_s=max(each.step_s for each in found),
+            advice=advice,
+            heads=table[0],
+            rows=table[1:],
+            keys=_KEYS,
+            parts=parts,
+        )
     )
-
-
-def _asset(name: str) -> str:
-    return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 
 def write_page(path: str, text: str) -> None:

@@ -36,13 +36,7 @@ _IEC_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 def page(report: Report) -> str:
     """The whole file."""
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(__package__ or "")
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {
         name.removesuffix("_text"): getattr(number_texts, name)
@@ -73,8 +67,19 @@ def page(report: Report) -> str:
     )
 
 
-def _asset(name: str) -> str:
-    return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
+def page_environment(package: str) -> jinja2.Environment:
+    """For the HTML templates among the files of ``package``; texts are escaped."""
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: _asset(name, package)),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _asset(name: str, package: str = __package__ or "") -> str:
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _data(report: Report) -> dict[str, Any]:
