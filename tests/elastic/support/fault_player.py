@@ -136,7 +136,9 @@ class FaultPlayer:
     def _kill_in_recovery(self, fault: Fault) -> float | None:
         """Kill or stop one more worker while the next world forms."""
         members = self._watch.members
-        choices = [[member] for member in members if self._is_safe([member], further=1)]
+        # A host that lost a worker is blacklisted, and its other workers go with it.
+        hosts = {member.hostname for member in members}
+        choices = [[member] for member in members if len(hosts - {member.hostname}) > 1]
         if not choices:
             raise _ImpossibleError
         self.job.lay(Trap(fault.point, signal.SIGKILL, fault.for_leader, fault.delay_s))
@@ -163,9 +165,9 @@ class FaultPlayer:
 
         self.job.wait_until(has_gone, f"{process} should have died")
 
-    def _is_safe(self, victims: Sequence[Member], *, further: int = 0) -> bool:
-        """Whether a worker of the world stays, even if ``further`` more are lost."""
-        return len(self._watch.members) - len(victims) > further
+    def _is_safe(self, victims: Sequence[Member]) -> bool:
+        """Whether a worker of the world stays."""
+        return len(self._watch.members) > len(victims)
 
     def _host_gone(self, fault: Fault) -> float | None:
         """Lose a host with all its workers and unlist it; it comes back with the next change."""
