@@ -220,3 +220,24 @@ def test_numbers_of_groups_come_again(monkeypatch: pytest.MonkeyPatch):
         dist.all_reduce(tensor := torch.tensor([number]), group=group)
         assert tensor.item() == number * size()
         dist.destroy_process_group(group)
+
+
+@pytest.mark.skipif("int(__import__('os').environ['HOROVOD_SIZE']) < 3", reason="too few ranks")
+def test_groups_made_in_different_orders_name_both_ranks():
+    orders = {0: [[0, 1], [1, 2]], 1: [[1, 2], [0, 1]], 2: [[0, 1], [1, 2]]}
+    if rank() in (0, 1):
+        with pytest.raises(InitError, match="rank 0 makes it of ranks 0,1, rank 1 .* of ranks 1,2"):
+            dist.new_group(orders[rank()][0])
+    else:
+        dist.new_group(orders[rank()][0])
+    dist.barrier()
+
+
+@needs_two
+def test_a_rank_that_does_not_make_a_group_is_named():
+    if rank() == 0:
+        make = partial(dist.new_group, [0, size() - 1], use_local_synchronization=True)
+        with pytest.raises(InitError, match=f"rank {size() - 1} did not make group") as failure:
+            make(timeout=timedelta(seconds=1))
+        assert failure.value.ranks == (size() - 1,)
+    dist.barrier()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -51,16 +51,26 @@ class TorchStore:
             raise InitError(f"init: {self._title} failed: {error}") from None
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """See ``Store.get``. Polls, since torch logs a warning for each wait that times out."""
+        """See ``Store.get``."""
+        return self.get_any([key], timeout_s)[1]
+
+    def get_any(self, keys: Sequence[str], timeout_s: float) -> tuple[str, bytes]:
+        """The first of these keys that has a value, and the value; errors as ``Store.get``.
+
+        Polls, since torch logs a warning for each wait that times out.
+        """
         deadline = Deadline(timeout_s)
         pause_s = 0.001
         try:
-            while not self._open_store().check([self._prefix + key]):
+            while True:
+                for key in keys:
+                    if self._open_store().check([self._prefix + key]):
+                        return key, bytes(self._open_store().get(self._prefix + key))
                 if deadline.has_passed:
-                    raise TimeoutError(f"store: no process set {key!r} within {timeout_s:g} s")
+                    names = " or ".join(map(repr, keys))
+                    raise TimeoutError(f"store: no process set {names} within {timeout_s:g} s")
                 time.sleep(min(pause_s, deadline.remaining_s()))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            return bytes(self._open_store().get(self._prefix + key))
         except RuntimeError as error:
             raise InitError(f"init: {self._title} failed: {error}") from None
 

@@ -65,7 +65,8 @@ class Members:
 
         Raises:
             ValueError: the world's data plane is another library.
-            InitError: (a ``ValueError``) ranks cannot connect, or no number is left.
+            InitError: (a ``ValueError``) ranks are missing, make another group or cannot connect,
+                or no number is left.
         """
         found = world.current()
         if found.data_plane is not None:
@@ -73,8 +74,7 @@ class Members:
                 f"new_group: Horovod's data plane is {found.data_plane_name}; groups of "
                 "torch.distributed need the native one: HOROVOD_CPU_OPERATIONS=native"
             )
-        is_first = ranks[0] == found.identity.rank
-        number = set_numbers.agree(found, store, is_first, timeout_s)
+        number = set_numbers.agree(found, store, name, ranks, timeout_s)
         links = _links(found, f"set/{number.use}", sorted(ranks), store, timeout_s)
         found.engine.add_process_set(number.number, sorted(ranks), None, *links)
         return cls(found, ranks, number, name, store)

@@ -9,19 +9,23 @@ group: when a group ends, the process with the store may have ended, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.torch.distributed.world import next_number, shared_store, store_of
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
     from horovod.core.assembly import World
+    from horovod.rendezvous.identity.torchrun import TorchStore
 
 __all__ = ["SetNumber", "agree", "give_back"]
 
 _FIRST, _COUNT = 512, 512
+_GRACE_S = 10.0  # to hear from the first rank who is missing
 _LONGEST_WAIT_S = 10.0  # for a number to be given back: ranks may leave a group one by one
 
 
@@ -43,32 +47,90 @@ _places: list[int] = []  # in the queue of numbers that come again, where none w
 _of_world: World | None = None
 
 
-def agree(world: World, store: Store, is_first: bool, timeout_s: float) -> SetNumber:
-    """The number of a new group, which its first rank takes. ``store``: the group's.
+def agree(
+    world: World, store: Store, name: str, ranks: Sequence[int], timeout_s: float
+) -> SetNumber:
+    """The number of a new group, which its first rank takes when all have come.
+
+    Args:
+        store: the group's.
+        ranks: of the world; all of them must say the same, in the same order.
 
     Raises:
-        InitError: the first rank did not come, or there is no number left.
+        InitError: ranks did not come, or make another group; or there is no number left.
     """
     _begin(world)
     while _left:
         _tell(world, _left.pop())
+    rank, own = world.identity.rank, store_of(store)
     # A group that has ended may have had the same name, and so the same keys.
-    key = f"process_set/{next_number(f'made/{world.identity.rank}', store)}"
-    own = store_of(store)
-    if is_first:
-        own.set(key, _take().encode())
+    key = f"process_set/{next_number(f'made/{rank}', store)}"
+    words = ",".join(map(str, ranks))
+    own.set(f"{key}/of/{rank}", words.encode())
+    if rank == ranks[0]:
+        _answer(own, key, words, ranks, timeout_s)
     try:
-        number, _, use = own.get(key, timeout_s).decode(errors="replace").partition("/")
+        # The first rank waits less long, and knows who is missing.
+        answers = [f"{key}/number/{words}", f"{key}/refused"]
+        answer = own.get_any(answers, timeout_s + _GRACE_S)[1].decode(errors="replace")
     except TimeoutError:
-        raise InitError(
-            f"new_group: the group's first rank did not come in {timeout_s:g} s"
-        ) from None
-    if not _is_number(number, _COUNT) or not _is_number(use):
+        _raise_missing(name, ranks[:1], timeout_s)
+    what, _, rest = answer.partition("/")
+    if what == "missing":
+        _raise_missing(name, _numbers(rest, ranks), timeout_s)
+    if what == "differ":
+        _raise_different(own, key, name, _numbers(rest, range(world.identity.size)))
+    if not _is_number(what, _COUNT) or not _is_number(rest):
         raise InitError(
             f"new_group: Horovod has room for {_COUNT} process groups at a time, and no group was "
             f"destroyed on all of its ranks within {_LONGEST_WAIT_S:g} s"
         )
-    return SetNumber(_FIRST + int(number), int(use))
+    return SetNumber(_FIRST + int(what), int(rest))
+
+
+def _answer(own: TorchStore, key: str, words: str, ranks: Sequence[int], timeout_s: float) -> None:
+    """Tell the other ranks a number, or what is wrong, once they have come."""
+    deadline, missing = Deadline(timeout_s), []
+    for other in ranks[1:]:
+        keys = [f"{key}/of/{other}", f"{key}/refused"]
+        try:
+            found, value = own.get_any(keys, deadline.remaining_s())
+        except TimeoutError:
+            missing.append(other)
+            continue
+        if found != keys[0]:
+            return
+        if value != words.encode():
+            own.set(f"{key}/refused", f"differ/{ranks[0]},{other}".encode())
+            return
+    if missing:
+        own.set(f"{key}/refused", f"missing/{','.join(map(str, missing))}".encode())
+    else:
+        own.set(f"{key}/number/{words}", _take().encode())
+
+
+def _raise_missing(name: str, ranks: Sequence[int], timeout_s: float) -> NoReturn:
+    raise InitError(
+        f"new_group: {ranks_text(ranks)} did not make group {name!r} within {timeout_s:g} s; all "
+        "ranks must make the same groups in the same order",
+        ranks=ranks,
+    )
+
+
+def _raise_different(own: TorchStore, key: str, name: str, ranks: Sequence[int]) -> NoReturn:
+    said = [own.get(f"{key}/of/{rank}", _LONGEST_WAIT_S).decode(errors="replace") for rank in ranks]
+    texts = [
+        f"rank {rank} makes it of ranks {text}" for rank, text in zip(ranks, said, strict=True)
+    ]
+    raise InitError(
+        f"new_group: ranks disagree about group {name!r}: {', '.join(texts)}; all ranks must make "
+        "the same groups in the same order",
+        ranks=ranks,
+    )
+
+
+def _numbers(words: str, known: Sequence[int]) -> list[int]:
+    return [int(word) for word in words.split(",") if _is_number(word) and int(word) in known]
 
 
 def give_back(world: World, number: SetNumber, ranks: Sequence[int]) -> None:
