@@ -226,7 +226,9 @@ def test_numbers_of_groups_come_again(monkeypatch: pytest.MonkeyPatch):
 def test_groups_made_in_different_orders_name_both_ranks():
     orders = {0: [[0, 1], [1, 2]], 1: [[1, 2], [0, 1]], 2: [[0, 1], [1, 2]]}
     if rank() in (0, 1):
-        with pytest.raises(InitError, match="rank 0 makes it of ranks 0,1, rank 1 .* of ranks 1,2"):
+        with pytest.raises(
+            InitError, match=r"rank 0 makes it of ranks 0,1, rank 1 .* of ranks 1,2"
+        ):
             dist.new_group(orders[rank()][0])
     else:
         dist.new_group(orders[rank()][0])
