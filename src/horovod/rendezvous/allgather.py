@@ -45,13 +45,19 @@ def decode_all(
         InitError: the value of a rank is malformed; the same on all ranks, since all decode the
             same values.
     """
-    found = []
-    for rank, value in zip(ranks, values, strict=True):
-        try:
-            found.append(decode(value))
-        except BadMessageError as error:
-            raise InitError(f"init: {error.of(f'rank {rank}')}", ranks=[rank]) from None
-    return found
+    return [decode_of(rank, value, decode) for rank, value in zip(ranks, values, strict=True)]
+
+
+def decode_of(rank: int, value: bytes, decode: Callable[[bytes], _Value]) -> _Value:
+    """``decode`` of the value of one rank.
+
+    Raises:
+        InitError: the value is malformed.
+    """
+    try:
+        return decode(value)
+    except BadMessageError as error:
+        raise InitError(f"init: {error.of(f'rank {rank}')}", ranks=[rank]) from None
 
 
 @dataclass
@@ -59,8 +65,8 @@ class StoreAllgather:
     """One all-gather among ``ranks`` under ``key``, which is used once.
 
     The first rank enforces ``deadline``. With ``is_bootstrap`` the others take over its remaining
-    time as soon as it has arrived. On the first rank ``check`` says what is wrong with a value when
-    it arrives.
+    time as soon as it has arrived. On the first rank ``check`` says what is wrong with the value of
+    another rank when it arrives.
     """
 
     store: Store
@@ -70,7 +76,7 @@ class StoreAllgather:
     ranks: Sequence[int]
     deadline: Deadline
     is_bootstrap: bool = field(default=False, kw_only=True)
-    check: Callable[[bytes], InitError | None] | None = field(default=None, kw_only=True)
+    check: Callable[[int, bytes], InitError | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._proven = ProvenValues(self.store, self.secret, _ROLE)
@@ -181,7 +187,7 @@ class StoreAllgather:
                 value = self._take(str(rank), until.remaining_s())
                 if value is not None:
                     self._note(rank, value)
-                elif self.check is None and not self.deadline.has_passed:
+                elif not self.is_bootstrap and not self.deadline.has_passed:
                     break  # the values of later ranks can be collected later
         self._check_failed()
         if len(self._values) == len(self.ranks):
@@ -196,7 +202,7 @@ class StoreAllgather:
         return None
 
     def _note(self, rank: int, value: bytes) -> None:
-        problem = self.check(value) if self.check else None
+        problem = self.check(rank, value) if self.check else None
         if problem is not None:
             self._end(problem)
         self._values[rank] = value

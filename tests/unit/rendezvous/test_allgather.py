@@ -70,13 +70,13 @@ def test_a_failed_rank_fails_all_at_once(failing: int) -> None:
 def test_a_wrong_value_is_refused_when_it_arrives() -> None:
     store = MemoryStore()
 
-    def check(value: bytes) -> InitError | None:
-        return InitError("one of us is odd") if value == b"odd" else None
+    def check(rank: int, value: bytes) -> InitError | None:
+        return InitError(f"rank {rank} is odd") if value == b"odd" else None
 
     def action(rank: int) -> list[bytes]:
         return round_of(store, rank, [0, 1, 2], check=check).exchange([b"even", b"odd"][rank])
 
-    assert [str(outcome) for outcome in outcomes(2, action)] == ["one of us is odd"] * 2
+    assert [str(outcome) for outcome in outcomes(2, action)] == ["rank 1 is odd"] * 2
 
 
 def test_all_name_the_missing_ranks() -> None:
