@@ -9,6 +9,7 @@ core of its own; here all share those of this machine, so the time is the work o
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 import sys
@@ -137,6 +138,7 @@ def _serve(
 ) -> None:
     """The ranks of one process, which stay connected until the benchmark has looked."""
     isolate_links(setattr, addresses=_ADDRESSES)
+    gc.disable()  # it would walk through the objects of all ranks again and again
     threading.stack_size(_STACK_BYTES)
     with ExitStack() as stores:
 
@@ -161,7 +163,7 @@ def _serve(
 def _process_count(hosts: int, ranks_per_host: int) -> int:
     """So many that each may have the descriptors of its ranks, and no fewer than cores."""
     raise_limit()
-    to_others = 2 * hosts * (hosts - 1) * (ranks_per_host + 1)
+    to_others = hosts * (hosts - 1) * (ranks_per_host + 1)
     inside = hosts * ranks_per_host * (2 * ranks_per_host + 16)
     return max(os.cpu_count() or 1, math.ceil((to_others + inside) / (0.8 * soft_limit())))
 
