@@ -39,7 +39,7 @@ from horovod.rendezvous.store.server import StoreServer
 
 _TIMEOUT_S = 500.0
 _STACK_BYTES = 1 << 20
-_ADDRESSES = 2  # of each rank, as IPv4 and IPv6 of a machine
+_ADDRESSES = 1  # of each rank
 _TIME, _MEMORY = "until all are connected", "memory of all processes"
 _WORK = "processor time of all ranks and the store"  # what a busy machine does not change much
 _BARS = (Bar(_TIME, None, 60), Bar(_MEMORY, None, 4 << 30))
@@ -49,7 +49,7 @@ _BARS = (Bar(_TIME, None, 60), Bar(_MEMORY, None, 4 << 30))
 class _Counts:
     """What ranks have made, asked the store for, and got from it."""
 
-    connections: int = 0
+    link_ends: int = 0
     requests: int = 0
     store_bytes: int = 0
 
@@ -152,7 +152,7 @@ def _serve(
         for error in set(map(str, (each for each in found if not isinstance(each, Mesh)))):
             sys.stderr.write(f"{error}\n")
         counts = _CountedStore.counts
-        counts.connections = sum(
+        counts.link_ends = sum(
             len(mesh.news) + len(mesh.links.control) + len(mesh.links.data) for mesh in made
         )
         pipe.send(counts if len(made) == len(ranks) else None)
@@ -161,11 +161,11 @@ def _serve(
 
 
 def _process_count(hosts: int, ranks_per_host: int) -> int:
-    """So many that each may have the descriptors of its ranks, and no fewer than cores."""
+    """So many that each may have twice the descriptors of its ranks, some of which dial again."""
     raise_limit()
     to_others = hosts * (hosts - 1) * (ranks_per_host + 1)
     inside = hosts * ranks_per_host * (2 * ranks_per_host + 16)
-    return max(os.cpu_count() or 1, math.ceil((to_others + inside) / (0.8 * soft_limit())))
+    return max(os.cpu_count() or 1, math.ceil((to_others + inside) / (0.4 * soft_limit())))
 
 
 def _memory_of(pid: int) -> int:
