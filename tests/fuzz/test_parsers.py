@@ -5,7 +5,6 @@ each parser gets a fixed number of changes, the same every time.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -288,9 +287,7 @@ PARSERS: Mapping[str, Parser] = {
         of(json.dumps(MEMBER).encode()), lambda data, _: link_round._Member.from_bytes(data)
     ),
     "gathered values": Parser(
-        of(
-            struct.pack("!I", 0) + b"+" + json.dumps([base64.b64encode(b"a").decode()] * 2).encode()
-        ),
+        of(struct.pack("!I", 0) + b"+" + store_allgather.packed([b"a"] * 2)),
         gathered,
         (InitError,),
     ),

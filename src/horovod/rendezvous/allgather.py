@@ -7,14 +7,13 @@ where it belongs, so other writers to the store are harmless.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import math
 import reprlib
 import struct
 import sys
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -30,10 +29,34 @@ _ROLE = b"horovod allgather"
 _GRACE_S = 5.0  # after the first rank's own deadline: only a stopped rank is that late
 _SLICE_S = 0.25  # within which the first rank sees a failure of another one
 _VALUE, _FAILURE = b"+", b"-"
-_SECONDS = struct.Struct("!d")
+_SECONDS, _LENGTH = struct.Struct("!d"), struct.Struct("!I")
+_MOST_BYTES = 1 << 30  # of all values of all ranks
 _MOST_SECONDS = 1e9
 
 _Value = TypeVar("_Value")
+
+
+def packed(values: Sequence[bytes]) -> bytes:
+    """All values in few bytes: most of what one rank says another one says, too."""
+    return zlib.compress(b"".join(_LENGTH.pack(len(value)) + value for value in values), 1)
+
+
+def unpacked(data: bytes) -> list[bytes]:
+    """The inverse of ``packed``. ``ValueError`` or ``zlib.error`` for anything else."""
+    stream = zlib.decompressobj()
+    whole = stream.decompress(data, _MOST_BYTES)
+    if not stream.eof or stream.unused_data:
+        raise ValueError(f"they do not end after {len(whole)} bytes")
+    values, start = [], 0
+    while start < len(whole):
+        if len(whole) - start < _LENGTH.size:
+            raise ValueError(f"{len(whole) - start} bytes are left, no length")
+        begin = start + _LENGTH.size
+        start = begin + _LENGTH.unpack_from(whole, start)[0]
+        if start > len(whole):
+            raise ValueError(f"a value ends at {start} of {len(whole)} bytes")
+        values.append(whole[begin:start])
+    return values
 
 
 def decode_all(
@@ -45,13 +68,19 @@ def decode_all(
         InitError: the value of a rank is malformed; the same on all ranks, since all decode the
             same values.
     """
-    found = []
-    for rank, value in zip(ranks, values, strict=True):
-        try:
-            found.append(decode(value))
-        except BadMessageError as error:
-            raise InitError(f"init: {error.of(f'rank {rank}')}", ranks=[rank]) from None
-    return found
+    return [decode_of(rank, value, decode) for rank, value in zip(ranks, values, strict=True)]
+
+
+def decode_of(rank: int, value: bytes, decode: Callable[[bytes], _Value]) -> _Value:
+    """``decode`` of the value of one rank.
+
+    Raises:
+        InitError: the value is malformed.
+    """
+    try:
+        return decode(value)
+    except BadMessageError as error:
+        raise InitError(f"init: {error.of(f'rank {rank}')}", ranks=[rank]) from None
 
 
 @dataclass
@@ -59,8 +88,8 @@ class StoreAllgather:
     """One all-gather among ``ranks`` under ``key``, which is used once.
 
     The first rank enforces ``deadline``. With ``is_bootstrap`` the others take over its remaining
-    time as soon as it has arrived. On the first rank ``check`` says what is wrong with a value when
-    it arrives.
+    time as soon as it has arrived. On the first rank ``check`` says what is wrong with the value of
+    another rank when it arrives.
     """
 
     store: Store
@@ -70,7 +99,7 @@ class StoreAllgather:
     ranks: Sequence[int]
     deadline: Deadline
     is_bootstrap: bool = field(default=False, kw_only=True)
-    check: Callable[[bytes], InitError | None] | None = field(default=None, kw_only=True)
+    check: Callable[[int, bytes], InitError | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._proven = ProvenValues(self.store, self.secret, _ROLE)
@@ -166,8 +195,8 @@ class StoreAllgather:
 
     def _values_in(self, answer: bytes) -> list[bytes]:
         try:
-            values = [base64.b64decode(text, validate=True) for text in json.loads(answer[1:])]
-        except (TypeError, ValueError, RecursionError) as error:
+            values = unpacked(answer[1:])
+        except (ValueError, zlib.error) as error:
             raise self._bad("all", "values", str(error), "a list of values") from None
         if answer[:1] != _VALUE or len(values) != len(self.ranks):
             found = f"{len(values)} behind {answer[:1]!r}"
@@ -181,13 +210,12 @@ class StoreAllgather:
                 value = self._take(str(rank), until.remaining_s())
                 if value is not None:
                     self._note(rank, value)
-                elif self.check is None and not self.deadline.has_passed:
+                elif not self.is_bootstrap and not self.deadline.has_passed:
                     break  # the values of later ranks can be collected later
         self._check_failed()
         if len(self._values) == len(self.ranks):
             values = [self._values[rank] for rank in self.ranks]
-            text = json.dumps([base64.b64encode(value).decode() for value in values])
-            self._publish(_VALUE + text.encode())
+            self._publish(_VALUE + packed(values))
             return values
         if self.deadline.has_passed:
             missing = set(self.ranks) - set(self._values)
@@ -196,7 +224,7 @@ class StoreAllgather:
         return None
 
     def _note(self, rank: int, value: bytes) -> None:
-        problem = self.check(value) if self.check else None
+        problem = self.check(rank, value) if self.check else None
         if problem is not None:
             self._end(problem)
         self._values[rank] = value

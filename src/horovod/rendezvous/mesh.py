@@ -84,13 +84,12 @@ def connect(
         identity.node,
         host_id or this_host_id(),
     )
-    ranks, deadline = _exchange(own, store, secret, key, Deadline(timeout_s))
+    ranks, said, deadline = _exchange(own, store, secret, key, Deadline(timeout_s))
     hosts = hosts_of(ranks)
     _warn_of_split(own, ranks, hosts)
     world = World(own.rank, ranks, store, secret, protection)
     linker = Linker(world, hosts, key, timeout_s, link_timeout_s, interfaces)
     # Each token is new, so no two worlds have the same key.
-    said = (each.to_bytes() for each in ranks)
     object_key = derive_key(secret, b"objects", key.encode(), *said)
     claims = Claims(own.rank, own.size, generation, region_bytes)
     members = next(host for host in hosts if own.rank in host)
@@ -112,10 +111,10 @@ def connect(
 
 def _exchange(
     own: RankCapabilities, store: Store, secret: bytes, key: str, deadline: Deadline
-) -> tuple[list[RankCapabilities], Deadline]:
-    """The capabilities of all ranks, and rank 0's deadline."""
+) -> tuple[list[RankCapabilities], list[bytes], Deadline]:
+    """The capabilities of all ranks, also as they were sent, and rank 0's deadline."""
 
-    def problem_of(text: bytes) -> InitError | None:
+    def problem_of(_: int, text: bytes) -> InitError | None:
         try:
             other = RankCapabilities.from_bytes(text)
         except BadMessageError as error:
@@ -145,7 +144,7 @@ def _exchange(
             # If two processes came as one rank at once, another rank is missing, which says less.
             _refuse_double(own, allgather.own_value())
         raise
-    return ranks, allgather.deadline
+    return ranks, said, allgather.deadline
 
 
 def _refuse_double(own: RankCapabilities, said: bytes | None) -> None:

@@ -5,7 +5,15 @@ engine's costs; docs/simulate.md says how good that is. ``horovodrun --simulate`
 """
 
 from horovod.simulate.architectures import ARCHITECTURES
-from horovod.simulate.cluster import Cluster, Costs, Network, network_named, network_names
+from horovod.simulate.cluster import (
+    Cluster,
+    Costs,
+    Network,
+    network_named,
+    network_names,
+    on_cores,
+)
+from horovod.simulate.failures import Failures, Losses
 from horovod.simulate.prediction import Prediction, predict
 from horovod.simulate.step import Options, simulate_step
 from horovod.simulate.workload import Gradient, Workload, of_model
@@ -14,7 +22,9 @@ __all__ = [
     "ARCHITECTURES",
     "Cluster",
     "Costs",
+    "Failures",
     "Gradient",
+    "Losses",
     "Network",
     "Options",
     "Prediction",
@@ -22,6 +32,7 @@ __all__ = [
     "network_named",
     "network_names",
     "of_model",
+    "on_cores",
     "predict",
     "simulate_step",
 ]

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from horovod.settings import LINK_SHARES
 from horovod.simulate.cluster import Cluster
+from horovod.simulate.failures import Failures, losses_of
 from horovod.simulate.prediction import Prediction, predict
 from horovod.simulate.step import Options
 from horovod.simulate.workload import Gradient, Workload
 
 __all__ = ["Advice", "advise"]
 
-_LEAST_GAIN = 0.01
+_LEAST_GAIN, _MOST_GAIN = 0.01, 1e3
 _FORMATS = {"fp16": 0.5, "int8": LINK_SHARES["int8"], "int4": LINK_SHARES["int4"]}
 _THRESHOLDS = (16 << 20, 512 << 20)
 
@@ -27,16 +28,42 @@ class Advice:
     after: Prediction
 
 
-def advise(workload: Workload, cluster: Cluster, options: Options, jitter: float) -> list[Advice]:
+def advise(
+    workload: Workload,
+    cluster: Cluster,
+    options: Options,
+    jitter: float,
+    failures: Failures | None = None,
+) -> list[Advice]:
     """The changes that gain a hundredth or more, the best first."""
-    now = predict(workload, cluster, options, jitter)
-    found = []
+    now = predict(workload, cluster, options, jitter, failures=failures)
+    found = _about_failures(now, cluster, failures)
     for text, other, place, chosen, batches in _changes(workload, cluster, options):
-        after = predict(other, place, chosen, jitter)
+        after = predict(other, place, chosen, jitter, failures=failures)
         gain = now.step_s / after.step_s * batches - 1
         if gain >= _LEAST_GAIN:
             found.append(Advice(text, gain, after))
     return sorted(found, key=lambda each: -each.gain)
+
+
+def _about_failures(now: Prediction, cluster: Cluster, failures: Failures | None) -> list[Advice]:
+    """What more or rarer commits and better hosts gain."""
+    losses = now.losses
+    if failures is None or losses is None or losses.useful == 0:
+        return []
+    rarer = replace(failures, mtbf_s=2 * failures.mtbf_s)
+    better = replace(now, losses=losses_of(now.step_s, cluster.hosts, rarer))
+    steps = f"{losses.commit_steps} step{'s' if losses.commit_steps > 1 else ''}"
+    each_s = losses.useful_each_step
+    found = [
+        Advice("hosts that fail half as often", better.lasting / now.lasting - 1, better),
+        Advice(
+            f"state.commit() every {steps} instead of every step",
+            losses.useful / each_s - 1 if each_s else _MOST_GAIN,
+            now,
+        ),
+    ]
+    return [each for each in found if each.gain >= _LEAST_GAIN]
 
 
 _Change = tuple[str, Workload, Cluster, Options, float]

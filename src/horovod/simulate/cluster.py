@@ -16,7 +16,15 @@ import yaml
 from horovod.core.base.checked import is_number
 from horovod.core.base.own_files import open_regular
 
-__all__ = ["Cluster", "Costs", "Network", "costs_in", "network_named", "network_names"]
+__all__ = [
+    "Cluster",
+    "Costs",
+    "Network",
+    "costs_in",
+    "network_named",
+    "network_names",
+    "on_cores",
+]
 
 Made = TypeVar("Made", "Network", "Costs")
 _NETWORKS = Path(__file__).with_name("networks.yaml")
@@ -98,6 +106,28 @@ class Cluster:
     def ranks(self) -> int:
         """All of them."""
         return self.hosts * self.ranks_per_host
+
+
+def on_cores(cluster: Cluster, cores: int) -> Cluster:
+    """The same hosts on one machine, whose ``cores`` all ranks share.
+
+    All that a processor does takes as many times as long as there are ranks for each core: work in
+    memory, messages, and the way of a message, at whose end a rank has to get its turn. A link with
+    a limit is as fast as before.
+    """
+    factor = max(1.0, cluster.ranks / cores)
+    costs, network = cluster.costs, cluster.network
+    times = {
+        each.name: getattr(costs, each.name) * factor
+        for each in dataclasses.fields(costs)
+        if each.name.endswith("_s")
+    }
+    slower = dataclasses.replace(
+        network,
+        latency_s=network.latency_s * factor,
+        message_s=network.message_s * factor,
+    )
+    return dataclasses.replace(cluster, network=slower, costs=dataclasses.replace(costs, **times))
 
 
 def _check_others(found: Network | Costs, place: str) -> None:

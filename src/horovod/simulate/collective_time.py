@@ -2,7 +2,8 @@
 
 ``horovod`` is the engine's own: a sum in the memory of each host, an exchange between the owners of
 each part, an allgather in the memory. It is cut as the engine cuts it (``_native.cluster_cut``), so
-the bytes and messages are exact. The others are those of NCCL, for comparison.
+the bytes and messages are exact. ``ring`` and ``tree`` are those of NCCL, for comparison;
+``hierarchical`` and ``torus`` are those of publications.
 """
 
 from __future__ import annotations
@@ -98,8 +99,34 @@ def _tree(size_bytes: int, cluster: Cluster) -> float:
     return max(wire_s, _inside_s(size_bytes, cluster)) + 2 * levels * network.latency_s
 
 
+def _hierarchical(size_bytes: int, cluster: Cluster) -> float:
+    """A sum inside each host, then rings of hosts, one for the part of each rank, then a gather."""
+    return _of_rings(size_bytes, cluster, 2 * (cluster.hosts - 1))
+
+
+def _torus(size_bytes: int, cluster: Cluster) -> float:
+    """The same with hosts in rows and columns: rings of a row, of a column, and of a row again.
+
+    The links carry as many bytes as with one ring, in far fewer hops (arXiv 1811.05233).
+    """
+    columns = math.isqrt(cluster.hosts)
+    rows = math.ceil(cluster.hosts / columns)
+    return _of_rings(size_bytes, cluster, 2 * (rows - 1) + 2 * (columns - 1))
+
+
+def _of_rings(size_bytes: int, cluster: Cluster, hops: int) -> float:
+    """Each stage begins when the one before has ended. The hops of all ranks go on side by side."""
+    network, ranks = cluster.network, cluster.ranks_per_host
+    bytes_sent = 2 * size_bytes * (cluster.hosts - 1) / cluster.hosts
+    wire_s = bytes_sent / network.bandwidth
+    work_s = (bytes_sent * cluster.costs.link_byte_s) / ranks + hops * network.message_s
+    return _inside_s(size_bytes, cluster) + max(wire_s, work_s) + hops * network.latency_s
+
+
 ALGORITHMS: dict[str, Callable[[int, Cluster], float]] = {
+    "hierarchical": _hierarchical,
     "horovod": _horovod,
     "ring": _ring,
+    "torus": _torus,
     "tree": _tree,
 }

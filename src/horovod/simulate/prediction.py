@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 
 from horovod.simulate.cluster import Cluster
+from horovod.simulate.failures import Failures, Losses, losses_of
 from horovod.simulate.step import Options, StepTime, simulate_step
 from horovod.simulate.workload import Workload
 
@@ -34,6 +35,7 @@ class Prediction:
         sent_bytes, messages: of a host.
         buckets: reductions in the step.
         samples: of one rank in a step; 0 if not known.
+        losses: by hosts that fail, if that was asked; no other attribute includes them.
     """
 
     ranks: int
@@ -47,11 +49,17 @@ class Prediction:
     messages: int
     buckets: int
     samples: float
+    losses: Losses | None = None
 
     @property
     def efficiency(self) -> float:
         """Of a rank, against one without others."""
         return self.alone_s / self.step_s
+
+    @property
+    def lasting(self) -> float:
+        """The efficiency of steps that no failure takes back."""
+        return self.efficiency * (1.0 if self.losses is None else self.losses.useful)
 
     @property
     def samples_per_second(self) -> float:
@@ -65,6 +73,7 @@ def predict(
     options: Options | None = None,
     jitter: float = 0.0,
     steps: int = STEPS,
+    failures: Failures | None = None,
 ) -> Prediction:
     """The mean of ``steps`` steps.
 
@@ -75,6 +84,7 @@ def predict(
         jitter: the standard deviation of a rank's time to compute a step, as a part of it. Ranks
             and steps are independent, and normally distributed.
         steps: how many are drawn; with the same seed each time.
+        failures: of hosts, in an elastic job.
 
     Raises:
         ValueError: there are no gradients, no hosts or no ranks, or a number is not possible.
@@ -85,7 +95,10 @@ def predict(
     found = [simulate_step(workload, cluster, options, factor) for factor in factors]
     if not math.isfinite(sum(step.duration_s for step in found)):
         raise ValueError(f"{workload.title}: a step on network {cluster.network.name} never ends")
-    return _mean(workload, cluster, found)
+    mean = _mean(workload, cluster, found)
+    if failures is None:
+        return mean
+    return replace(mean, losses=losses_of(mean.step_s, cluster.hosts, failures))
 
 
 def _check(

@@ -48,6 +48,21 @@ def test_a_page_with_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert path.read_text() == "notes"
 
 
+def test_hosts_that_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"--simulate 8,80000 {MODEL} --ranks-per-host 8 --algorithm tree --mtbf 5000"
+    assert cli.main(words.split()) == 0
+    out = capsys.readouterr().out
+    heads = next(line for line in out.splitlines() if "lasting" in line)
+    assert heads.split()[-3:] == ["samples/s", "lasting", "commit"]
+    assert "with hosts that fail half as often" in out
+    assert "steps instead of every step" in out
+    assert cli.main([*words.split(), "--json"]) == 0
+    few, many = json.loads(capsys.readouterr().out)["predictions"]
+    assert few["losses"]["useful"] > 0.99 > many["losses"]["useful"] > 0.8
+    assert few["losses"]["commit_steps"] > many["losses"]["commit_steps"]
+    assert many["lasting"] == many["efficiency"] * many["losses"]["useful"]
+
+
 def test_costs_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "costs.json"
     network = {"name": "mine", "bandwidth": 1e6, "latency_s": 1e-3}
@@ -105,6 +120,8 @@ def test_a_step_that_never_ends_is_no_prediction(
         (f"--simulate 2 {MODEL} --costs none.json", "none.json: "),
         (f"--simulate 2 {MODEL} --batch 1{'0' * 400}", "must be positive, at most 2**50"),
         (f"--simulate 2 {MODEL} --jitter 2", "the jitter is a part of a step"),
+        (f"--simulate 2 {MODEL} --mtbf nan", "mtbf_s must be in 0.001 to 1e+12: nan"),
+        (f"--simulate 2 {MODEL} --commit-s 1", "need --mtbf: how often a host fails"),
         ("--simulate 2 --from no-such-job", "no recordings of job no-such-job"),
         ("-np 2 --simulate", "--simulate comes first"),
         ("-np 2 --calibrate", "--calibrate comes first"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +11,7 @@ from worlds import SECRET, MemoryStore, outcomes
 
 from horovod.errors import InitError
 from horovod.rendezvous import allgather as store_allgather
-from horovod.rendezvous.allgather import StoreAllgather
+from horovod.rendezvous.allgather import StoreAllgather, packed, unpacked
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.store import proven_values as proven
 
@@ -22,7 +24,7 @@ def round_of(
     secret: bytes = SECRET,
     timeout_s: float = 60,
     is_bootstrap: bool = False,
-    check: Callable[[bytes], InitError | None] | None = None,
+    check: Callable[[int, bytes], InitError | None] | None = None,
 ) -> StoreAllgather:
     deadline = Deadline(timeout_s)
     return StoreAllgather(
@@ -43,10 +45,38 @@ def test_all_get_all_values_in_order(ranks: list[int]) -> None:
 def test_long_values_are_sent_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proven, "_CHUNK_BYTES", 100)
     store = MemoryStore()
-    said = [bytes([rank]) * 100 * rank + b"end" for rank in range(4)]
+    said = [random.Random(rank).randbytes(100 * rank) + b"end" for rank in range(4)]
     found = outcomes(4, lambda rank: round_of(store, rank, [0, 1, 2, 3]).exchange(said[rank]))
     assert found == [said] * 4
     assert len([key for key in store._values if key.startswith("key/all/")]) > 5
+
+
+def test_values_that_say_the_same_need_few_bytes() -> None:
+    values = [b"rank %d of the same host" % rank for rank in range(1000)]
+    assert unpacked(packed(values)) == values
+    assert len(packed(values)) < 0.3 * sum(map(len, values))
+    assert unpacked(packed([b""] * 1000)) == [b""] * 1000
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (packed([b"a"])[:-3], "they do not end after 5 bytes"),
+        (packed([b"a"]) + b"more", "they do not end after 5 bytes"),
+        (zlib.compress(b"\0\0"), "2 bytes are left, no length"),
+        (zlib.compress(b"\0\0\0\5abcd"), "a value ends at 9 of 8 bytes"),
+        (b"[1]", "incorrect header"),
+    ],
+)
+def test_what_is_no_list_of_values(data: bytes, problem: str) -> None:
+    with pytest.raises((ValueError, zlib.error), match=problem):
+        unpacked(data)
+
+
+def test_no_more_is_unpacked_than_a_world_may_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_allgather, "_MOST_BYTES", 1000)
+    with pytest.raises(ValueError, match="they do not end after 1000 bytes"):
+        unpacked(packed([bytes(10_000)]))
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -70,13 +100,13 @@ def test_a_failed_rank_fails_all_at_once(failing: int) -> None:
 def test_a_wrong_value_is_refused_when_it_arrives() -> None:
     store = MemoryStore()
 
-    def check(value: bytes) -> InitError | None:
-        return InitError("one of us is odd") if value == b"odd" else None
+    def check(rank: int, value: bytes) -> InitError | None:
+        return InitError(f"rank {rank} is odd") if value == b"odd" else None
 
     def action(rank: int) -> list[bytes]:
         return round_of(store, rank, [0, 1, 2], check=check).exchange([b"even", b"odd"][rank])
 
-    assert [str(outcome) for outcome in outcomes(2, action)] == ["one of us is odd"] * 2
+    assert [str(outcome) for outcome in outcomes(2, action)] == ["rank 1 is odd"] * 2
 
 
 def test_all_name_the_missing_ranks() -> None:

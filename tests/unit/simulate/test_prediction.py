@@ -8,7 +8,16 @@ import math
 import pytest
 
 from horovod import _native
-from horovod.simulate import Cluster, Costs, Gradient, Network, Options, Workload, predict
+from horovod.simulate import (
+    Cluster,
+    Costs,
+    Gradient,
+    Network,
+    Options,
+    Workload,
+    on_cores,
+    predict,
+)
 from horovod.simulate.advice import advise
 from horovod.simulate.collective_time import negotiation_s, reduction_s, traffic_of
 from horovod.simulate.step import simulate_step
@@ -144,10 +153,36 @@ def test_advice_is_for_what_limits() -> None:
         ({"workload": workload(1.0, compute_s=math.nan)}, "a step of nan s cannot be"),
         ({"cluster": Cluster(1 << 40, 1, NETWORK)}, "at most 10000000 ranks"),
         ({"options": Options(fusion_threshold=-1)}, "the fusion threshold must be in 0"),
-        ({"options": Options(algorithm="magic")}, "no algorithm 'magic'; there are horovod"),
+        ({"options": Options(algorithm="magic")}, "no algorithm 'magic'; there are hierarchical"),
     ],
 )
 def test_what_cannot_be_predicted(change: dict[str, object], text: str) -> None:
     arguments = {"workload": workload(1.0), "cluster": Cluster(2, 1, NETWORK), **change}
     with pytest.raises(ValueError, match=text):
         predict(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_torus_has_the_bytes_of_rings_of_hosts_in_fewer_hops() -> None:
+    slow = Network("slow", bandwidth=1e9, latency_s=1e-3, message_s=1e-9)
+    cluster = Cluster(100, 4, slow, FREE)
+    wire_s = 2 * 10 * MB * 99 / 100 / 1e9
+    for algorithm, hops in (("hierarchical", 2 * 99), ("torus", 4 * 9)):
+        found = reduction_s(10 * MB, 1, cluster, algorithm)
+        assert found == pytest.approx(wire_s + hops * 1e-3)
+        assert reduction_s(10 * MB, 1, Cluster(1, 4, slow, FREE), algorithm) == 0
+
+
+def test_ranks_that_share_cores_take_turns() -> None:
+    """Twice as many ranks as cores: memory, messages and their ways take twice as long."""
+    costs = Costs(tensor_s=1e-6, bucket_s=1e-5, byte_s=1e-9, link_byte_s=1e-9)
+    fast = Network("fast", bandwidth=1e15, latency_s=1e-5, message_s=1e-6)
+    cluster = Cluster(4, 2, fast, costs)
+    alone, shared = (reduction_s(MB, 1, on_cores(cluster, cores), "horovod") for cores in (8, 4))
+    assert alone == reduction_s(MB, 1, cluster, "horovod")
+    assert shared == pytest.approx(2 * alone)
+    slow = Network("slow", bandwidth=1e6, latency_s=1e-9, message_s=1e-9)
+    alone, shared = (
+        reduction_s(MB, 1, on_cores(Cluster(4, 2, slow, FREE), cores), "horovod")
+        for cores in (8, 4)
+    )
+    assert shared == pytest.approx(alone, rel=1e-3)

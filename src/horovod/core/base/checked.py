@@ -55,6 +55,8 @@ def is_number(value: object) -> bool:
 
 def printable(text: str) -> str:
     """``text`` for a terminal: control characters except ends of lines are escaped."""
+    if text.isprintable():
+        return text
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )

@@ -19,6 +19,7 @@ from horovod.simulate import (
     ARCHITECTURES,
     Cluster,
     Costs,
+    Failures,
     Network,
     Options,
     Prediction,
@@ -35,6 +36,8 @@ from horovod.simulate.recorded import workload_of
 
 _WIDTH = 110
 _DEFAULT_NETWORK = "25gbit-tcp"
+# A host that is silent is given up after 30 s; then its successor starts Python and joins.
+_RECOVERY_S = 35.0
 
 
 def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -46,8 +49,11 @@ def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         costs, network = _places(given)
         options = Options(algorithm=given.algorithm, fusion_threshold=given.fusion_threshold)
         clusters = [_cluster(ranks, given, network, costs) for ranks in given.ranks]
-        found = [predict(workload, each, options, given.jitter) for each in clusters]
-        advice = advise(workload, clusters[-1], options, given.jitter)
+        failures = _failures(given, workload, costs)
+        found = [
+            predict(workload, each, options, given.jitter, failures=failures) for each in clusters
+        ]
+        advice = advise(workload, clusters[-1], options, given.jitter, failures)
         if given.output:
             rows = _rows(found)
             write_page(given.output, page(workload, network, given.algorithm, found, advice, rows))
@@ -86,6 +92,18 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=0.02,
         help="standard deviation of a rank's computing, as a part of it (0.02)",
+    )
+    parser.add_argument(
+        "--mtbf", type=float, metavar="HOURS", help="between failures of a host; an elastic job"
+    )
+    parser.add_argument(
+        "--recovery-s",
+        type=float,
+        default=_RECOVERY_S,
+        help=f"from a failure to the next step ({_RECOVERY_S:g}); --mtbf",
+    )
+    parser.add_argument(
+        "--commit-s", type=float, help="a state.commit() (three copies of the gradients); --mtbf"
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     parser.add_argument(
@@ -129,6 +147,18 @@ def _places(given: argparse.Namespace) -> tuple[Costs, Network]:
     return costs, measured
 
 
+def _failures(given: argparse.Namespace, workload: Workload, costs: Costs) -> Failures | None:
+    """A commit copies the weights and, as Adam has them, two numbers for each."""
+    if given.mtbf is None:
+        if given.commit_s is not None or given.recovery_s != _RECOVERY_S:
+            raise ValueError("--recovery-s and --commit-s need --mtbf: how often a host fails")
+        return None
+    commit_s = given.commit_s
+    if commit_s is None:
+        commit_s = max(3 * workload.size_bytes * costs.byte_s, 1e-9)
+    return Failures(given.mtbf * 3600, given.recovery_s, commit_s)
+
+
 def _cluster(ranks: int, given: argparse.Namespace, network: Network, costs: Costs) -> Cluster:
     each = min(given.ranks_per_host, ranks)
     if each < 1 or ranks % each:
@@ -150,6 +180,7 @@ def as_json(
             {
                 **asdict(each),
                 "efficiency": each.efficiency,
+                "lasting": each.lasting,
                 "samples_per_second": each.samples_per_second,
             }
             for each in found
@@ -171,6 +202,10 @@ def as_text(
         _table(found),
         "stragglers: the slowest rank's computing; exposed: reductions after it; reducing: all",
     ]
+    if found[-1].losses is not None:
+        lines.append(
+            "lasting: the efficiency of steps that no failure takes back; commit: how often"
+        )
     if advice:
         lines += ["", f"at {found[-1].ranks} ranks, all together would be faster by"]
         lines += [f"  {each.gain:5.0%}  with {each.text}" for each in advice]
@@ -181,12 +216,20 @@ def _rows(found: Sequence[Prediction]) -> list[list[str]]:
     """The heads of the table, and its rows."""
     has_samples = any(each.samples for each in found)
     heads = ["ranks", "hosts", "efficiency", "step", "stragglers", "exposed", "reducing"]
-    rows = [[*heads, "samples/s"] if has_samples else heads]
+    if has_samples:
+        heads.append("samples/s")
+    if found[-1].losses is not None:
+        heads += ["lasting", "commit"]
+    rows = [heads]
     for each in found:
         times = (each.step_s, each.stragglers_s, each.exposed_s, each.reducing_s)
         row = [str(each.ranks), str(each.hosts), f"{each.efficiency:.1%}"]
         row += [f"{time_s * 1e3:.1f} ms" for time_s in times]
-        rows.append([*row, f"{each.samples_per_second:,.0f}"] if has_samples else row)
+        if has_samples:
+            row.append(f"{each.samples_per_second:,.0f}")
+        if each.losses is not None:
+            row += [f"{each.lasting:.1%}", f"{each.losses.commit_steps} steps"]
+        rows.append(row)
     return rows
 
 

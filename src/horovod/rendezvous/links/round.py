@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from horovod import __version__
 from horovod.core.base.checked import Record, listed, shown
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
-from horovod.rendezvous.allgather import StoreAllgather, decode_all
+from horovod.rendezvous.allgather import StoreAllgather, decode_of
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.interfaces import Address, Listening, routes_between
 from horovod.rendezvous.base.membership import as_failure
@@ -34,7 +36,8 @@ from horovod.rendezvous.store.client import Store
 if TYPE_CHECKING:
     from horovod._native import LinkCipher
 
-_POLL_S = 0.05
+_POLL_S, _MOST_POLL_S = 0.05, 1.0
+_POLLED_PART = 0.1  # of the time that has passed: thousands of ranks poll one store
 _CHECK_S = 0.5  # between two looks for a rank that dials a lost connection again
 
 
@@ -89,6 +92,7 @@ class LinkRound:
             self._key, _build(), json.dumps([list(host) for host in self._hosts])
         )
         self._step = self._allgather("addresses")
+        self._step.check = self._check_member
 
     def __enter__(self) -> LinkRound:
         return self
@@ -125,28 +129,35 @@ class LinkRound:
         return StoreAllgather(store, secret, key, self._rank, self._ranks, self._deadline)
 
     def _publish(self, listening: list[Listening]) -> dict[int, _Member]:
+        """Publish where this rank listens; the members to which it has links.
+
+        The first rank has checked all members before the others get them. A rank does not decode
+        those it has no link to: in a world of thousands that took longer than all connections.
+        """
         problem = self._cipher if isinstance(self._cipher, str) else ""
         own = _Member(_build(), self._world.protection, problem, listening)
-        answers = self._step.exchange(own.to_bytes())
-        decoded = decode_all(self._ranks, answers, _Member.from_bytes)
-        members = dict(zip(self._ranks, decoded, strict=True))
-        for rank, member in members.items():
-            if error := self._problem_of(rank, member, members[self._ranks[0]]):
-                raise error
-        return members
+        if self._rank == self._ranks[0] and problem:
+            raise self._no_cipher(self._rank, problem)
+        answers = dict(zip(self._ranks, self._step.exchange(own.to_bytes()), strict=True))
+        peers = {link.peer for link in self._links}
+        return {rank: decode_of(rank, answers[rank], _Member.from_bytes) for rank in peers}
 
-    def _problem_of(self, rank: int, member: _Member, first: _Member) -> InitError | None:
-        """Why there can be no link to ``rank``. ``first`` is the member with the lowest rank."""
-        if member.build != first.build:
+    def _check_member(self, rank: int, value: bytes) -> InitError | None:
+        """Why there can be no link to ``rank``; called on the first rank."""
+        try:
+            member = decode_of(rank, value, _Member.from_bytes)
+        except InitError as error:
+            return error
+        if member.build != _build():
             return InitError(
-                f"init: rank {rank} runs {member.build}, rank {self._ranks[0]} {first.build}; "
+                f"init: rank {rank} runs {member.build}, rank {self._rank} {_build()}; "
                 "all hosts need the same version of horovod",
                 ranks=[rank],
             )
-        if member.protection != first.protection:
+        if member.protection != self._world.protection:
             return InitError(
                 f"init: HOROVOD_LINK_PROTECTION is {member.protection} on rank {rank} and "
-                f"{first.protection} on rank {self._ranks[0]}; all ranks need the same",
+                f"{self._world.protection} on rank {self._rank}; all ranks need the same",
                 ranks=[rank],
             )
         return self._no_cipher(rank, member.cipher_problem) if member.cipher_problem else None
@@ -178,14 +189,16 @@ class LinkRound:
         incoming = [link for link in self._links if link.peer > self._rank]
         listener.expect(incoming, self._context, hosts)
         attempt.dial([link for link in self._links if link.peer < self._rank], dial)
-        forward = self._settle(attempt, "forward", Deadline(self._deadline.remaining_s() / 3))
-        if any(report.unreached for report in forward):
+        budget = Deadline(self._deadline.remaining_s() / 3)
+        forward = self._settle(attempt, "forward", budget, self._dialled_by)
+        if forward:
             mine, theirs = self._turned(forward)
             listener.expect_no_more(mine)
             listener.expect(theirs, self._context, hosts)
             attempt.dial(mine, dial)
-            back = self._settle(attempt, "back", Deadline(self._deadline.remaining_s() / 2))
-            if any(report.unreached for report in back):
+            budget = Deadline(self._deadline.remaining_s() / 2)
+            back = self._settle(attempt, "back", budget, lambda rank: _dialled_back(rank, forward))
+            if back:
                 raise failure_of(self._world.capabilities, self._hosts, [*forward, *back])
         self._receive_rest(attempt)
 
@@ -206,23 +219,48 @@ class LinkRound:
                 theirs.append(link)
         return mine, theirs
 
-    def _settle(self, attempt: LinkAttempt, name: str, budget: Deadline) -> list[Report]:
-        """Dial, accept links from ranks that dial this one, and get the reports of all members."""
+    def _dialled_by(self, rank: int) -> list[int]:
+        """The peers that ``rank`` dials at first."""
+        links = plan_links(rank, self._hosts, self.with_news)
+        return sorted({link.peer for link in links if link.peer < rank})
+
+    def _settle(
+        self,
+        attempt: LinkAttempt,
+        name: str,
+        budget: Deadline,
+        dialled_by: Callable[[int], list[int]],
+    ) -> list[Report]:
+        """Dial, and accept links from ranks that dial this one.
+
+        Returns the reports of all members, or none if all have reached all that they dialled. Such
+        a member reports nothing, so that a world of thousands has next to nothing to exchange.
+        """
         self._step = self._allgather(name)
         while not (budget.has_passed or attempt.is_settled):
             attempt.step(budget.remaining_s())
         attempt.give_up()
-        self._step.post(attempt.report(self._rank).to_bytes())
+        own = attempt.report(self._rank)
+        self._step.post(own.to_bytes() if own.unreached else b"")
         answers = None
+        start_s = time.monotonic()
         while answers is None:
             # A rank that expects no connection blocks on the store; the others poll it.
-            next_poll = Deadline(_POLL_S)
+            pause_s = _POLLED_PART * (time.monotonic() - start_s)
+            next_poll = Deadline(min(max(_POLL_S, pause_s), _MOST_POLL_S))
             while not (next_poll.has_passed or attempt.listener.is_complete):
                 attempt.step(next_poll.remaining_s())
             answers = self._step.poll(_CHECK_S if attempt.listener.is_complete else 0.0)
             attempt.step(0.0)
         known = frozenset(self._ranks)
-        return decode_all(self._ranks, answers, lambda text: Report.about(known, text))
+        if not any(answers):
+            return []
+        return [
+            decode_of(rank, answer, partial(Report.about, known))
+            if answer
+            else Report(rank, tuple(dialled_by(rank)), [])
+            for rank, answer in zip(self._ranks, answers, strict=True)
+        ]
 
     def _receive_rest(self, attempt: LinkAttempt) -> None:
         """Wait for the last messages of the ranks that have dialled this one with success."""
@@ -234,6 +272,15 @@ class LinkRound:
                     ranks=missing,
                 )
             attempt.step(self._deadline.remaining_s())
+
+
+def _dialled_back(rank: int, forward: Sequence[Report]) -> list[int]:
+    """The peers that ``rank`` dials since they could not reach it."""
+    return [
+        report.rank
+        for report in forward
+        if any(unreached.peer == rank for unreached in report.unreached)
+    ]
 
 
 def _build() -> str:
