@@ -26,6 +26,7 @@ struct EngineConfig {
   int usable_cores = 1;     // for all ranks of this host together
   Tuning tuning;            // at the start
   LinkFormats formats;      // of reductions between hosts
+  int link_connections = 1;  // between two hosts, at least
   bool fuse_groups = true;  // with other tensors
   std::uint32_t cache_capacity = 1024;
   bool stall_check = true;

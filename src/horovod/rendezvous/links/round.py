@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from horovod import __version__
-from horovod.core.base.checked import Record, listed, shown
+from horovod.core.base.checked import MOST_RANKS, Record, between, listed, shown
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.allgather import StoreAllgather, decode_all
@@ -40,13 +40,17 @@ _CHECK_S = 0.5  # between two looks for a rank that dials a lost connection agai
 
 @dataclass(frozen=True)
 class World:
-    """The data that all attempts of one world share. ``protection`` is that of data links."""
+    """The data that all attempts of one world share.
+
+    ``protection`` is that of data links. ``connections``: data links of two hosts, at least.
+    """
 
     rank: int
     capabilities: Sequence[RankCapabilities]
     store: Store
     secret: bytes
     protection: str
+    connections: int = 1
 
     def shares_network(self, rank: int) -> bool:
         """Whether ``rank`` is in the same network namespace as this one."""
@@ -62,6 +66,7 @@ class _Member(Record):
 
     build: Annotated[str, shown(255)]
     protection: Annotated[str, shown(32)]
+    connections: Annotated[int, between(1, MOST_RANKS)]
     cipher_problem: Annotated[str, shown(4096)]
     listening: Annotated[list[Listening], listed(Listening)]
 
@@ -84,7 +89,7 @@ class LinkRound:
         self._rank = self._world.rank
         self._cipher = find_cipher()
         self._ranks = sorted(member for host in self._hosts for member in host)
-        self._links = plan_links(self._rank, self._hosts, self.with_news)
+        self._links = plan_links(self._rank, self._hosts, self.with_news, self._world.connections)
         self._context = digest_of(
             self._key, _build(), json.dumps([list(host) for host in self._hosts])
         )
@@ -126,7 +131,8 @@ class LinkRound:
 
     def _publish(self, listening: list[Listening]) -> dict[int, _Member]:
         problem = self._cipher if isinstance(self._cipher, str) else ""
-        own = _Member(_build(), self._world.protection, problem, listening)
+        world = self._world
+        own = _Member(_build(), world.protection, world.connections, problem, listening)
         answers = self._step.exchange(own.to_bytes())
         decoded = decode_all(self._ranks, answers, _Member.from_bytes)
         members = dict(zip(self._ranks, decoded, strict=True))
@@ -143,12 +149,16 @@ class LinkRound:
                 "all hosts need the same version of horovod",
                 ranks=[rank],
             )
-        if member.protection != first.protection:
-            return InitError(
-                f"init: HOROVOD_LINK_PROTECTION is {member.protection} on rank {rank} and "
-                f"{first.protection} on rank {self._ranks[0]}; all ranks need the same",
-                ranks=[rank],
-            )
+        for name, its, expected in (
+            ("HOROVOD_LINK_PROTECTION", member.protection, first.protection),
+            ("HOROVOD_LINK_CONNECTIONS", member.connections, first.connections),
+        ):
+            if its != expected:
+                return InitError(
+                    f"init: {name} is {its} on rank {rank} and {expected} on rank "
+                    f"{self._ranks[0]}; all ranks need the same",
+                    ranks=[rank],
+                )
         return self._no_cipher(rank, member.cipher_problem) if member.cipher_problem else None
 
     def _no_cipher(self, rank: int, problem: str) -> InitError:
