@@ -11,11 +11,21 @@ import torch
 from characters import Text, Transformer, loss_of
 from loop import Loop
 
-__all__ = ["SYNCHRONOUS", "LocalStepsLoop", "ways"]
+__all__ = [
+    "LR",
+    "ROWS",
+    "STREAMING",
+    "SYNCHRONOUS",
+    "LocalStepsLoop",
+    "learning_rate",
+    "make_training",
+    "ways",
+]
 
 SYNCHRONOUS = "synchronous"
-_ROWS = 4  # of a rank's batch
-_LR = 1e-3
+STREAMING = "streaming, int8"
+ROWS = 4  # of a rank's batch
+LR = 1e-3
 _WARM_UP_STEPS = 32
 
 
@@ -24,7 +34,7 @@ def ways(sync_every: int) -> dict[str, dict[str, Any]]:
     streaming = {"fragments": 4, "overlap": max(1, sync_every // 8)}
     return {
         "DiLoCo, int8": {"sync_every": sync_every, "compression": "int8"},
-        "streaming, int8": {"sync_every": sync_every, **streaming, "compression": "int8"},
+        STREAMING: {"sync_every": sync_every, **streaming, "compression": "int8"},
     }
 
 
@@ -40,19 +50,8 @@ class LocalStepsLoop(Loop):
 
         ``steps``: of the whole training, over which the learning rate falls; 0: it stays.
         """
-        import horovod.torch as hvd
-
-        torch.manual_seed(0)
-        self._model = Transformer(self._text.character_count, width=384, layers=6, heads=6)
-        optimizer: Any = torch.optim.AdamW(self._model.parameters(), lr=_LR)
-        if way == SYNCHRONOUS:
-            optimizer = hvd.DistributedOptimizer(optimizer, self._model.named_parameters())
-        else:
-            options = dict(ways(sync_every)[way])
-            options["compression"] = getattr(hvd.Compression, options["compression"])
-            optimizer = hvd.DiLoCo(optimizer, **options)
-        self._optimizer = optimizer
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _learning_rate(steps))
+        self._model, self._optimizer = make_training(self._text, way, sync_every)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, learning_rate(steps))
         self._samples = torch.Generator().manual_seed(1 + self._contestant.rank)
         return sum(param.numel() for param in self._model.parameters())
 
@@ -62,7 +61,7 @@ class LocalStepsLoop(Loop):
         start, waited = time.perf_counter(), self._contestant.metrics()["blocked_seconds"]
         for _ in range(steps):
             self._optimizer.zero_grad()
-            loss_of(self._model, self._text.batch(_ROWS, self._samples)).backward()
+            loss_of(self._model, self._text.batch(ROWS, self._samples)).backward()
             self._optimizer.step()
             self._schedule.step()
         waited = self._contestant.metrics()["blocked_seconds"] - waited
@@ -79,7 +78,21 @@ class LocalStepsLoop(Loop):
             self._optimizer.finish()
 
 
-def _learning_rate(steps: int) -> Callable[[int], float]:
+def make_training(text: Text, way: str, sync_every: int) -> tuple[Transformer, Any]:
+    """A model and its optimizer, the same at each call."""
+    import horovod.torch as hvd
+
+    torch.manual_seed(0)
+    model = Transformer(text.character_count, width=384, layers=6, heads=6)
+    inner = torch.optim.AdamW(model.parameters(), lr=LR)
+    if way == SYNCHRONOUS:
+        return model, hvd.DistributedOptimizer(inner, model.named_parameters())
+    options = dict(ways(sync_every)[way])
+    options["compression"] = getattr(hvd.Compression, options["compression"])
+    return model, hvd.DiLoCo(inner, **options)
+
+
+def learning_rate(steps: int) -> Callable[[int], float]:
     """The factor of a step: a short rise, then half a cosine down to a tenth."""
 
     def factor(step: int) -> float:
