@@ -6,8 +6,8 @@
 
 namespace hvd {
 
-// Within a chunk the first host's part is the longest. The last chunk is not longer than the others,
-// but what alignment leaves for the last channels may be longer there.
+// Within a chunk the first host's part is the longest. The last chunk is not longer than the
+// others, but what alignment leaves for the last channels may be longer there.
 void ExactChannel::prepare() {
   slot_bytes_ = 0;
   if (cut_->chunks != 0) {

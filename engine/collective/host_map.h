@@ -1,9 +1,9 @@
 // The hosts of a process set, and the rank that owns each channel of a host.
 //
-// The number of channels of a set is the number of members of its largest host, or a larger one that
-// is asked for. Channel c of a host belongs to its member c mod (number of members). So every rank
-// owns at least one channel, member i owns channel i, and each pair of hosts has one connection per
-// channel. Allreduces use all channels, other collectives those of the members.
+// The number of channels of a set is the number of members of its largest host, or a larger one
+// that is asked for. Channel c of a host belongs to its member c mod (number of members). So every
+// rank owns at least one channel, member i owns channel i, and each pair of hosts has one
+// connection per channel. Allreduces use all channels, other collectives those of the members.
 #pragma once
 
 #include <algorithm>

@@ -17,10 +17,16 @@ struct Layout {
   int least_channels = 1;
 };
 
-const std::vector<Layout> kLayouts{
-    {{1, 1}},    {{2, 2}},       {{2, 2}, true},    {{3, 1}, true},
-    {{1, 2, 3}}, {{2, 2, 2, 2}}, {{1, 2, 3}, true}, {{1, 1}, false, 3},
-    {{1, 2, 3}, true, 8}, {{1, 1, 1, 1, 1, 1, 1, 1}}};
+const std::vector<Layout> kLayouts{{{1, 1}},
+                                   {{2, 2}},
+                                   {{2, 2}, true},
+                                   {{3, 1}, true},
+                                   {{1, 2, 3}},
+                                   {{2, 2, 2, 2}},
+                                   {{1, 2, 3}, true},
+                                   {{1, 1}, false, 3},
+                                   {{1, 2, 3}, true, 8},
+                                   {{1, 1, 1, 1, 1, 1, 1, 1}}};
 
 template <typename Check>
 void for_each_layout(Check&& check) {
