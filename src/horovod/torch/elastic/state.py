@@ -164,8 +164,10 @@ class ModelStateHandler(_StateDictHandler):
     left_out: Collection[int] = ()
 
     def sync(self) -> None:
-        found = self.value.state_dict(keep_vars=True).items()
-        given = {name: each for name, each in found if id(each) not in self.left_out}
+        given = self.value.state_dict()
+        for name, each in self.value.state_dict(keep_vars=True).items():
+            if id(each) in self.left_out:
+                del given[name]
         broadcast_parameters(given, root_rank=0)
         self.save()
 
