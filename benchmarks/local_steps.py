@@ -1,11 +1,12 @@
 """Local steps over a slow link: a transformer of characters, DiLoCo against synchronous training.
 
 Two hosts, which are namespaces of this machine, with one rank and one compute thread each, train
-about a million parameters on the help texts that ship with Python. First, on a link without a
+about 10 million parameters on the help texts that ship with Python. First, on a link without a
 limit, all ways train for the same number of samples, and the losses of the agreed models on other
-text are compared. Then the link has 100 Mbit/s, and steps are timed: over one period of local
-steps, and a few synchronous steps. The share of computing is that of the time in which a rank does
-not wait for a collective (``blocked_seconds`` of ``hvd.metrics()``). Needs root.
+text are compared. Then the link has 100 Mbit/s, round trips of 100 ms and losses, and steps are
+timed: over one period of local steps, and a few synchronous steps. The share of computing is that
+of the time in which a rank does not wait for a collective (``blocked_seconds`` of
+``hvd.metrics()``). Needs root.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from contextlib import closing
 
 from command_line import make_parser
 from local_steps_loop import SYNCHRONOUS, ways
-from on_hosts import Network, RanksOnHosts, open_hosts
-from report import Bar, Table, format_bytes, format_percent, format_time, print_report
+from on_hosts import Distance, Network, RanksOnHosts, long_cable, open_hosts
+from report import Bar, Table, format_percent, format_time, print_report
 from worker_groups import GroupSpec, WorkerGroup, check_equal, open_groups
 
 _HOST_COUNT = 2
@@ -32,35 +33,59 @@ _SHARE = "share of computing"
 def main() -> int:
     args = _parse_arguments()
     names = [SYNCHRONOUS, *ways(args.sync_every)]
-    quality = Table("validation loss, 2 x 1", names, "{:.4f}".format)
-    link = f"2 x 1, {args.mbit_per_s} Mbit/s"
-    times = Table(f"training step, {link}: time", names, format_time)
-    traffic = Table(f"training step, {link}: bytes", names, format_bytes)
-    bars = [Bar(_SHARE, None, 0.95, is_aim=True, contestant=name) for name in names[1:]]
-    shares = Table(f"training step, {link}", names, format_percent, bars, is_more_better=True)
+    local = names[1:]
+    tables = _Tables(names, local, f"{args.mbit_per_s} Mbit/s, {args.delay_ms} ms")
+    distance = Distance(args.delay_ms / 2000, args.loss_percent / 100, args.mbit_per_s)
     with (
         open_hosts(_HOST_COUNT) as (network, servers),
         closing(RanksOnHosts(network, servers, 1)) as start,
         open_groups([_SPEC], _HOST_COUNT, "local_steps_loop:LocalStepsLoop", start) as (group,),
     ):
-        if args.steps:
-            quality.rows[_LOSS] = {name: [_loss(group, name, args)] for name in names}
-        for host in network.hosts:
-            host.limit_rate(args.mbit_per_s)
-        for name in names:
-            figures = _step(group, network, name, args)
-            for table, row, figure in zip(
-                (times, shares, traffic), (_STEP, _SHARE, _SENT), figures, strict=True
-            ):
-                table.rows.setdefault(row, {})[name] = [figure]
-    tables = [quality, times, traffic, shares] if args.steps else [times, traffic, shares]
-    return print_report(tables, args.json)
+        for name in names if args.steps else ():
+            tables.quality.rows.setdefault(_LOSS, {})[name] = [_loss(group, name, args)]
+        with long_cable(network, network.hosts[0], distance):
+            for name in names:
+                tables.add(name, _step(group, network, name, args))
+    return print_report(tables.all, args.json)
+
+
+class _Tables:
+    """The results and their bars."""
+
+    def __init__(self, names: Sequence[str], local: Sequence[str], link: str) -> None:
+        title = f"training step, 2 x 1, {link}"
+        self.quality = Table("validation loss, 2 x 1", names, "{:.4f}".format)
+        self.quality.bars = [Bar(_LOSS, SYNCHRONOUS, 1.01, contestant=name) for name in local]
+        self._times = Table(f"{title}: time", names, format_time)
+        self._traffic = Table(f"{title}: bytes", names, _format_kilobytes)
+        self._traffic.bars = [
+            Bar(_SENT, SYNCHRONOUS, 1 / factor, is_aim=factor > 400, contestant=name)
+            for name in local
+            for factor in (400, 1000)
+        ]
+        self._shares = Table(title, names, format_percent, is_more_better=True)
+        self._shares.bars = [Bar(_SHARE, None, 0.95, contestant=local[-1])]
+
+    @property
+    def all(self) -> list[Table]:
+        return [self.quality, self._times, self._traffic, self._shares]
+
+    def add(self, name: str, figures: tuple[float, float, float]) -> None:
+        """What ``_step`` has returned."""
+        rows = ((self._times, _STEP), (self._shares, _SHARE), (self._traffic, _SENT))
+        for (table, row), figure in zip(rows, figures, strict=True):
+            table.rows.setdefault(row, {})[name] = [figure]
+
+
+def _format_kilobytes(count: float) -> str:
+    return f"{count / 1e3:.4g} kB"
 
 
 def _loss(group: WorkerGroup, way: str, args: argparse.Namespace) -> float:
     print(f"training: {way}", file=sys.stderr, flush=True)
-    group.call("prepare", way=way, sync_every=args.sync_every)
-    group.call("train", steps=args.steps)
+    group.call("prepare", way=way, sync_every=args.sync_every, steps=args.steps)
+    for begin in range(0, args.steps, args.sync_every):
+        group.call("train", steps=min(args.sync_every, args.steps - begin))
     losses: Sequence[float] = group.call("validate")
     check_equal(group, losses)
     return losses[0]
@@ -73,7 +98,7 @@ def _step(
     print(f"timing: {way}", file=sys.stderr, flush=True)
     group.call("prepare", way=way, sync_every=args.sync_every)
     is_local = way != SYNCHRONOUS
-    group.call("train", steps=args.sync_every if is_local else 2)  # then fragments are under way
+    group.call("train", steps=args.sync_every if is_local else 1)  # then fragments are under way
     count = args.sync_every if is_local else args.timed_steps
     before = [host.traffic().sent_bytes for host in network.hosts]
     seconds, waited = max(group.call("train", steps=count))
@@ -85,12 +110,14 @@ def _step(
 
 def _parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=300, help="of each way; 0: none, only time")
-    parser.add_argument("--sync-every", type=int, default=50, help="local steps in a period")
+    parser.add_argument("--steps", type=int, default=640, help="of each way; 0: none, only time")
+    parser.add_argument("--sync-every", type=int, default=128, help="local steps in a period")
     parser.add_argument(
-        "--timed-steps", type=int, default=10, help="synchronous steps that are timed"
+        "--timed-steps", type=int, default=3, help="synchronous steps that are timed"
     )
     parser.add_argument("--mbit-per-s", type=int, default=100, help="what each host can send")
+    parser.add_argument("--delay-ms", type=float, default=100, help="of a round trip")
+    parser.add_argument("--loss-percent", type=float, default=0.1, help="of packets")
     return parser.parse_args()
 
 

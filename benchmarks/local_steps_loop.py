@@ -2,81 +2,56 @@
 
 from __future__ import annotations
 
+import math
 import time
-from pydoc_data.topics import topics
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from characters import Text, Transformer, loss_of
 from loop import Loop
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
-__all__ = ["SYNCHRONOUS", "LocalStepsLoop", "ways"]
+__all__ = [
+    "LR",
+    "ROWS",
+    "STREAMING",
+    "SYNCHRONOUS",
+    "LocalStepsLoop",
+    "learning_rate",
+    "make_training",
+    "ways",
+]
 
 SYNCHRONOUS = "synchronous"
-_CONTEXT = 64
-_BATCH = 16
-_WIDTH = 128
-_LAYERS = 5
+STREAMING = "streaming, int8"
+ROWS = 4  # of a rank's batch
+LR = 1e-3
+_WARM_UP_STEPS = 32
 
 
 def ways(sync_every: int) -> dict[str, dict[str, Any]]:
     """The arguments of ``DiLoCo`` by name; ``compression`` by its name."""
     streaming = {"fragments": 4, "overlap": max(1, sync_every // 8)}
     return {
-        "DiLoCo": {"sync_every": sync_every},
-        "streaming, bf16": {"sync_every": sync_every, **streaming, "compression": "bf16"},
+        "DiLoCo, int8": {"sync_every": sync_every, "compression": "int8"},
+        STREAMING: {"sync_every": sync_every, **streaming, "compression": "int8"},
     }
 
 
-class _Model(nn.Module):
-    """About a million parameters."""
-
-    def __init__(self, characters: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(characters, _WIDTH)
-        self.place = nn.Parameter(0.02 * torch.randn(_CONTEXT, _WIDTH))
-        layer = nn.TransformerEncoderLayer(
-            _WIDTH, 4, 4 * _WIDTH, dropout=0.0, batch_first=True, norm_first=True
-        )
-        self.body = nn.TransformerEncoder(layer, _LAYERS, enable_nested_tensor=False)
-        self.norm = nn.LayerNorm(_WIDTH)
-        self.head = nn.Linear(_WIDTH, characters)
-        self.mask = nn.Transformer.generate_square_subsequent_mask(_CONTEXT)
-
-    def forward(self, text: Tensor) -> Tensor:
-        hidden = self.embed(text) + self.place
-        hidden = self.body(hidden, mask=self.mask, is_causal=True)
-        return self.head(self.norm(hidden))
-
-
 class LocalStepsLoop(Loop):
-    """Training on the help texts that ship with Python; the last part of them is for validation."""
+    """Training of about 10 million parameters."""
 
     def __init__(self, contestant: Any) -> None:
         super().__init__(contestant)
-        text = "\n".join(topics[name] for name in sorted(topics))
-        characters = sorted(set(text))
-        number_of = {character: number for number, character in enumerate(characters)}
-        numbers = torch.tensor([number_of[character] for character in text])
-        end = len(numbers) * 19 // 20
-        self._character_count = len(characters)
-        self._train, self._validation = numbers[:end], numbers[end:]
+        self._text = Text()
 
-    def prepare(self, *, way: str, sync_every: int) -> int:
-        """A new model and its optimizer, equal for all ways; the number of parameters."""
-        import horovod.torch as hvd
+    def prepare(self, *, way: str, sync_every: int, steps: int = 0) -> int:
+        """A new model and its optimizer, equal for all ways; the number of parameters.
 
-        torch.manual_seed(0)
-        self._model = _Model(self._character_count)
-        optimizer: Any = torch.optim.AdamW(self._model.parameters(), lr=1e-3)
-        if way == SYNCHRONOUS:
-            optimizer = hvd.DistributedOptimizer(optimizer, self._model.named_parameters())
-        else:
-            options = dict(ways(sync_every)[way])
-            options["compression"] = getattr(hvd.Compression, options.get("compression", "none"))
-            optimizer = hvd.DiLoCo(optimizer, **options)
-        self._optimizer = optimizer
+        ``steps``: of the whole training, over which the learning rate falls; 0: it stays.
+        """
+        self._model, self._optimizer = make_training(self._text, way, sync_every)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, learning_rate(steps))
         self._samples = torch.Generator().manual_seed(1 + self._contestant.rank)
         return sum(param.numel() for param in self._model.parameters())
 
@@ -86,30 +61,42 @@ class LocalStepsLoop(Loop):
         start, waited = time.perf_counter(), self._contestant.metrics()["blocked_seconds"]
         for _ in range(steps):
             self._optimizer.zero_grad()
-            self._loss(*_batch(self._train, self._samples)).backward()
+            loss_of(self._model, self._text.batch(ROWS, self._samples)).backward()
             self._optimizer.step()
+            self._schedule.step()
         waited = self._contestant.metrics()["blocked_seconds"] - waited
         return time.perf_counter() - start, waited
 
-    @torch.no_grad()
     def validate(self) -> float:
         """The loss of the agreed model on the validation text."""
-        if hasattr(self._optimizer, "finish"):
-            self._optimizer.finish()
-        generator = torch.Generator().manual_seed(0)
-        losses = [self._loss(*_batch(self._validation, generator)).item() for _ in range(16)]
-        return sum(losses) / len(losses)
+        self.finish()
+        return self._text.validation_loss(self._model)
 
     def finish(self) -> None:
         """Leave nothing under way."""
         if hasattr(self._optimizer, "finish"):
             self._optimizer.finish()
 
-    def _loss(self, text: Tensor, following: Tensor) -> Tensor:
-        return F.cross_entropy(self._model(text).flatten(0, 1), following.flatten())
+
+def make_training(text: Text, way: str, sync_every: int) -> tuple[Transformer, Any]:
+    """A model and its optimizer, the same at each call."""
+    import horovod.torch as hvd
+
+    torch.manual_seed(0)
+    model = Transformer(text.character_count, width=384, layers=6, heads=6)
+    inner = torch.optim.AdamW(model.parameters(), lr=LR)
+    if way == SYNCHRONOUS:
+        return model, hvd.DistributedOptimizer(inner, model.named_parameters())
+    options = dict(ways(sync_every)[way])
+    options["compression"] = getattr(hvd.Compression, options["compression"])
+    return model, hvd.DiLoCo(inner, **options)
 
 
-def _batch(text: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    starts = torch.randint(len(text) - _CONTEXT - 1, (_BATCH,), generator=generator)
-    rows = torch.stack([text[start : start + _CONTEXT + 1] for start in starts.tolist()])
-    return rows[:, :-1], rows[:, 1:]
+def learning_rate(steps: int) -> Callable[[int], float]:
+    """The factor of a step: a short rise, then half a cosine down to a tenth."""
+
+    def factor(step: int) -> float:
+        fall = 0.55 + 0.45 * math.cos(math.pi * min(step, steps) / steps) if steps else 1.0
+        return min(1.0, (step + 1) / _WARM_UP_STEPS) * fall
+
+    return factor

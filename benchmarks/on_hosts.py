@@ -15,12 +15,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "hosts" / "support"))
 
 from job_store import JobStore
+from long_cable import Distance, long_cable
 from network import Host, Network, missing, plain_cabling
 from ranks import slots_of
 from ssh_servers import SshServers, missing_ssh
 from worker_groups import Commands
 
-__all__ = ["Network", "RanksOnHosts", "SshServers", "open_hosts"]
+__all__ = ["Distance", "Network", "RanksOnHosts", "SshServers", "long_cable", "open_hosts"]
 
 _BIN = Path(sys.executable).parent
 

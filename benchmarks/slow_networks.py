@@ -3,8 +3,9 @@
 The hosts are namespaces of this machine. "1 Gbit/s" limits what each sends; otherwise only
 processors limit the speed. The ranks of three jobs, one for each HOROVOD_LINK_COMPRESSION, are
 alive at once and measured in turns, round after round. A figure is the median over rounds of the
-slower rank's time per call. Accuracies are those of the digits of scikit-learn after training with
-``DistributedOptimizer(compression=...)``, one figure per seed. Needs root.
+slower rank's time per call. Accuracies are those of the digits of scikit-learn, and losses those of
+a transformer of characters, after training with ``DistributedOptimizer(compression=...)``, one
+figure per seed. Needs root.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from statistics import median
 
 from collectives import Work
 from command_line import make_parser
@@ -37,6 +39,7 @@ _MODEL = "8 tensors, 25 M parameters"
 _MBIT_PER_S = 1000
 _SLOW = "2 x 2, 64 MB, 1 Gbit/s"
 _FAST = "2 x 1, 64 MB, no limit"
+_TEXT = "2-layer transformer of characters"
 _STEP = "2 x 1, step of 25 M parameters, 1 Gbit/s"
 _CALLS = 5  # whose bytes are counted
 _MOST_ERROR = 1e-4  # of sums of equal numbers
@@ -47,6 +50,8 @@ def main() -> int:
     rounds, loop_s = (3, 0.3) if args.quick else (9, 1.0)
     times = Table("time per call", LINK_COMPRESSIONS, format_time)
     sizes = Table("bytes of a call on a host's link", LINK_COMPRESSIONS, format_bytes)
+    seeds = range(2 if args.quick else 5)
+    losses = Table("validation loss", LINK_COMPRESSIONS, "{:.4f}".format)
     accuracy = Table(
         "accuracy on test digits", LINK_COMPRESSIONS, format_percent, is_more_better=True
     )
@@ -58,7 +63,8 @@ def main() -> int:
     with _jobs(1) as (network, groups):
         _prepare_sums(groups, 2)
         times.rows[_FAST] = measure_in_turns(groups, rounds=rounds, loop_s=loop_s)
-        accuracy.rows["digits"] = _accuracies(groups, range(2 if args.quick else 5))
+        accuracy.rows["digits"] = _trained(groups, "train_on_digits", seeds)
+        losses.rows[_TEXT] = _trained(groups, "train_on_text", seeds)
         _limit(network, _MBIT_PER_S)
         for group in groups:
             check_equal(group, group.call("prepare_step", model=_MODEL))
@@ -70,7 +76,9 @@ def main() -> int:
         Bar(_STEP, _EXACT, 0.35, contestant="int8"),
     ]
     accuracy.bars = [Bar("digits", _EXACT, 0.98, contestant=name) for name in _LOW_BIT]
-    return print_report([sizes, times, accuracy], args.json)
+    spread = _spread(losses.rows[_TEXT][_EXACT])
+    losses.bars = [Bar(_TEXT, _EXACT, 1 + spread, contestant=name) for name in _LOW_BIT]
+    return print_report([sizes, times, accuracy, losses], args.json)
 
 
 @contextmanager
@@ -113,12 +121,20 @@ def _bytes_of_a_call(network: Network, group: WorkerGroup) -> float:
     return (host.traffic().sent_bytes - before) / _CALLS
 
 
-def _accuracies(groups: Sequence[WorkerGroup], seeds: Sequence[int]) -> dict[str, list[float]]:
+def _spread(figures: Sequence[float]) -> float:
+    """From the least to the largest, as a part of the median."""
+    return (max(figures) - min(figures)) / median(figures)
+
+
+def _trained(
+    groups: Sequence[WorkerGroup], training: str, seeds: Sequence[int]
+) -> dict[str, list[float]]:
+    """The figure of each seed, by group."""
     found: dict[str, list[float]] = {group.name: [] for group in groups}
     for seed in seeds:
         for group in groups:
-            print(f"digits with {group.name}, seed {seed}", file=sys.stderr, flush=True)
-            by_rank = group.call("train_on_digits", seed=seed, compression=group.name)
+            print(f"{training} with {group.name}, seed {seed}", file=sys.stderr, flush=True)
+            by_rank = group.call(training, seed=seed, compression=group.name)
             check_equal(group, by_rank)
             found[group.name].append(by_rank[0])
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from characters import Text, Transformer, loss_of
 from collective_loop import CollectiveLoop
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
@@ -14,14 +15,34 @@ _EPOCHS = 30
 _BATCH = 32
 _WIDTH = 128
 _SAMPLES = 4
+_TEXT_STEPS, _TEXT_ROWS = 200, 8
 
 
 class SlowNetworksLoop(CollectiveLoop, TrainingLoop):
-    """A sum, a training step, or a whole training on the digits of scikit-learn."""
+    """A sum, a training step, or a whole training on digits or on text."""
 
     def prepare_step(self, *, model: str) -> float:
         """As ``prepare``, with so few samples that a slow link takes most of the step."""
         return self._prepare(model, _SAMPLES)
+
+    def train_on_text(self, *, seed: int, compression: str) -> float:
+        """The validation loss of a small transformer of characters."""
+        import horovod.torch as hvd
+
+        text = Text()
+        torch.manual_seed(seed)
+        model = Transformer(text.character_count, width=_WIDTH, layers=2, heads=4)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.AdamW(model.parameters(), lr=1e-3),
+            named_parameters=model.named_parameters(),
+            compression=getattr(hvd.Compression, compression),
+        )
+        generator = torch.Generator().manual_seed(1000 * seed + hvd.rank())
+        for _ in range(_TEXT_STEPS):
+            optimizer.zero_grad()
+            loss_of(model, text.batch(_TEXT_ROWS, generator)).backward()
+            optimizer.step()
+        return text.validation_loss(model)
 
     def train_on_digits(self, *, seed: int, compression: str) -> float:
         """The accuracy on a quarter of the digits, which is not trained on."""

@@ -71,6 +71,7 @@ void bind_config(nb::module_& module) {
           "link_format_least_elements",
           [](const EngineConfig& c) { return c.formats.least_elements; },
           [](EngineConfig& c, std::uint64_t least) { c.formats.least_elements = least; })
+      .def_rw("link_connections", &EngineConfig::link_connections)
       .def_rw("fuse_groups", &EngineConfig::fuse_groups)
       .def_rw("cache_capacity", &EngineConfig::cache_capacity)
       .def_rw("stall_check", &EngineConfig::stall_check)

@@ -39,7 +39,7 @@ std::uint32_t ClusterReduceScatter::begin(const std::vector<ViewList>& streams,
                                           BlockNumber first_block) {
   streams_ = &streams;
   const std::size_t ranks = streams.size();
-  const std::size_t most = map_.channels() == 1 ? longest_piece(ranks) * ranks : kBlockBytes;
+  const std::size_t most = map_.most_members() == 1 ? longest_piece(ranks) * ranks : kBlockBytes;
   plan_ = plan_reduce_scatter(longest_of(streams), static_cast<int>(ranks), most);
   for (Target& target : targets_) {
     if (target.link != nullptr) target.slots.resize(kSlots * plan_.part_bytes);

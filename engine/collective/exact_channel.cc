@@ -6,11 +6,15 @@
 
 namespace hvd {
 
+// Within a chunk the first host's part is the longest. The last chunk is not longer than the
+// others, but what alignment leaves for the last channels may be longer there.
 void ExactChannel::prepare() {
   slot_bytes_ = 0;
   if (cut_->chunks != 0) {
-    const Range longest = part(0, 0);
-    slot_bytes_ = longest.end - longest.begin;
+    for (const std::uint32_t chunk : {std::uint32_t{0}, cut_->chunks - 1}) {
+      const Range longest = part(chunk, 0);
+      slot_bytes_ = std::max(slot_bytes_, longest.end - longest.begin);
+    }
   }
   for (const Source& source : sources_) {
     auto& slots = slots_[static_cast<std::size_t>(source.host)];

@@ -28,8 +28,7 @@ void LowBitChannel::CodedPlace::prepare(std::size_t bytes_of_chunk) {
   if (bytes.size() < kCodedChunks * chunk_bytes) bytes.resize(kCodedChunks * chunk_bytes);
 }
 
-// The first chunk is the longest, and so are the parts of the first host; but how densely a chunk
-// is coded depends on its views.
+// How densely a chunk is coded depends on its views.
 void LowBitChannel::prepare() {
   std::size_t most_bytes = 0;
   for (std::uint32_t chunk = 0; chunk < cut_->chunks; ++chunk) {

@@ -13,7 +13,7 @@ namespace hvd {
 
 // The smallest and the largest block, and the largest allreduce that may count as small.
 inline constexpr std::uint16_t kLeastBlockKib = 64;
-inline constexpr std::uint16_t kMostBlockKib = 1024;
+inline constexpr std::uint16_t kMostBlockKib = 8192;
 inline constexpr std::uint16_t kMostSmallKib = 32768;
 
 // How an allreduce is cut. Every bucket has its own values, so that all ranks cut it alike.

@@ -104,7 +104,9 @@ ProcessSetContext& ProcessSets::open(int set, Registered& registered) {
 HostMap ProcessSets::hosts_of(const std::vector<int>& members) const {
   const auto own = std::ranges::lower_bound(members, world_.config.rank) - members.begin();
   if (!world_.spans_hosts()) return hosts_of_set({members}, members, static_cast<int>(own));
-  return hosts_of_set(world_.hosts, members, static_cast<int>(own));
+  HostMap map = hosts_of_set(world_.hosts, members, static_cast<int>(own));
+  map.least_channels = world_.config.link_connections;
+  return map;
 }
 
 bool ProcessSets::has_active() const {

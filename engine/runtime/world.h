@@ -21,12 +21,13 @@ namespace hvd {
 struct EngineConfig {
   int rank = 0;
   int size = 1;
-  int local_size = 1;       // ranks on this host
-  int generation = 0;       // of the world in this process; tells handles of two worlds apart
-  int usable_cores = 1;     // for all ranks of this host together
-  Tuning tuning;            // at the start
-  LinkFormats formats;      // of reductions between hosts
-  bool fuse_groups = true;  // with other tensors
+  int local_size = 1;        // ranks on this host
+  int generation = 0;        // of the world in this process; tells handles of two worlds apart
+  int usable_cores = 1;      // for all ranks of this host together
+  Tuning tuning;             // at the start
+  LinkFormats formats;       // of reductions between hosts
+  int link_connections = 1;  // between two hosts, at least
+  bool fuse_groups = true;   // with other tensors
   std::uint32_t cache_capacity = 1024;
   bool stall_check = true;
   double stall_check_time_s = 60.0;

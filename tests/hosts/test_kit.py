@@ -9,11 +9,17 @@ from pathlib import Path
 
 import psutil
 from lab import Lab, wait_until
+from long_cable import Distance, long_cable
 from network import Host, Interface, plain_cabling
 from ssh_servers import SshServers
 
 SUPPORT = Path(__file__).with_name("support")
-CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"
+CONNECT = """
+import socket, sys, time
+begin = time.monotonic()
+socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)
+print(time.monotonic() - begin)
+"""
 RECEIVE = """
 import socket
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
@@ -48,6 +54,11 @@ sys.stdin.read()
 
 def reaches(source: Host, target: Host, address: str | None = None) -> bool:
     """Whether ``source`` can open a TCP connection to ``target``."""
+    return round_trip_s(source, target, address) is not None
+
+
+def round_trip_s(source: Host, target: Host, address: str | None = None) -> float | None:
+    """How long it takes to open a TCP connection; None if it cannot be opened."""
     listen = (
         "import socket; s = socket.create_server(('::', 0), family=socket.AF_INET6,"
         " dualstack_ipv6=True); print(s.getsockname()[1], flush=True); input()"
@@ -57,10 +68,19 @@ def reaches(source: Host, target: Host, address: str | None = None) -> bool:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         words = [sys.executable, "-c", CONNECT, address or target.address, port]
-        with source.start(words, stderr=subprocess.DEVNULL) as client:
-            is_reached = client.wait(timeout=200) == 0
+        with source.start(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as client:
+            found = client.communicate(timeout=200)[0]
         server.communicate("\n", timeout=200)
-    return is_reached
+    return float(found) if found else None
+
+
+def count_heard(source: Host, target: Host) -> int:
+    """How many of 100 packets come from ``source`` to ``target``."""
+    with target.start([sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE) as receiver:
+        assert receiver.stdout is not None
+        port = receiver.stdout.readline().strip()
+        source.run([sys.executable, "-c", SEND, target.address, port])
+        return int(receiver.communicate(timeout=200)[0])
 
 
 def test_hosts_have_names_and_processes_of_their_own(lab: Lab) -> None:
@@ -113,12 +133,22 @@ def test_packets_get_lost(lab: Lab) -> None:
     lab.open(2)
     first, second = lab.hosts
     second.lose_packets(20)
-    with second.start([sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE) as receiver:
-        assert receiver.stdout is not None
-        port = receiver.stdout.readline().strip()
-        first.run([sys.executable, "-c", SEND, second.address, port])
-        heard = int(receiver.communicate(timeout=200)[0])
-    assert 60 <= heard <= 97  # 80 with a standard deviation of 4
+    assert 60 <= count_heard(first, second) <= 97  # 80 with a standard deviation of 4
+
+
+def test_a_long_cable(lab: Lab) -> None:
+    """Packets are late and get lost, until the cable is a short one again."""
+    network = lab.open(2)
+    first, second = lab.hosts
+    with long_cable(network, second, Distance(delay_s=0.1, loss=0.2)):
+        wait_until(lambda: reaches(first, second), "no connection")
+        wait_until(lambda: (round_trip_s(second, first) or 0) >= 0.2, "no round trip of 0.2 s")
+        assert 60 <= count_heard(first, second) <= 97
+    with long_cable(network, second, Distance(delay_s=0, mbit_per_s=0.01)):
+        # A connection takes two packets of 74 bytes, and others before them find the addresses.
+        wait_until(lambda: (round_trip_s(first, second) or 0) >= 0.1, "no limit of the rate")
+    assert reaches(first, second)
+    wait_until(lambda: (round_trip_s(first, second) or 1) < 0.1, "still late")
 
 
 def test_cables_that_lead_nowhere(lab: Lab) -> None:

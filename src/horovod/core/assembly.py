@@ -126,6 +126,7 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
         os.environ,
         settings.gloo_timeout_s,
         settings.link_protection,
+        settings.link_connections,
     )
     identity = identity.placed(mesh.nodes)
     data_plane = None
@@ -293,6 +294,7 @@ def _engine_config(
     config.tuning = tuning_of(settings)
     config.link_format = _LINK_FORMATS[settings.link_compression]
     config.link_format_least_elements = settings.link_compression_min_elements
+    config.link_connections = settings.link_connections
     config.fuse_groups = not settings.disable_group_fusion
     config.cache_capacity = settings.cache_capacity
     config.stall_check = not settings.stall_check_disable

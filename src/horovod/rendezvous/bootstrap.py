@@ -134,6 +134,7 @@ def meet(
     environ: Mapping[str, str],
     link_timeout_s: float = 30.0,
     protection: str = "control",
+    connections: int = 1,
 ) -> Mesh:
     """Connect to the other ranks through the job's store; see ``mesh.connect``.
 
@@ -161,6 +162,7 @@ def meet(
             link_timeout_s=link_timeout_s,
             interfaces=_interfaces_of(environ),
             protection=protection,
+            connections=connections,
         )
 
 

@@ -54,6 +54,7 @@ def connect(
     link_timeout_s: float = 30.0,
     interfaces: Sequence[str] = (),
     protection: str = "control",
+    connections: int = 1,
     host_id: HostId | None = None,
 ) -> Mesh:
     """Connect all ranks of this world: share ``region_bytes`` on this host, link to other hosts.
@@ -66,6 +67,7 @@ def connect(
         link_timeout_s: a link ends that long after the other end last answered.
         interfaces: the only network interfaces for links to other hosts, if any are named.
         protection: of the links that carry tensors (HOROVOD_LINK_PROTECTION).
+        connections: that carry tensors between two hosts, at least (HOROVOD_LINK_CONNECTIONS).
         host_id: of this process, if not ``this_host_id()``.
 
     Raises:
@@ -87,7 +89,7 @@ def connect(
     ranks, said, deadline = _exchange(own, store, secret, key, Deadline(timeout_s))
     hosts = hosts_of(ranks)
     _warn_of_split(own, ranks, hosts)
-    world = World(own.rank, ranks, store, secret, protection)
+    world = World(own.rank, ranks, store, secret, protection, connections)
     linker = Linker(world, hosts, key, timeout_s, link_timeout_s, interfaces)
     # Each token is new, so no two worlds have the same key.
     object_key = derive_key(secret, b"objects", key.encode(), *said)

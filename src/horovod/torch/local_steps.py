@@ -37,9 +37,9 @@ from horovod.elastic import is_elastic_job
 from horovod.numpy.agreement import check_equal_settings
 from horovod.torch.compression import Compression
 from horovod.torch.fragments import Fragment
-from horovod.torch.functions import broadcast_object, broadcast_parameters
+from horovod.torch.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
-from horovod.torch.outer_state import OuterHeader, outer_state, put_outer_state
+from horovod.torch.outer_state import OuterHeader, digest_of, outer_state, put_outer_state
 from horovod.torch.parameter_names import choose_names
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
 
@@ -178,13 +178,19 @@ class LocalStepsOptimizer(SteppingAlone):
         self._fragments[-1].params += params
 
     def broadcast_rest(self, root_rank: int, process_set: ProcessSet) -> None:
-        """Give all ranks the root's agreed parameters, outer momentum and number of steps."""
+        """Give all ranks the root's agreed parameters, outer momentum and number of steps.
+
+        Where all have them already, as after the loss of a rank, only digests travel.
+        """
         rules = self._rules
         check_equal_settings(rules.title, rules.name, self._settings(), process_set)
         for fragment in self._fragments:
             fragment.wait()
         state = outer_state(self._fragments, rules, self.local_step)
         name = f"{rules.name}.state"
+        digests = allgather_object(digest_of(state), f"{name}.digest", process_set)
+        if len(set(digests)) == 1:
+            return
         header = broadcast_object(OuterHeader.of(state), root_rank, name, process_set)
         if rank() != root_rank:
             self.drop()

@@ -10,6 +10,7 @@ schedule   sync_every, fragments, overlap: what ``arrived`` belongs to
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 from horovod.core.local_steps import LocalSteps
 from horovod.torch.fragments import Fragment
 
-__all__ = ["OuterHeader", "outer_state", "put_outer_state"]
+__all__ = ["OuterHeader", "digest_of", "outer_state", "put_outer_state"]
 
 _LISTS = ("agreed", "momentum")
 
@@ -115,6 +116,16 @@ class OuterHeader:
             for key, tensors in lists.items()
             for index, tensor in enumerate(tensors)
         ]
+
+
+def digest_of(state: dict[str, Any]) -> str:
+    """Equal for equal states, of any rank."""
+    header = OuterHeader.of(state)
+    digest = hashlib.sha256(repr(header).encode())
+    for _, tensor in header.tensors_of(state, ""):
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(flat.cpu().numpy().data)
+    return digest.hexdigest()
 
 
 def _schedule(rules: LocalSteps) -> dict[str, int]:

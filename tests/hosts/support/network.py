@@ -206,7 +206,11 @@ class Host:
 
     def in_network(self, words: Sequence[str], **options: Any) -> str:
         """Run ``words`` of this machine in the host's network only."""
-        return _run(["nsenter", "--target", str(self._init_pid), "--net", *words], **options)
+        return _run(self.network_command(words), **options)
+
+    def network_command(self, words: Sequence[str]) -> list[str]:
+        """The command that does."""
+        return ["nsenter", "--target", str(self._init_pid), "--net", *words]
 
     def _filter(self, rules: str) -> None:
         chain = f"chain input {{\ntype filter hook input priority 0;\n{rules}\n}}"
@@ -216,6 +220,8 @@ class Host:
 
 class Network:
     """Hosts ``host0``, ``host1``, ... with these interfaces each, until ``close``.
+
+    ``switch``, which is not among ``hosts``, has nothing of its own but a network.
 
     Every host knows the others by name, as the first address of each. ``own_name_address`` is what
     a host takes its own name for, as some distributions do with 127.0.1.1.
@@ -267,8 +273,8 @@ class Network:
         switch, *pids = [_when_ready(init) for init in inits]
         for index, (name, interfaces) in enumerate(zip(names, cabling, strict=True)):
             self.hosts.append(Host(name, index, interfaces, pids[index]))
-        self._switch = Host("switch", -1, (), switch)
-        self._switch.in_network(["ip", "-batch", "-"], input=_cables(cabling, pids))
+        self.switch = Host("switch", -1, (), switch)
+        self.switch.in_network(["ip", "-batch", "-"], input=_cables(cabling, pids))
         for host in self.hosts:
             host.in_network(["ip", "-batch", "-"], input=_addresses_and_links(host))
 
@@ -288,7 +294,7 @@ class Network:
     def _set_port(self, host: Host, interface: str, state: str) -> None:
         names = [each.name for each in host.interfaces]
         port = _port(host.index, names.index(interface))
-        self._switch.in_network(["ip", "link", "set", port, state])
+        self.switch.in_network(["ip", "link", "set", port, state])
 
 
 def _hosts_file(

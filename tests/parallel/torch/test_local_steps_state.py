@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import horovod.torch as hvd
+from horovod.torch import local_steps
 from horovod.torch.elastic import TorchState
 
 STREAMING = {"sync_every": 4, "fragments": 2, "overlap": 2, "merge_weight": 0.5}
@@ -154,6 +155,20 @@ def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of):
     optimizer.finish()
     both = hvd.allgather(torch.cat([v.reshape(-1) for v in values(model)]).unsqueeze(0))
     assert torch.equal(both[0], both[-1])
+
+
+def test_ranks_that_agree_already_send_no_tensors(make_model, batch_of, monkeypatch):
+    """As after the loss of a rank: a broadcast takes long over a slow link."""
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer)
+    state.sync()
+    train(model, optimizer, batch_of, range(6))
+    state.commit()
+    before = values(model)
+    monkeypatch.setattr(local_steps, "broadcast_parameters", None)
+    state.sync()
+    assert optimizer.local_step == 6
+    assert_equal(values(model), before)
 
 
 def _unagreed(model: nn.Module) -> torch.optim.Optimizer:

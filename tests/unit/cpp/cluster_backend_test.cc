@@ -14,23 +14,34 @@ using namespace test;
 struct Layout {
   std::vector<int> counts;
   bool is_dealt = false;
+  int least_channels = 1;
 };
 
-const std::vector<Layout> kLayouts{
-    {{1, 1}},    {{2, 2}},       {{2, 2}, true},    {{3, 1}, true},
-    {{1, 2, 3}}, {{2, 2, 2, 2}}, {{1, 2, 3}, true}, {{1, 1, 1, 1, 1, 1, 1, 1}}};
+const std::vector<Layout> kLayouts{{{1, 1}},
+                                   {{2, 2}},
+                                   {{2, 2}, true},
+                                   {{3, 1}, true},
+                                   {{1, 2, 3}},
+                                   {{2, 2, 2, 2}},
+                                   {{1, 2, 3}, true},
+                                   {{1, 1}, false, 3},
+                                   {{1, 2, 3}, true, 8},
+                                   {{1, 1, 1, 1, 1, 1, 1, 1}}};
 
 template <typename Check>
 void for_each_layout(Check&& check) {
   for (const Layout& layout : kLayouts) {
-    const HostMap map = host_map(layout.counts, layout.is_dealt);
+    HostMap map = host_map(layout.counts, layout.is_dealt);
+    map.least_channels = layout.least_channels;
     CAPTURE(map.host_count());
     CAPTURE(layout.is_dealt);
+    CAPTURE(layout.least_channels);
     check(map, static_cast<int>(map.rank_count()));
   }
 }
 
-constexpr std::size_t kSizes[] = {0, 1, 15, 1000, 20'001, 70'000, 200'001};
+// Of three channels, the last one has the longest part of 140'002 numbers in the last chunk.
+constexpr std::size_t kSizes[] = {0, 1, 15, 1000, 20'001, 70'000, 140'002, 200'001};
 
 constexpr ReduceOp kElementOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
                                     ReduceOp::kMax, ReduceOp::kProduct};

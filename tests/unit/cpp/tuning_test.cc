@@ -88,7 +88,7 @@ TEST_CASE("tuning: rank 0 alone tunes, and only what can be") {
   Tuning wrong;
   wrong.bucket.cut.block_kib = 32;
   CHECK(error_of([&] { world.engine(0).tune(wrong); }) ==
-        "a block of an allreduce has 64 to 1024 KiB, not 32");
+        "a block of an allreduce has 64 to 8192 KiB, not 32");
 }
 
 }  // namespace

@@ -53,6 +53,25 @@ def test_a_single_link_has_nothing_to_be_slow_beside() -> None:
     assert "a, two processes   shared memory    1.0 us   9.00 GB/s" in text
 
 
+def test_a_long_link_gets_as_many_connections_as_help() -> None:
+    def found(*bandwidths: float) -> Link:
+        with_more = dict(zip((4, 16), bandwidths, strict=False))
+        return Link((0, 1), "TCP", 0.1, 1e6, resent_share=0.001, with_more=with_more)
+
+    assert found().advised_connections == 1
+    assert found(1.2e6, 1.1e6).advised_connections == 1
+    assert found(3.9e6, 4.2e6).advised_connections == 4
+    link = found(3.9e6, 9e6)
+    assert link.advised_connections == 16
+    assert as_text(["a", "b"], [link], judge([link])).endswith(
+        "The link is fine.\na - b is long (0.10% of packets were sent again): "
+        "with --link-connections 16 it carries 9.00 MB/s."
+    )
+    (described,) = as_json(["a", "b"], [link], judge([link]))["links"]
+    assert described["advised_connections"] == 16
+    assert described["resent_share"] == 0.001
+
+
 def test_a_slow_link_is_between_two_hosts_that_are_fast_with_others() -> None:
     found = links(bc=Link((1, 2), "TCP", 50e-6, 0.4e9))
     verdict = judge(found)

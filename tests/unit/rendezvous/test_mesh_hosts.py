@@ -277,6 +277,14 @@ def test_another_protection_is_refused_by_name() -> None:
     assert [str(each) for each in found] == [f"init: {text}; all ranks need the same"] * 3
 
 
+def test_another_number_of_connections_is_refused_by_name() -> None:
+    store = MemoryStore()
+    counts = [1, 4]
+    found = outcomes(2, lambda rank: join_hosts(rank, [[0], [1]], store, connections=counts[rank]))
+    text = "HOROVOD_LINK_CONNECTIONS is 4 on rank 1 and 1 on rank 0; all ranks need the same"
+    assert [str(each) for each in found] == [f"init: {text}"] * 2
+
+
 def test_a_host_without_libcrypto_fails_all_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     cipher = protection.find_cipher()
 

@@ -71,6 +71,7 @@ def join_hosts(
     link_timeout_s: float = 30,
     interfaces: Sequence[str] = (),
     protection: str = "control",
+    connections: int = 1,
 ) -> Mesh:
     """As ``join``; each group of ranks in ``layout`` is a host."""
     host = next(index for index, group in enumerate(layout) if rank in group)
@@ -87,6 +88,7 @@ def join_hosts(
         link_timeout_s=link_timeout_s,
         interfaces=interfaces,
         protection=protection,
+        connections=connections,
         host_id=host_id,
     )
 

@@ -77,10 +77,11 @@ class EngineSettings:
     allreduce_block_kb: int = define(
         "HOROVOD_ALLREDUCE_BLOCK_KB",
         512,
-        "most of an allreduce that each rank copies and adds up at a time",
+        "most of an allreduce that each rank copies and adds up at a time; up to four times as "
+        "much is on its way between machines",
         unit="KB",
         minimum=64,
-        maximum=1024,
+        maximum=8192,
         flag=Flag("--allreduce-block-kb", "tuning", key="params.allreduce_block_kb"),
     )
     small_allreduce_kb: int = define(
@@ -245,6 +246,16 @@ class EngineSettings:
         "AES-256-GCM; the same on all ranks",
         choices=LINK_PROTECTIONS,
         flag=Flag("--link-protection", "start", key="library_options.link_protection"),
+    )
+    link_connections: int = define(
+        "HOROVOD_LINK_CONNECTIONS",
+        1,
+        "least connections for tensors between two machines; there is one for each rank of the one "
+        "with more ranks; the same on all ranks",
+        unit="connections",
+        minimum=1,
+        maximum=64,
+        flag=Flag("--link-connections", "start", key="library_options.link_connections"),
     )
     link_compression: str = define(
         "HOROVOD_LINK_COMPRESSION",

@@ -90,6 +90,8 @@ def _link_json(hosts: Sequence[str], link: Link, verdict: Verdict) -> dict[str, 
         "transport": link.transport,
         "latency_s": link.latency_s,
         "bandwidth_bytes_per_s": link.bandwidth,
+        "resent_share": link.resent_share,
+        "advised_connections": link.advised_connections,
     }
 
 
@@ -97,7 +99,7 @@ def as_text(hosts: Sequence[str], links: Sequence[Link], verdict: Verdict) -> st
     """The table, and sentences about slow and unreachable links."""
     file = StringIO()
     plain_console(file=file, width=_WIDTH).print(_table(hosts, links, verdict))
-    sentences = "\n".join(_sentences(hosts, links, verdict))
+    sentences = "\n".join([*_sentences(hosts, links, verdict), *_advice(hosts, links)])
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
     return "\n".join([*lines, "", sentences])
 
@@ -135,6 +137,16 @@ def _sentences(hosts: Sequence[str], links: Sequence[Link], verdict: Verdict) ->
                 "at what lies between these two."
             )
     return sentences
+
+
+def _advice(hosts: Sequence[str], links: Sequence[Link]) -> list[str]:
+    """What helps long links."""
+    return [
+        f"{_name(hosts, link.pair)} is long ({link.resent_share:.2%} of packets were sent again): "
+        f"with --link-connections {count} it carries {_bandwidth(link.with_more[count])}."
+        for link in links
+        if (count := link.advised_connections) > 1
+    ]
 
 
 def _name(hosts: Sequence[str], pair: Pair) -> str:

@@ -5,8 +5,8 @@ A *round* is a list of pairs that are measured at the same time; each host is in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 Pair = tuple[int, int]
@@ -18,6 +18,10 @@ _ROUNDS = 7
 _SLOW = 2.0
 # Differences of latency below this are noise.
 _NOISE_S = 500e-6
+# More connections are advised if they carry so many times as much, and no more of them than bring
+# the bandwidth so near to the best one.
+_WORTHWHILE = 1.3
+_NEAR = 1.2
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Link:
     """The figures of a link between two hosts, or the ``problem`` that prevented them.
 
     ``bandwidth`` is in bytes per second in each direction, both at the same time.
+    ``resent_share``: of packets meanwhile. A long link has figures ``with_more`` connections, too:
+    the bandwidth by their number.
     """
 
     pair: Pair
@@ -32,6 +38,17 @@ class Link:
     latency_s: float = 0.0
     bandwidth: float = 0.0
     problem: str = ""
+    resent_share: float = 0.0
+    with_more: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def advised_connections(self) -> int:
+        """The least number that comes near the best bandwidth; 1 if more gain little."""
+        found = {1: self.bandwidth, **self.with_more}
+        best = max(found.values())
+        if best < _WORTHWHILE * self.bandwidth:
+            return 1
+        return min(count for count, each in found.items() if each * _NEAR >= best)
 
 
 @dataclass(frozen=True)

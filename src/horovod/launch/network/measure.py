@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -22,14 +24,18 @@ from horovod.rendezvous.bootstrap import identify, launcher_store
 # Both ranks of a pair are ready, so they connect at once if they can.
 _CONNECT_S = "10"
 # Settings of the whole job.
+_CONNECTIONS = "HOROVOD_LINK_CONNECTIONS"
 _NOT_FOR_PAIRS = ("HOROVOD_METRICS_PORT", "HOROVOD_TIMELINE", "HOROVOD_DEBUG_COLLECTIVES")
 # For the rounds of other pairs, including failures.
 _ROUND_S = 180.0
 _LATENCY_CALLS = (10, 500)
 _LATENCY_S = 0.2
+# With a longer latency, lost packets cost much.
+_LONG_LATENCY_S = 0.005
+_MORE_CONNECTIONS = (4, 16)
 _FIRST_BYTES, _MOST_BYTES = 64 * 1024, 64 * 1024 * 1024
-# In a call of this length latency does not matter.
-_LONG_CALL_S = 0.05
+# In a call of this length, and of so many latencies, latency does not matter.
+_LONG_CALL_S, _LONG_CALL_LATENCIES = 0.05, 10
 _BANDWIDTH_S = 0.4
 _BANDWIDTH_CALLS = (1, 9)
 
@@ -54,12 +60,54 @@ def measure_links(rounds: Sequence[Sequence[Pair]]) -> list[Link]:
 
 def _measured(pair: Pair) -> Link:
     try:
-        hvd.init(comm=pair)
-        return Link(pair, _transport(), _latency_s(), _bandwidth())
+        with _world(pair):
+            transport, latency_s = _transport(), _agreed(_latency_s())
+            before = _segments()
+            bandwidth = _bandwidth(latency_s)
+            sent, resent = (b - a for a, b in zip(before, _segments(), strict=True))
+        resent_share = resent / max(1, sent + resent)
+        is_long = transport == "TCP" and latency_s >= _LONG_LATENCY_S
+        counts = _MORE_CONNECTIONS if is_long else ()
+        with_more = {count: _bandwidth_with(count, pair, latency_s) for count in counts}
+        return Link(
+            pair,
+            transport,
+            latency_s,
+            bandwidth,
+            resent_share=resent_share,
+            with_more=with_more,
+        )
     except (InitError, HorovodInternalError) as error:
         return Link(pair, problem=str(error))
+
+
+@contextmanager
+def _world(pair: Pair) -> Iterator[None]:
+    try:
+        hvd.init(comm=pair)
+        yield
     finally:
         hvd.shutdown()
+
+
+def _bandwidth_with(connections: int, pair: Pair, latency_s: float) -> float:
+    own = os.environ.get(_CONNECTIONS)
+    os.environ[_CONNECTIONS] = str(connections)
+    try:
+        with _world(pair):
+            return _bandwidth(latency_s)
+    finally:
+        del os.environ[_CONNECTIONS]
+        if own is not None:
+            os.environ[_CONNECTIONS] = own
+
+
+def _segments() -> tuple[int, int]:
+    """TCP segments that this machine has sent for the first time, and again."""
+    lines = Path("/proc/self/net/snmp").read_text().splitlines()
+    names, counts = (line.split() for line in lines if line.startswith("Tcp:"))
+    found = dict(zip(names, counts, strict=True))
+    return int(found["OutSegs"]), int(found["RetransSegs"])
 
 
 def _transport() -> str:
@@ -84,9 +132,10 @@ def _latency_s() -> float:
     return median(_duration_s(call) for _ in range(count))
 
 
-def _bandwidth() -> float:
+def _bandwidth(latency_s: float) -> float:
     """The bytes per second that each rank sends, and receives at the same time."""
     size_bytes = _FIRST_BYTES
+    long_s = max(_LONG_CALL_S, _LONG_CALL_LATENCIES * latency_s)
     while True:
         data = np.zeros(size_bytes // 4, np.float32)
 
@@ -95,7 +144,7 @@ def _bandwidth() -> float:
 
         call()
         duration_s = _agreed(_duration_s(call))
-        if duration_s >= _LONG_CALL_S or size_bytes >= _MOST_BYTES:
+        if duration_s >= long_s or size_bytes >= _MOST_BYTES:
             break
         size_bytes *= 4
     count = _calls(duration_s, _BANDWIDTH_S, _BANDWIDTH_CALLS)

@@ -1,9 +1,10 @@
 """Which links a rank has to ranks of other hosts, and the error when some cannot be made. Pure.
 
-*Channels* carry data. There are as many as the largest host has members. On a host of ``n`` members
-channel ``c`` belongs to member ``c % n``. Control links form a binomial tree over the first ranks
-of the hosts (the parent of host ``i`` is ``i & (i - 1)``). News links, of the world only, join each
-pair of first ranks. Both ends of a link compute the same plan.
+*Channels* carry data. There are as many as the largest host has members, or as are asked for, if
+these are more. On a host of ``n`` members channel ``c`` belongs to member ``c % n``. Control links
+form a binomial tree over the first ranks of the hosts (the parent of host ``i`` is
+``i & (i - 1)``). News links, of the world only, join each pair of first ranks. Both ends of a link
+compute the same plan.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def hosts_with(
     return tuple(sorted(group for group in groups if group))
 
 
-def plan_links(rank: int, hosts: Sequence[Sequence[int]], with_news: bool) -> list[Link]:
+def plan_links(
+    rank: int, hosts: Sequence[Sequence[int]], with_news: bool, least_channels: int = 1
+) -> list[Link]:
     """The links of ``rank``, a member in ``hosts``; none if there is one host."""
     own = next(index for index, host in enumerate(hosts) if rank in host)
     others = [index for index in range(len(hosts)) if index != own]
@@ -59,7 +62,7 @@ def plan_links(rank: int, hosts: Sequence[Sequence[int]], with_news: bool) -> li
         links += [Link(Purpose.CONTROL, i, 0, hosts[i][0]) for i in near]
         if with_news:
             links += [Link(Purpose.NEWS, i, 0, hosts[i][0]) for i in others]
-    for channel in range(max(map(len, hosts))):
+    for channel in range(max(least_channels, *map(len, hosts))):
         if _owner(hosts[own], channel) == rank:
             links += [Link(Purpose.DATA, i, channel, _owner(hosts[i], channel)) for i in others]
     return links

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from horovod import __version__
-from horovod.core.base.checked import Record, listed, shown
+from horovod.core.base.checked import MOST_RANKS, Record, between, listed, shown
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.allgather import StoreAllgather, decode_of
@@ -43,13 +43,17 @@ _CHECK_S = 0.5  # between two looks for a rank that dials a lost connection agai
 
 @dataclass(frozen=True)
 class World:
-    """The data that all attempts of one world share. ``protection`` is that of data links."""
+    """The data that all attempts of one world share.
+
+    ``protection`` is that of data links. ``connections``: data links of two hosts, at least.
+    """
 
     rank: int
     capabilities: Sequence[RankCapabilities]
     store: Store
     secret: bytes
     protection: str
+    connections: int = 1
 
     def shares_network(self, rank: int) -> bool:
         """Whether ``rank`` is in the same network namespace as this one."""
@@ -65,6 +69,7 @@ class _Member(Record):
 
     build: Annotated[str, shown(255)]
     protection: Annotated[str, shown(32)]
+    connections: Annotated[int, between(1, MOST_RANKS)]
     cipher_problem: Annotated[str, shown(4096)]
     listening: Annotated[list[Listening], listed(Listening)]
 
@@ -87,7 +92,7 @@ class LinkRound:
         self._rank = self._world.rank
         self._cipher = find_cipher()
         self._ranks = sorted(member for host in self._hosts for member in host)
-        self._links = plan_links(self._rank, self._hosts, self.with_news)
+        self._links = plan_links(self._rank, self._hosts, self.with_news, self._world.connections)
         self._context = digest_of(
             self._key, _build(), json.dumps([list(host) for host in self._hosts])
         )
@@ -135,7 +140,8 @@ class LinkRound:
         those it has no link to: in a world of thousands that took longer than all connections.
         """
         problem = self._cipher if isinstance(self._cipher, str) else ""
-        own = _Member(_build(), self._world.protection, problem, listening)
+        world = self._world
+        own = _Member(_build(), world.protection, world.connections, problem, listening)
         if self._rank == self._ranks[0] and problem:
             raise self._no_cipher(self._rank, problem)
         answers = dict(zip(self._ranks, self._step.exchange(own.to_bytes()), strict=True))
@@ -154,12 +160,16 @@ class LinkRound:
                 "all hosts need the same version of horovod",
                 ranks=[rank],
             )
-        if member.protection != self._world.protection:
-            return InitError(
-                f"init: HOROVOD_LINK_PROTECTION is {member.protection} on rank {rank} and "
-                f"{self._world.protection} on rank {self._rank}; all ranks need the same",
-                ranks=[rank],
-            )
+        for name, its, expected in (
+            ("HOROVOD_LINK_PROTECTION", member.protection, self._world.protection),
+            ("HOROVOD_LINK_CONNECTIONS", member.connections, self._world.connections),
+        ):
+            if its != expected:
+                return InitError(
+                    f"init: {name} is {its} on rank {rank} and {expected} on rank {self._rank}; "
+                    "all ranks need the same",
+                    ranks=[rank],
+                )
         return self._no_cipher(rank, member.cipher_problem) if member.cipher_problem else None
 
     def _no_cipher(self, rank: int, problem: str) -> InitError:
@@ -221,7 +231,7 @@ class LinkRound:
 
     def _dialled_by(self, rank: int) -> list[int]:
         """The peers that ``rank`` dials at first."""
-        links = plan_links(rank, self._hosts, self.with_news)
+        links = plan_links(rank, self._hosts, self.with_news, self._world.connections)
         return sorted({link.peer for link in links if link.peer < rank})
 
     def _settle(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import io
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import torch
@@ -155,10 +155,20 @@ class _StateDictHandler(StateHandler):
 
 
 class ModelStateHandler(_StateDictHandler):
-    """Parameters and buffers of a ``torch.nn.Module``."""
+    """Parameters and buffers of a ``torch.nn.Module``.
+
+    Attributes:
+        left_out: ``id`` of the parameters that another handler gives to all ranks.
+    """
+
+    left_out: Collection[int] = ()
 
     def sync(self) -> None:
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        given = self.value.state_dict()
+        for name, each in self.value.state_dict(keep_vars=True).items():
+            if id(each) in self.left_out:
+                del given[name]
+        broadcast_parameters(given, root_rank=0)
         self.save()
 
 
@@ -202,7 +212,7 @@ class LocalStepsStateHandler(OptimizerStateHandler):
 
     def save(self) -> None:
         super().save()
-        self._own = _host_copy(self._params())
+        self._own = _host_copy(self.params())
 
     def restore(self) -> None:
         super().restore()
@@ -218,6 +228,8 @@ class LocalStepsStateHandler(OptimizerStateHandler):
         step = optimizer.local_step
         steps_of_root = broadcast_object(step, root_rank=0, name="elastic.local_step")
         if steps_of_root == 0:
+            named = [(f"elastic.own.{i}", param) for i, param in enumerate(self.params())]
+            broadcast_parameters(named, root_rank=0)
             super().sync()
             return
         inner, optimizer.state = optimizer.state, defaultdict(dict)
@@ -225,9 +237,7 @@ class LocalStepsStateHandler(OptimizerStateHandler):
             broadcast_optimizer_state(optimizer, root_rank=0)
         finally:
             optimizer.state = inner
-        if step == steps_of_root:
-            self._put_own()  # the model's handler has given it those of rank 0
-        else:
+        if step != steps_of_root:
             optimizer.restart_from_agreed()
         self.save()
 
@@ -238,12 +248,13 @@ class LocalStepsStateHandler(OptimizerStateHandler):
         super().take_value(saved["optimizer"])
         self._own = saved["parameters"]
 
-    def _params(self) -> list[Tensor]:
+    def params(self) -> list[Tensor]:
+        """The parameters that each rank has of its own."""
         return [param for group in self.value.param_groups for param in group["params"]]
 
     @torch.no_grad()
     def _put_own(self) -> None:
-        for param, own in zip(self._params(), self._own, strict=True):
+        for param, own in zip(self.params(), self._own, strict=True):
             param.copy_(own)
 
 
@@ -329,9 +340,14 @@ class TorchState(ObjectState):
 
         After an error ``restore`` goes back to what was saved before.
         """
-        before = [(handler, dict(vars(handler))) for handler in self._handlers.values()]
+        handlers = self._handlers.values()
+        before = [(handler, dict(vars(handler))) for handler in handlers]
+        alone = [each for each in handlers if isinstance(each, LocalStepsStateHandler)]
+        own = {id(param) for handler in alone for param in handler.params()}
         try:
-            for handler in self._handlers.values():
+            for handler in handlers:
+                if isinstance(handler, ModelStateHandler):
+                    handler.left_out = own
                 handler.sync()
             super().sync()
         except BaseException:

@@ -18,8 +18,11 @@ LAYOUTS = [
 ]
 
 
-def plans(layout: list[list[int]], with_news: bool = True) -> dict[int, list[Link]]:
-    return {rank: plan_links(rank, layout, with_news) for host in layout for rank in host}
+def plans(
+    layout: list[list[int]], with_news: bool = True, least_channels: int = 1
+) -> dict[int, list[Link]]:
+    ranks = [rank for host in layout for rank in host]
+    return {rank: plan_links(rank, layout, with_news, least_channels) for rank in ranks}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -39,19 +42,23 @@ def test_both_ends_plan_the_same_links(layout: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_pair_of_hosts_has_each_channel_once(layout: list[list[int]]) -> None:
-    channels = max(map(len, layout))
+@pytest.mark.parametrize("least_channels", [1, 3])
+def test_each_pair_of_hosts_has_each_channel_once(
+    layout: list[list[int]], least_channels: int
+) -> None:
+    channels = max(least_channels, *map(len, layout))
+    planned = plans(layout, least_channels=least_channels)
     for own, host in enumerate(layout):
         data = Counter(
             (link.host, link.channel)
             for rank in host
-            for link in plans(layout)[rank]
+            for link in planned[rank]
             if link.purpose == Purpose.DATA
         )
         others = [index for index in range(len(layout)) if index != own]
         assert data == {(other, c): 1 for other in others for c in range(channels)}
         for position, rank in enumerate(host):
-            mine = [link for link in plans(layout)[rank] if link.purpose == Purpose.DATA]
+            mine = [link for link in planned[rank] if link.purpose == Purpose.DATA]
             assert {link.channel % len(host) for link in mine} == {position}
 
 
