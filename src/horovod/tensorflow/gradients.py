@@ -98,7 +98,7 @@ def of_call(
     present = _Present(
         [tf.convert_to_tensor(grads[position]) for position in positions],
         [tensors[position] for position in positions],
-        names if call.is_group else [names[position] for position in positions],
+        names[:1] if call.is_group else [names[position] for position in positions],
     )
     of_kind = _of_even_allgather if has_static_rows else _OF_KINDS[call.kind]
     for position, grad in zip(positions, of_kind(ops, call, present), strict=True):
