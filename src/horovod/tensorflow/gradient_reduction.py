@@ -166,14 +166,20 @@ class Reducer:
     def _reduce_group(
         self, result: list[Any], positions: Sequence[int], name: str, names: Sequence[str]
     ) -> None:
-        options = (name, *self._options, False, self.process_set, self._link_format)
+        op, prescale, postscale = self._options
+        sent = (False, self.process_set, self._link_format)
+
+        def reduce_dense(packed: list[Any], at: Sequence[int]) -> list[Any]:
+            members = [names[position] for position in at]
+            return collectives.grouped_allreduce(
+                packed, name, op, prescale, postscale, *sent, members
+            )
+
         reduce_at(
             result,
             positions,
             self._transfer,
-            lambda packed, at: collectives.grouped_allreduce(
-                packed, *options, members=[names[position] for position in at]
-            ),
+            reduce_dense,
             lambda rows, _: grouped_allreduce_sparse(rows, name, self.op, self.process_set),
         )
 

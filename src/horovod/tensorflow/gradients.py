@@ -37,9 +37,9 @@ class CollectiveOps(Protocol):
 
         Args:
             call: its factors are what float32 can hold.
-            names: the one name of a group, which runs whole or not at all; otherwise one name per
-                tensor, each an operation of its own, and all of them started by one graph node once
-                its inputs are there (a *batch*).
+            names: of a group, which runs whole or not at all, and then of its tensors, if known;
+                otherwise one name per tensor, each an operation of its own, and all of them started
+                by one graph node once its inputs are there (a *batch*).
             tensors: dense, at least one.
         """
 
