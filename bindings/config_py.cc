@@ -72,6 +72,18 @@ void bind_config(nb::module_& module) {
           [](const EngineConfig& c) { return c.formats.least_elements; },
           [](EngineConfig& c, std::uint64_t least) { c.formats.least_elements = least; })
       .def_rw("link_connections", &EngineConfig::link_connections)
+      .def_prop_rw(
+          "link_format_exact_parts", [](const EngineConfig& c) { return c.formats.exact_parts; },
+          [](EngineConfig& c, std::vector<std::string> parts) {
+            c.formats.exact_parts = std::move(parts);
+          })
+      .def_prop_rw(
+          "is_rounding_stochastic",
+          [](const EngineConfig& c) { return c.formats.rounding.is_stochastic; },
+          [](EngineConfig& c, bool is) { c.formats.rounding.is_stochastic = is; })
+      .def_prop_rw(
+          "rounding_seed", [](const EngineConfig& c) { return c.formats.rounding.seed; },
+          [](EngineConfig& c, std::uint64_t seed) { c.formats.rounding.seed = seed; })
       .def_rw("fuse_groups", &EngineConfig::fuse_groups)
       .def_rw("cache_capacity", &EngineConfig::cache_capacity)
       .def_rw("stall_check", &EngineConfig::stall_check)

@@ -215,10 +215,10 @@ HandleId submit_many(Engine& engine, const Operation& operation, Names names,
 HandleId submit_group(Engine& engine, const Operation& operation, Name name,
                       DescribedTensors tensors, int intent, const std::vector<int>& devices,
                       const Streams* streams, const std::vector<std::size_t>& output_bytes,
-                      const Addresses& errors) {
+                      const Addresses& errors, Names members) {
   Call call = describe_all(operation, tensors, devices, streams, output_bytes);
   call.keep_errors(errors);
-  return call.submit_group(engine, name_in(name), static_cast<Intent>(intent));
+  return call.submit_group(engine, name_in(name), static_cast<Intent>(intent), names_in(members));
 }
 
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
@@ -240,14 +240,14 @@ HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operat
 // `outputs`: None where the engine allocates the results.
 HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const Operation& operation,
                              Name name, Tensors inputs, nb::object outputs, int intent,
-                             const Addresses& errors) {
+                             const Addresses& errors, Names members) {
   Call call(operation, inputs.size(), &reader);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const nb::object out = outputs.is_none() ? nb::none() : nb::object(outputs[i]);
     call.add(read(reader, operation, inputs[i], out));
   }
   call.keep_errors(errors);
-  return call.submit_group(engine, name_in(name), static_cast<Intent>(intent));
+  return call.submit_group(engine, name_in(name), static_cast<Intent>(intent), names_in(members));
 }
 
 std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
@@ -358,14 +358,16 @@ void bind_engine(nb::module_& module) {
            "errors"_a = Addresses())
       .def("submit_group", &submit_group, "operation"_a, "name"_a.none(), "tensors"_a, "intent"_a,
            "devices"_a = std::vector<int>(), "streams"_a.none() = nb::none(),
-           "output_bytes"_a = std::vector<std::size_t>(), "errors"_a = Addresses())
+           "output_bytes"_a = std::vector<std::size_t>(), "errors"_a = Addresses(),
+           "members"_a = nb::list())
       .def("submit_tensor", &submit_tensor, "reader"_a, "operation"_a, "name"_a.none(),
            "input"_a.none(), "output"_a.none(), "intent"_a,
            "splits"_a = std::vector<std::int64_t>())
       .def("submit_tensors", &submit_tensors, "reader"_a, "operation"_a, "names"_a, "tensors"_a,
            "intent"_a, "errors"_a = Addresses())
       .def("submit_tensor_group", &submit_tensor_group, "reader"_a, "operation"_a, "name"_a.none(),
-           "inputs"_a, "outputs"_a.none(), "intent"_a, "errors"_a = Addresses())
+           "inputs"_a, "outputs"_a.none(), "intent"_a, "errors"_a = Addresses(),
+           "members"_a = nb::list())
       .def("run_tensor", &run_tensor, "reader"_a, "operation"_a, "name"_a.none(), "input"_a.none(),
            "output"_a.none(), "splits"_a = std::vector<std::int64_t>())
       .def("gather", &gather_bytes, "name"_a, "payload"_a,
@@ -408,6 +410,12 @@ void bind_engine(nb::module_& module) {
              nb::cast<Engine&>(self).abandon();
              self.inc_ref();  // its locks may be held by threads that are gone: never destroy it
            })
+      .def(
+          "is_exact",
+          [](Engine& engine, std::string_view name, std::uint64_t elements) {
+            return engine.world().config.formats.is_exact(name, elements);
+          },
+          "name"_a, "elements"_a, "Whether such a tensor is sent exactly in every format.")
       .def_prop_ro("has_spare_cores",
                    [](Engine& engine) { return engine.world().config.has_spare_cores(); })
       .def("counts", &counts_of)

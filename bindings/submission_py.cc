@@ -1,7 +1,6 @@
 #include "bindings/submission_py.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include "bindings/submissions.h"
@@ -107,9 +106,14 @@ void Call::keep_errors(std::span<const std::uintptr_t> addresses) {
   }
 }
 
-HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent) {
+HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent,
+                            std::span<const std::string_view> members) {
   for (Request& request : requests_) request.is_grouped = true;
-  const std::array names{name.value_or(std::string_view{})};
+  std::vector<std::string_view> names{name.value_or(std::string_view{})};
+  names.insert(names.end(), members.begin(), members.end());
+  if (!names_fit(names.size(), true, tensors_.size())) {
+    throw nb::value_error("one name for each member");
+  }
   return submit(engine, names, true, intent);
 }
 

@@ -67,8 +67,9 @@ class Call {
   // Where the errors of a low-bit format go: by tensor, float32 in host memory as many as it has
   // elements, 0 for nowhere. Empty: nowhere.
   void keep_errors(std::span<const std::uintptr_t> addresses);
-  // All tensors as one operation.
-  HandleId submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent);
+  // All tensors as one operation. `members`: their names; empty where they are not known.
+  HandleId submit_group(Engine& engine, std::optional<std::string_view> name, Intent intent,
+                        std::span<const std::string_view> members = {});
   // Every tensor as an operation of its own.
   HandleId submit_each(Engine& engine, std::span<const std::string_view> names, Intent intent);
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <future>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <utility>
@@ -29,8 +30,13 @@ std::optional<Dtype> find_dtype(const Table& dtypes, Type type) {
   return std::nullopt;
 }
 
-// The tensors of a call as one group, or as an operation each. `names`: one for a group, else one
-// for each tensor. The result refers to the arguments.
+// Whether a call has as many names as submissions_of() needs.
+constexpr bool names_fit(std::size_t names, bool is_group, std::size_t tensors) {
+  return is_group ? names == 1 || names == 1 + tensors : names == tensors;
+}
+
+// The tensors of a call as one group, or as an operation each. `names`: the group's, and where they
+// are known its tensors'; else one for each tensor. The result refers to the arguments.
 template <typename Names>
 std::vector<Submission> submissions_of(const Names& names, bool is_group,
                                        std::span<const Request> requests,
@@ -46,8 +52,10 @@ std::vector<Submission> submissions_of(const Names& names, bool is_group,
                            .requests = requests.subspan(i, length),
                            .tensors = tensors.subspan(i, length),
                            .splits = splits,
+                           .member_names = {},
                            .dependency = tensors[i].device == kHostDevice ? nullptr : dependency});
   }
+  if (is_group) submissions[0].member_names.assign(std::begin(names) + 1, std::end(names));
   return submissions;
 }
 

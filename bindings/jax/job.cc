@@ -95,16 +95,22 @@ Job::Job(const XLA_FFI_CallFrame* frame) {
   request_.kind = static_cast<Kind>(kind);
   // The last argument only has to be large; see primitive.py.
   const auto count = static_cast<std::size_t>(frame->args.size - 1);
-  const std::size_t expected = request_.is_grouped ? 1 : count;
-  if (static_cast<std::size_t>(frame->rets.size) != count || names_.size() != expected) {
+  keeps_errors_.resize(count, '0');
+  const auto errors = static_cast<std::size_t>(std::ranges::count(keeps_errors_, '1'));
+  if (static_cast<std::size_t>(frame->rets.size) != count + errors ||
+      !names_fit(names_.size(), request_.is_grouped, count)) {
     refusal_ = std::string(name_of(request_.kind)) + ": the call has " + std::to_string(count) +
                " tensors, " + std::to_string(frame->rets.size) + " results and " +
                std::to_string(names_.size()) + " names";
     return;
   }
+  const auto result = [frame](std::size_t i) {
+    return static_cast<const XLA_FFI_Buffer*>(frame->rets.rets[i]);
+  };
+  std::size_t next_errors = count;
   for (std::size_t i = 0; i < count && !refusal_; ++i) {
-    add_tensor(*static_cast<const XLA_FFI_Buffer*>(frame->args.args[i]),
-               *static_cast<const XLA_FFI_Buffer*>(frame->rets.rets[i]));
+    add_tensor(*static_cast<const XLA_FFI_Buffer*>(frame->args.args[i]), *result(i),
+               keeps_errors_[i] == '1' ? result(next_errors++) : nullptr);
   }
 }
 
@@ -119,10 +125,12 @@ std::int64_t Job::read_attributes(const XLA_FFI_Attrs& attrs) {
   process_set_ = static_cast<int>(attributes.integer("process_set_id"));
   is_zeroed_ = attributes.integer("is_zeroed") != 0;
   names_ = lines_of(attributes.text("names"));
+  keeps_errors_ = attributes.text("keeps_errors");
   return attributes.integer("kind");
 }
 
-void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out) {
+void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out,
+                     const XLA_FFI_Buffer* errors) {
   Request request = request_;
   const std::optional<Dtype> dtype = find_dtype(kDtypes, in.dtype);
   if (!dtype || in.rank > Request::kMaxDims) {
@@ -134,9 +142,9 @@ void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out) {
   request.dims_count = static_cast<std::int32_t>(in.rank);
   std::copy_n(in.dims, in.rank, request.dims.begin());
   requests_.push_back(request);
-  tensors_.push_back(
-      {.in = address_of(in),
-       .out = collective_of(request_.kind).keeps_shape() ? address_of(out) : nullptr});
+  tensors_.push_back({.in = address_of(in),
+                      .out = collective_of(request_.kind).keeps_shape() ? address_of(out) : nullptr,
+                      .errors = errors == nullptr ? nullptr : static_cast<float*>(errors->data)});
   results_.push_back(&out);
 }
 

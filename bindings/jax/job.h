@@ -43,12 +43,15 @@ class Job {
  private:
   // Returns the number of the kind, which is not checked.
   std::int64_t read_attributes(const XLA_FFI_Attrs& attributes);
-  void add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out);
+  // `errors`: where those of a low-bit format go; null: nowhere.
+  void add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out,
+                  const XLA_FFI_Buffer* errors);
 
   Request request_;  // of each tensor, without dtype and shape
   int process_set_ = 0;
   bool is_zeroed_ = false;  // the program wants zeros: this rank takes part for the others only
-  std::vector<std::string> names_;  // one for a group, else one for each tensor
+  std::vector<std::string> names_;  // see submissions_of()
+  std::string keeps_errors_;        // '1' for tensors whose errors are results, too; or empty
   std::vector<Request> requests_;
   std::vector<Tensor> tensors_;
   std::vector<const XLA_FFI_Buffer*> results_;

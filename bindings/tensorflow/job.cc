@@ -45,8 +45,7 @@ bool Job::prepare() {
     tensors_.emplace_back();
     return true;
   }
-  const std::size_t names = spec_.is_group ? 1 : static_cast<std::size_t>(count);
-  if (spec_.names.size() != names) {
+  if (!names_fit(spec_.names.size(), spec_.is_group, static_cast<std::size_t>(count))) {
     return fail(TF_INVALID_ARGUMENT, std::string(collective.name) + ": " +
                                          std::to_string(spec_.names.size()) + " names for " +
                                          std::to_string(count) + " tensors");

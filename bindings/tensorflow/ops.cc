@@ -118,7 +118,7 @@ Signature signature_of(const Collective& collective) {
   Signature signature{.inputs = {collective.has_splits() ? "tensor: T" : "tensors: T"},
                       .outputs = {output_of(collective)},
                       .attrs = {collective.has_splits() ? kTensorAttr : kTensorsAttr,
-                                "names: list(string) >= 1"},  // one, or one for each tensor
+                                "names: list(string) >= 1"},  // see submissions_of()
                       .infer = inference_of(collective)};
   const auto add = [](std::vector<const char*>& list, std::initializer_list<const char*> more) {
     list.insert(list.end(), more);

@@ -112,8 +112,7 @@ XlaCall::XlaCall(std::string_view text, const void* const* inputs, void* const* 
     rows_.push_back(reader.number<std::int64_t>());
   }
   names_ = reader.lines();
-  const std::size_t expected = request_.is_grouped ? 1 : count;
-  if (names_.size() == expected) return;
+  if (names_fit(names_.size(), request_.is_grouped, count)) return;
   throw Error(ErrorCode::kInvalidArgument, name_of(request_) + ": " +
                                                std::to_string(names_.size()) + " names for " +
                                                std::to_string(count) + " tensors");

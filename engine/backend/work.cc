@@ -71,6 +71,7 @@ View reduced_view(const Work& work, int size) {
   view.spec = spec_of(*work.request, size);
   view.format = work.request->format;
   view.errors = work.errors;
+  view.rounding = work.rounding;
   return view;
 }
 

@@ -27,6 +27,7 @@ struct Work {
   StreamDependency* dependency = nullptr;  // of tensors on a GPU
   DeviceBlock* block = nullptr;            // the memory of `out`, if the engine allocates it
   float* errors = nullptr;                 // where the errors of a low-bit format go
+  Rounding rounding = {};                  // to its codes
 };
 
 // A rank of a set of ranks.

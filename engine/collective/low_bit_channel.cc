@@ -10,10 +10,14 @@ namespace hvd {
 
 namespace {
 
-// The factor that leads from coded sums back to the tensor.
-CodingErrors errors_of(const Piece& piece) {
+// `party`: who codes, so that all have chances of their own. The factor leads from coded sums back
+// to the tensor.
+Coding coding_of(const Piece& piece, int party) {
   const auto factor = static_cast<float>(1.0 / piece.view.spec.prescale);
-  return {.to = piece.errors(), .factor = std::isfinite(factor) ? factor : 0.0F};
+  return {.errors = piece.errors(),
+          .factor = std::isfinite(factor) ? factor : 0.0F,
+          .rounding = piece.view.rounding.of(static_cast<std::uint64_t>(party)),
+          .first = piece.at / size_of(piece.view.spec.dtype)};
 }
 
 float factor_after(const ReduceSpec& spec) {
@@ -80,7 +84,7 @@ void LowBitChannel::code_part(std::uint32_t chunk, int host) {
   views_->for_each_piece(part(chunk, host), [&](const Piece& piece) {
     if (piece.is_low_bit()) {
       encode(piece.view.format, piece.view.spec.dtype, partial_sum(piece), piece.element_count(),
-             to, errors_of(piece));
+             to, coding_of(piece, map_.own));
     } else {
       std::memcpy(to, partial_sum(piece), piece.size_bytes);
     }
@@ -120,7 +124,8 @@ void LowBitChannel::add_up(const Piece& piece, std::uint32_t chunk, std::size_t 
   }
   std::byte* const to = places(map_.own).result.at(chunk) + at;
   if (piece.is_low_bit()) {
-    add_coded(piece.view.format, addends_, piece.element_count(), to, errors_of(piece));
+    add_coded(piece.view.format, addends_, piece.element_count(), to,
+              coding_of(piece, map_.host_count()));
   } else {
     reduce(last_level(piece.view.spec), addends_, to, nullptr, piece.element_count());
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/link_format.h"
+#include "core/rounding.h"
 #include "kernels/reduce.h"
 
 namespace hvd {
@@ -25,6 +26,7 @@ struct View {
   ReduceSpec spec{};      // for reductions
   LinkFormat format = LinkFormat::kExact;
   float* errors = nullptr;  // where the errors of a low-bit format go; null: nowhere
+  Rounding rounding = {};   // to its codes
 };
 
 // A part of a stream.

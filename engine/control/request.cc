@@ -59,7 +59,8 @@ std::optional<std::string> reduction_mismatch(const Request& first, const Reques
   if (first.format != other.format) {
     return disagree(
         "Mismatched compression", first, name_of(first.format), other, name_of(other.format),
-        "compression, HOROVOD_LINK_COMPRESSION and its MIN_ELEMENTS must match on all ranks");
+        "compression, HOROVOD_LINK_COMPRESSION, its EXACT and its MIN_ELEMENTS must match on all "
+        "ranks");
   }
   return std::nullopt;
 }

@@ -13,6 +13,7 @@
 #include "core/dtype.h"
 #include "core/link_format.h"
 #include "core/reduce_op.h"
+#include "kernels/low_bit.h"
 
 namespace hvd {
 
@@ -53,8 +54,7 @@ struct LowBitCall {
   std::size_t source_count;
   std::byte* to;
   std::size_t count;
-  float* errors;  // null: not wanted
-  float factor;   // of the errors; decode: of the results
+  Coding coding;  // decode: the factor is of the results
 };
 
 using LowBitKernel = void (*)(const LowBitCall& call);
@@ -91,10 +91,10 @@ void accumulate_gram_with(const KernelTable& table, Dtype dtype,
 
 // encode(), add_coded() and decode() with a chosen table.
 void encode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* from,
-                 std::size_t count, std::byte* coded, float* errors, float factor);
+                 std::size_t count, std::byte* coded, const Coding& coding);
 void add_coded_with(const KernelTable& table, LinkFormat format,
                     std::span<const std::byte* const> sources, std::size_t count, std::byte* coded,
-                    float* errors, float factor);
+                    const Coding& coding);
 void decode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* coded,
                  std::size_t count, std::byte* to, float factor);
 

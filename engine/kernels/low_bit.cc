@@ -13,32 +13,30 @@ const LowBitKernels& kernels_for(const KernelTable& table, LinkFormat format) {
 }  // namespace
 
 void encode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* from,
-                 std::size_t count, std::byte* coded, float* errors, float factor) {
-  kernels_for(table, format)
-      .encode[static_cast<int>(dtype)]({&from, 1, coded, count, errors, factor});
+                 std::size_t count, std::byte* coded, const Coding& coding) {
+  kernels_for(table, format).encode[static_cast<int>(dtype)]({&from, 1, coded, count, coding});
 }
 
 void add_coded_with(const KernelTable& table, LinkFormat format,
                     std::span<const std::byte* const> sources, std::size_t count, std::byte* coded,
-                    float* errors, float factor) {
-  kernels_for(table, format)
-      .add_coded({sources.data(), sources.size(), coded, count, errors, factor});
+                    const Coding& coding) {
+  kernels_for(table, format).add_coded({sources.data(), sources.size(), coded, count, coding});
 }
 
 void decode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* coded,
                  std::size_t count, std::byte* to, float factor) {
   kernels_for(table, format)
-      .decode[static_cast<int>(dtype)]({&coded, 1, to, count, nullptr, factor});
+      .decode[static_cast<int>(dtype)]({&coded, 1, to, count, {.factor = factor}});
 }
 
 void encode(LinkFormat format, Dtype dtype, const std::byte* from, std::size_t count,
-            std::byte* coded, CodingErrors errors) {
-  encode_with(best_kernel_table(), format, dtype, from, count, coded, errors.to, errors.factor);
+            std::byte* coded, const Coding& coding) {
+  encode_with(best_kernel_table(), format, dtype, from, count, coded, coding);
 }
 
 void add_coded(LinkFormat format, std::span<const std::byte* const> sources, std::size_t count,
-               std::byte* coded, CodingErrors errors) {
-  add_coded_with(best_kernel_table(), format, sources, count, coded, errors.to, errors.factor);
+               std::byte* coded, const Coding& coding) {
+  add_coded_with(best_kernel_table(), format, sources, count, coded, coding);
 }
 
 void decode(LinkFormat format, Dtype dtype, const std::byte* coded, std::size_t count,

@@ -7,6 +7,10 @@
 // of the value's power of two, at least scale / 512. Codes are rounded to nearest even. Scales are
 // never subnormal: steps below 2^-126 do not exist. Zeros are exact.
 //
+// Stochastic rounding takes the code above or the one below by chance, so that the mean is the
+// value to 2^-16 of a step, and the error below a step. The chance of an element is a hash of the
+// seed and its number.
+//
 // A block with values that are not finite has a mark in its scale. It has codes for NaN and for
 // both infinities. Its finite values are like those of any other block, but that int4 has two codes
 // less for them.
@@ -23,25 +27,28 @@
 
 #include "core/dtype.h"
 #include "core/link_format.h"
+#include "core/rounding.h"
 
 namespace hvd {
 
-// Where the errors go that coding makes: value before minus value after, times `factor`; 0 for
-// values that are not finite. Null: nowhere.
-struct CodingErrors {
-  float* to = nullptr;
+struct Coding {
+  // Where the errors go that coding makes: value before minus value after, times `factor`; 0 for
+  // values that are not finite. Null: nowhere.
+  float* errors = nullptr;
   float factor = 1.0F;
+  Rounding rounding = {};
+  std::size_t first = 0;  // number of the first element, for stochastic rounding
 };
 
 // Codes `count` elements to low_bit_bytes(format, count) bytes. Errors are written. REQUIRES, for
 // all three: is_low_bit(format), has_low_bits(dtype). Pointers need no alignment.
 void encode(LinkFormat format, Dtype dtype, const std::byte* from, std::size_t count,
-            std::byte* coded, CodingErrors errors = {});
+            std::byte* coded, const Coding& coding = {});
 
 // Adds up coded elements in float32, in the order of the sources, and codes the sums. Errors are
 // added to what is there. REQUIRES: at least one source.
 void add_coded(LinkFormat format, std::span<const std::byte* const> sources, std::size_t count,
-               std::byte* coded, CodingErrors errors = {});
+               std::byte* coded, const Coding& coding = {});
 
 // Decodes, multiplies by `factor` in float32, and rounds to the dtype.
 void decode(LinkFormat format, Dtype dtype, const std::byte* coded, std::size_t count,

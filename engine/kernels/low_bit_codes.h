@@ -1,5 +1,8 @@
 // The codes of low-bit formats: lanes in units of the block's scale into bytes, and back.
 //
+// `encode` rounds to nearest even. `encode_by_chance` takes random bits for each lane, and the
+// largest code that the block has: what is beyond becomes that code.
+//
 // Included by the reduce_<isa>.cc files only; see vectors.h for why all of it is unnamed. A code
 // class has its largest finite value, its least scale (so that no product is subnormal), and bytes
 // for values that are not finite.
@@ -18,6 +21,14 @@ struct Coded {
   Vector<std::uint32_t, kLanes> codes;
   Vector<float, kLanes> values;
 };
+
+// Of the upper 16 bits: multiples of 2^-16 above -1/2 and below 1/2. None is a half, and their sum
+// with a code is exact, so that no code becomes another one.
+template <int kLanes>
+[[gnu::always_inline]] inline Vector<float, kLanes> noise_of(Vector<std::uint32_t, kLanes> random) {
+  const auto odd = (as<Vector<std::int32_t, kLanes>>(random) >> 16) | 1;
+  return __builtin_convertvector(odd, Vector<float, kLanes>) * 0x1p-16F;
+}
 
 // Integers in two's complement. The most negative one stands for NaN, and what follows the finite
 // ones on both sides for the infinities. In a block without these kLargest is finite.
@@ -39,6 +50,14 @@ struct IntegerCode {
     constexpr float kRounding = 0x1.8p23F;
     const Vector<float, kLanes> shifted = lanes + kRounding;
     return {as<Vector<std::uint32_t, kLanes>>(shifted) & kMask, shifted - kRounding};
+  }
+  template <int kLanes>
+  [[gnu::always_inline]] static Coded<kLanes> encode_by_chance(Vector<float, kLanes> lanes,
+                                                               Vector<std::uint32_t, kLanes> random,
+                                                               float largest) {
+    lanes = lanes > largest ? Vector<float, kLanes>{} + largest : lanes;
+    lanes = lanes < -largest ? Vector<float, kLanes>{} - largest : lanes;
+    return encode<kLanes>(lanes + noise_of<kLanes>(random));
   }
   template <int kLanes>
   [[gnu::always_inline]] static Vector<float, kLanes> decode(Vector<std::uint32_t, kLanes> codes) {
@@ -65,21 +84,23 @@ struct Fp8Code {
   template <int kLanes>
   [[gnu::always_inline]] static Coded<kLanes> encode(Vector<float, kLanes> lanes) {
     using Bits = Vector<std::uint32_t, kLanes>;
-    using Floats = Vector<float, kLanes>;
-    using Ints = Vector<std::int32_t, kLanes>;  // magnitudes fit, and signed comparison is cheaper
-    const Bits bits = as<Bits>(lanes);
-    const Bits sign = bits & 0x80000000U;
-    const Bits magnitude = bits & 0x7fffffffU;
+    const Bits magnitude = as<Bits>(lanes) & 0x7fffffffU;
     // Just under half a unit, plus the last kept bit: ties go to even; a carry moves the exponent.
-    const Bits normal = (magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) & 0xfff00000U;
-    // The unit of this number is 2^-9, the smallest fp8: the addition rounds to nearest even.
-    constexpr float kRounding = 0x1p14F;
-    const Floats shifted = as<Floats>(magnitude) + kRounding;
-    const Bits subnormal = as<Bits>(shifted) - (141U << 23);  // the bits of 2^14
-    const auto is_subnormal = as<Ints>(magnitude) < kLeastNormal;
-    const Bits code = is_subnormal ? subnormal : (normal - kRebias) >> 20;
-    const Bits value = is_subnormal ? as<Bits>(shifted - kRounding) : normal;
-    return {code | (sign >> 24), as<Floats>(value | sign)};
+    const Bits normal = magnitude + 0x7ffffU + ((magnitude >> 20) & 1U);
+    return coded_of<kLanes>(lanes, magnitude, normal, as<Vector<float, kLanes>>(magnitude));
+  }
+  template <int kLanes>
+  [[gnu::always_inline]] static Coded<kLanes> encode_by_chance(Vector<float, kLanes> lanes,
+                                                               Vector<std::uint32_t, kLanes> random,
+                                                               float largest) {
+    using Bits = Vector<std::uint32_t, kLanes>;
+    using Floats = Vector<float, kLanes>;
+    const auto limit = __builtin_bit_cast(std::int32_t, largest);
+    const auto given = as<Vector<std::int32_t, kLanes>>(lanes) & 0x7fffffff;
+    const Bits magnitude = as<Bits>(given > limit ? Vector<std::int32_t, kLanes>{} + limit : given);
+    const Floats moved = as<Floats>(magnitude) + noise_of<kLanes>(random) * kLeast;
+    return coded_of<kLanes>(lanes, magnitude, magnitude + (random & 0xfffffU),
+                            moved > 0 ? moved : Floats{});
   }
   template <int kLanes>
   [[gnu::always_inline]] static Vector<float, kLanes> decode(Vector<std::uint32_t, kLanes> bytes) {
@@ -94,6 +115,29 @@ struct Fp8Code {
   }
 
  private:
+  // `normal`: the magnitude, so moved that cutting it off rounds it; `subnormal`: so moved that
+  // rounding it to nearest does.
+  template <int kLanes>
+  [[gnu::always_inline]] static Coded<kLanes> coded_of(Vector<float, kLanes> lanes,
+                                                       Vector<std::uint32_t, kLanes> magnitude,
+                                                       Vector<std::uint32_t, kLanes> normal,
+                                                       Vector<float, kLanes> subnormal) {
+    using Bits = Vector<std::uint32_t, kLanes>;
+    using Floats = Vector<float, kLanes>;
+    using Ints = Vector<std::int32_t, kLanes>;  // magnitudes fit, and signed comparison is cheaper
+    const Bits sign = as<Bits>(lanes) & 0x80000000U;
+    const Bits kept = normal & 0xfff00000U;
+    // The unit of this number is kLeast: the addition rounds to nearest even.
+    constexpr float kRounding = 0x1p14F;
+    const Floats shifted = subnormal + kRounding;
+    const Bits small_code = as<Bits>(shifted) - (141U << 23);  // the bits of 2^14
+    const auto is_subnormal = as<Ints>(magnitude) < kLeastNormal;
+    const Bits code = is_subnormal ? small_code : (kept - kRebias) >> 20;
+    const Bits value = is_subnormal ? as<Bits>(shifted - kRounding) : kept;
+    return {code | (sign >> 24), as<Floats>(value | sign)};
+  }
+
+  static constexpr float kLeast = 0x1p-9F;  // the smallest fp8
   static constexpr std::uint32_t kRebias = 120U << 23;
   static constexpr std::uint32_t kOneExponent = 1U << 23;
   static constexpr std::int32_t kLeastNormal = 121 << 23;  // the bits of 2^-6

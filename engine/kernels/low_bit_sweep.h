@@ -81,6 +81,56 @@ struct BlockLanes {
   Floats parts[kVectors];
 };
 
+// How the elements of a block are rounded: to nearest even.
+template <class Isa>
+struct Nearest {
+  static constexpr int kLanes = BlockLanes<Isa>::kLanes;
+
+  Nearest(const Coding& /*coding*/, std::size_t /*at*/) {}
+
+  template <class Code>
+  [[gnu::always_inline]] Coded<kLanes> encode(Vector<float, kLanes> lanes, int /*part*/,
+                                              float /*largest*/) const {
+    return Code::template encode<kLanes>(lanes);
+  }
+};
+
+// By chance. The random bits are a hash of the seed and of the element's number, with the steps of
+// MurmurHash3's finaliser (Appleby 2011).
+template <class Isa>
+struct ByChance {
+  static constexpr int kLanes = BlockLanes<Isa>::kLanes;
+  using Bits = Vector<std::uint32_t, kLanes>;
+
+  // `at`: of the block.
+  ByChance(const Coding& coding, std::size_t at)
+      : low(static_cast<std::uint32_t>(coding.rounding.seed)),
+        high(static_cast<std::uint32_t>(coding.rounding.seed >> 32)),
+        first(static_cast<std::uint32_t>(coding.first + at)) {}
+
+  template <class Code>
+  [[gnu::always_inline]] Coded<kLanes> encode(Vector<float, kLanes> lanes, int part,
+                                              float largest) const {
+    return Code::template encode_by_chance<kLanes>(lanes, random_bits(part), largest);
+  }
+
+  [[gnu::always_inline]] Bits random_bits(int part) const {
+    Bits bits{};
+    for (int lane = 0; lane < kLanes; ++lane) bits[lane] = static_cast<std::uint32_t>(lane);
+    bits += first + static_cast<std::uint32_t>(part * kLanes) + low;
+    bits ^= bits >> 16;
+    bits *= 0x85ebca6bU;
+    bits ^= bits >> 13;
+    bits += high;
+    bits *= 0xc2b2ae35U;
+    return bits ^ (bits >> 16);
+  }
+
+  std::uint32_t low;
+  std::uint32_t high;
+  std::uint32_t first;
+};
+
 // One coded block.
 template <class Isa, class Code>
 struct CodedBlock {
@@ -94,13 +144,15 @@ struct CodedBlock {
   using Ints = Vector<std::int32_t, kLanes>;
 
   // `lanes` becomes the errors.
-  [[gnu::always_inline]] static void encode(Lanes& lanes, std::byte* coded) {
+  template <class Rounder>
+  [[gnu::always_inline]] static void encode(const Rounder& rounder, Lanes& lanes,
+                                            std::byte* coded) {
     const std::int32_t largest = lanes.largest_below(0x7fffffff);
     if (largest < kInfinityBits) {
-      encode_scaled<false>(lanes, scale_of(largest, Code::kLargest), coded);
+      encode_scaled<false>(rounder, lanes, scale_of(largest, Code::kLargest), coded);
     } else {
       const float scale = scale_of(lanes.largest_below(kInfinityBits), Code::kLargestBesideMarks);
-      encode_scaled<true>(lanes, scale, coded);
+      encode_scaled<true>(rounder, lanes, scale, coded);
     }
   }
 
@@ -124,8 +176,9 @@ struct CodedBlock {
     return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, scale) & kScaleBits);
   }
 
-  template <bool kHasMark>
-  [[gnu::always_inline]] static void encode_scaled(Lanes& lanes, float scale, std::byte* coded) {
+  template <bool kHasMark, class Rounder>
+  [[gnu::always_inline]] static void encode_scaled(const Rounder& rounder, Lanes& lanes,
+                                                   float scale, std::byte* coded) {
     const std::uint32_t bits =
         __builtin_bit_cast(std::uint32_t, scale) | (kHasMark ? kNotFiniteMark : 0U);
     __builtin_memcpy(coded, &bits, sizeof bits);
@@ -133,17 +186,21 @@ struct CodedBlock {
     for (int word = 0; word < kStep; ++word) {
       Bits words{};
       for (int k = 0; k < kPerWord; ++k) {
-        Floats& part = lanes.parts[word + k * kStep];
-        words |= encode_part<kHasMark>(part, scale, inverse) << (Code::kBits * k);
+        const int part = word + k * kStep;
+        words |= encode_part<kHasMark>(rounder, lanes.parts[part], part, scale, inverse)
+                 << (Code::kBits * k);
       }
       store_vector(coded + sizeof bits + word * sizeof(Bits), words);
     }
   }
 
-  template <bool kHasMark>
-  [[gnu::always_inline]] static Bits encode_part(Floats& part, float scale, float inverse) {
+  // `number`: of the part.
+  template <bool kHasMark, class Rounder>
+  [[gnu::always_inline]] static Bits encode_part(const Rounder& rounder, Floats& part, int number,
+                                                 float scale, float inverse) {
+    constexpr float kLargest = kHasMark ? Code::kLargestBesideMarks : Code::kLargest;
     const Floats lanes = part;
-    Coded<kLanes> coded = Code::template encode<kLanes>(lanes * inverse);
+    Coded<kLanes> coded = rounder.template encode<Code>(lanes * inverse, number, kLargest);
     part = lanes - coded.values * scale;
     if constexpr (kHasMark) {
       const Ints bits = as<Ints>(lanes);
@@ -187,30 +244,19 @@ struct LowBits {
 
   template <class Codec>
   static void encode(const LowBitCall& call) {
-    for_each_block(call, [&](std::size_t at, std::size_t count, std::byte* errors) {
-      Lanes lanes;
-      lanes.template load<Codec>(call.sources[0] + at * sizeof(typename Codec::Stored), count);
-      Coder::encode(lanes, call.to + coded_at(at));
-      if (errors == nullptr) return;
-      for (auto& part : lanes.parts) part *= call.factor;
-      lanes.template store<Plain>(errors, count);
-    });
+    if (call.coding.rounding.is_stochastic) {
+      encode_rounded<Codec, ByChance<Isa>>(call);
+    } else {
+      encode_rounded<Codec, Nearest<Isa>>(call);
+    }
   }
 
   static void add_coded(const LowBitCall& call) {
-    for_each_block(call, [&](std::size_t at, std::size_t count, std::byte* errors) {
-      Lanes lanes;
-      Coder::template decode<false>(call.sources[0] + coded_at(at), lanes);
-      for (std::size_t source = 1; source < call.source_count; ++source) {
-        Coder::template decode<true>(call.sources[source] + coded_at(at), lanes);
-      }
-      Coder::encode(lanes, call.to + coded_at(at));
-      if (errors == nullptr) return;
-      Lanes before;
-      before.template load<Plain>(errors, count);
-      for (int i = 0; i < Lanes::kVectors; ++i) before.parts[i] += lanes.parts[i] * call.factor;
-      before.template store<Plain>(errors, count);
-    });
+    if (call.coding.rounding.is_stochastic) {
+      add_rounded<ByChance<Isa>>(call);
+    } else {
+      add_rounded<Nearest<Isa>>(call);
+    }
   }
 
   template <class Codec>
@@ -218,12 +264,43 @@ struct LowBits {
     for_each_block(call, [&](std::size_t at, std::size_t count, std::byte* /*errors*/) {
       Lanes lanes;
       Coder::template decode<false>(call.sources[0] + coded_at(at), lanes);
-      for (auto& part : lanes.parts) part *= call.factor;
+      for (auto& part : lanes.parts) part *= call.coding.factor;
       lanes.template store<Codec>(call.to + at * sizeof(typename Codec::Stored), count);
     });
   }
 
  private:
+  template <class Codec, class Rounder>
+  [[gnu::always_inline]] static void encode_rounded(const LowBitCall& call) {
+    for_each_block(call, [&](std::size_t at, std::size_t count, std::byte* errors) {
+      Lanes lanes;
+      lanes.template load<Codec>(call.sources[0] + at * sizeof(typename Codec::Stored), count);
+      Coder::encode(Rounder(call.coding, at), lanes, call.to + coded_at(at));
+      if (errors == nullptr) return;
+      for (auto& part : lanes.parts) part *= call.coding.factor;
+      lanes.template store<Plain>(errors, count);
+    });
+  }
+
+  template <class Rounder>
+  [[gnu::always_inline]] static void add_rounded(const LowBitCall& call) {
+    for_each_block(call, [&](std::size_t at, std::size_t count, std::byte* errors) {
+      Lanes lanes;
+      Coder::template decode<false>(call.sources[0] + coded_at(at), lanes);
+      for (std::size_t source = 1; source < call.source_count; ++source) {
+        Coder::template decode<true>(call.sources[source] + coded_at(at), lanes);
+      }
+      Coder::encode(Rounder(call.coding, at), lanes, call.to + coded_at(at));
+      if (errors == nullptr) return;
+      Lanes before;
+      before.template load<Plain>(errors, count);
+      for (int i = 0; i < Lanes::kVectors; ++i) {
+        before.parts[i] += lanes.parts[i] * call.coding.factor;
+      }
+      before.template store<Plain>(errors, count);
+    });
+  }
+
   [[gnu::always_inline]] static std::size_t coded_at(std::size_t element) {
     constexpr std::size_t kBlockBytes = kLowBitBlock / 8 * Code::kBits + sizeof(float);
     return element / kLowBitBlock * kBlockBytes;
@@ -232,7 +309,7 @@ struct LowBits {
   // Calls use(first element, elements, where their errors go).
   template <class Use>
   [[gnu::always_inline]] static void for_each_block(const LowBitCall& call, Use use) {
-    auto* const errors = reinterpret_cast<std::byte*>(call.errors);
+    auto* const errors = reinterpret_cast<std::byte*>(call.coding.errors);
     for (std::size_t at = 0; at < call.count; at += kLowBitBlock) {
       const std::size_t left = call.count - at;
       use(at, left < kLowBitBlock ? left : kLowBitBlock,

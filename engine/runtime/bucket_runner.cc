@@ -149,6 +149,7 @@ void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& 
       work->dependency = nullptr;
       work->block = nullptr;
       work->errors = nullptr;
+      work->rounding = {};  // the number of this use is not known here
     }
   }
 }
@@ -203,6 +204,7 @@ void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const Buc
     work->dependency = entry.dependency.get();
     work->block = nullptr;
     work->errors = entry.tensors[i].errors;
+    work->rounding = entry.rounding.of(i);
     if (collective_of(request.kind).keeps_shape()) continue;
     const std::int64_t rows = result_rows(*work, {.rank = context.rank, .size = context.size()});
     const std::size_t out_bytes = entry.tensors[i].out_bytes;

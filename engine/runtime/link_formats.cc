@@ -1,5 +1,7 @@
 #include "runtime/link_formats.h"
 
+#include <algorithm>
+
 namespace hvd {
 
 namespace {
@@ -26,12 +28,26 @@ std::optional<Objection> objection_to(const Request& request, bool is_engines) {
   return std::nullopt;
 }
 
+char lower(char letter) {
+  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
+bool has_part(std::string_view name, std::string_view part) {
+  const auto is_same = [](char one, char other) { return lower(one) == lower(other); };
+  return !std::ranges::search(name, part, is_same).empty();
+}
+
 }  // namespace
 
-LinkFormat LinkFormats::of(const Request& request, bool is_engines) const {
+LinkFormat LinkFormats::of(const Request& request, std::string_view name, bool is_engines) const {
   const LinkFormat asked = request.format == LinkFormat::kAsSet ? as_set : request.format;
-  if (!is_low_bit(asked) || request.element_count() < least_elements) return LinkFormat::kExact;
+  if (!is_low_bit(asked) || is_exact(name, request.element_count())) return LinkFormat::kExact;
   return objection_to(request, is_engines) ? LinkFormat::kExact : asked;
+}
+
+bool LinkFormats::is_exact(std::string_view name, std::uint64_t elements) const {
+  return elements < least_elements ||
+         std::ranges::any_of(exact_parts, [&](const auto& part) { return has_part(name, part); });
 }
 
 std::optional<std::string> format_refusal(const Request& request, bool is_engines) {

@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "control/request.h"
 #include "core/link_format.h"
+#include "core/rounding.h"
 
 namespace hvd {
 
@@ -14,9 +17,14 @@ namespace hvd {
 struct LinkFormats {
   LinkFormat as_set = LinkFormat::kExact;  // of reductions that ask for none
   std::uint64_t least_elements = 1024;  // of a tensor in a low-bit format; smaller ones are exact
+  // Tensors whose names have one of these parts are exact. Case does not matter in ASCII.
+  std::vector<std::string> exact_parts = {};
+  Rounding rounding = {};  // to low-bit formats
 
-  // What takes the place of the request's format.
-  LinkFormat of(const Request& request, bool is_engines) const;
+  // What takes the place of the request's format. `name`: empty where it is not known.
+  LinkFormat of(const Request& request, std::string_view name, bool is_engines) const;
+  // Whether a tensor is exact in every format.
+  bool is_exact(std::string_view name, std::uint64_t elements) const;
 };
 
 // Why a reduction cannot have the low-bit format that it asks for; none if it can, or asks for

@@ -21,8 +21,10 @@ struct Submission {
   // have the same group, and may call the operation differently.
   std::string_view title = {}, group = {};
   std::span<const Request> requests;
-  std::span<const Tensor> tensors;           // one for each request
-  std::span<const std::int64_t> splits;      // alltoall: rows for each rank; empty: equal parts
+  std::span<const Tensor> tensors;       // one for each request
+  std::span<const std::int64_t> splits;  // alltoall: rows for each rank; empty: equal parts
+  // Of a group's tensors; empty where they are not known. They say what is sent exactly.
+  std::vector<std::string_view> member_names = {};
   StreamDependencyPtr dependency = nullptr;  // of tensors on GPUs
 };
 

@@ -20,6 +20,12 @@ std::string title_of(const Submission& submission) {
   return submission.name.empty() ? name_of(request) : title_of(submission.name, request);
 }
 
+// Of one of its tensors; empty where it is not known.
+std::string_view tensor_name(const Submission& submission, std::size_t position) {
+  if (!submission.member_names.empty()) return submission.member_names[position];
+  return submission.requests.front().is_grouped ? std::string_view{} : submission.name;
+}
+
 }  // namespace
 
 Submitter::Submitter(const CommonParts& common, const DebugChecks& debug)
@@ -64,13 +70,16 @@ Entry& Submitter::prepare(ProcessSetContext& context, const Submission& submissi
   entry.requests.assign(submission.requests.begin(), submission.requests.end());
   entry.tensors.assign(submission.tensors.begin(), submission.tensors.end());
   entry.dependency = submission.dependency;
+  // Numbers that neither timing nor the place in a bucket changes.
+  entry.rounding = world_.config.formats.rounding.of(entry.key.low).of(entry.uses++);
   for (std::size_t i = 0; i < entry.requests.size(); ++i) {
     Request& each = entry.requests[i];
     each.memory = memory_of(entry.tensors[i].device);
     each.rank = world_.config.rank;
     each.numbering = numbering_of(submission);
     if (is_reduction(each.kind)) {
-      each.format = world_.config.formats.of(each, context.data_plane == nullptr);
+      const bool is_engines = context.data_plane == nullptr;
+      each.format = world_.config.formats.of(each, tensor_name(submission, i), is_engines);
     }
   }
   const std::uint64_t last_signature = std::exchange(entry.signature, signature_of(entry.requests));

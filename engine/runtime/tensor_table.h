@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "control/negotiation_table.h"
+#include "core/rounding.h"
 #include "gpu/stream_dependency.h"
 #include "runtime/handle_table.h"
 
@@ -41,6 +42,8 @@ struct Entry {
   std::vector<Tensor> tensors;
   std::vector<std::int64_t> splits;  // of an alltoall
   std::uint64_t signature = 0;
+  std::uint64_t uses = 0;     // how often the name has come
+  Rounding rounding = {};     // of this use, in low-bit formats
   std::uint32_t label = ~0U;  // in the flight recorder
   HandleId handle = 0;
   std::size_t position = 0;    // in the handle

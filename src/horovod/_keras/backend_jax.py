@@ -92,7 +92,8 @@ class _JaxExchange:
         for name, positions in plan.groups:
             members = [arrays[p] for p in positions]
             args = (members, None, name, *self._operation, self._process_set)
-            yield adapter.grouped_allreduce_async_(*args, self._link_format)
+            named: Any = {"members": [plan.names[p] for p in positions]}
+            yield adapter.grouped_allreduce_async_(*args, self._link_format, **named)
         if plan.singles:
             names, positions = map(list, zip(*plan.singles, strict=True))
             members = [arrays[p] for p in positions]

@@ -66,7 +66,8 @@ class _TorchExchange:
         singles = list(plan.singles)
         for name, positions in plan.groups:
             if isinstance(self._exchange, PlainExchange):
-                yield self._exchange.start_group(name, [tensors[p] for p in positions])
+                members = [plan.names[p] for p in positions]
+                yield self._exchange.start_group(name, [tensors[p] for p in positions], members)
             else:  # a compressor with its own exchange takes only batches
                 singles += [(f"{name}.{p}", p) for p in positions]
         if singles:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from horovod._keras.library import variable_key
 from horovod.core.compression import NoneCompressor
-from horovod.core.gradient_groups import Groups, check_groups, split_into_groups
+from horovod.core.gradient_groups import Groups, check_groups, leaf_of, split_into_groups
 from horovod.core.operations import Adasum, Average, Sum, check_passes, check_predivide
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 
@@ -61,6 +61,7 @@ class Plan(NamedTuple):
 
     singles: list[tuple[str, int]]  # with the full operation name
     groups: list[tuple[str, list[int]]]  # with the beginning of the operation names
+    names: list[str]  # the full operation name of each position, were it alone
 
 
 # Reduces all of these dense gradients and returns them in the same order.
@@ -144,8 +145,10 @@ def make_plan(name: str, indices: Sequence[int], variables: Sequence[Any], group
     """
     keys = {variable_key(variable): position for position, variable in enumerate(variables)}
     chosen, rest = split_into_groups(groups, keys, variable_key)
-    singles = [(f"allreduce.{name}.gradient_{indices[position]}", position) for position in rest]
-    return Plan(singles, [(f"{name}.group_{indices[group[0]]}", group) for group in chosen])
+    pairs = zip(indices, variables, strict=True)
+    names = [f"allreduce.{name}.gradient_{index}.{leaf_of(variable)}" for index, variable in pairs]
+    singles = [(names[position], position) for position in rest]
+    return Plan(singles, [(f"{name}.group_{indices[group[0]]}", group) for group in chosen], names)
 
 
 def is_reducing(process_set: ProcessSet) -> bool:

@@ -295,6 +295,10 @@ def _engine_config(
     config.link_format = _LINK_FORMATS[settings.link_compression]
     config.link_format_least_elements = settings.link_compression_min_elements
     config.link_connections = settings.link_connections
+    parts = (part.strip() for part in settings.link_compression_exact.split(","))
+    config.link_format_exact_parts = [part for part in parts if part]
+    config.is_rounding_stochastic = settings.link_compression_rounding == "stochastic"
+    config.rounding_seed = settings.link_compression_seed
     config.fuse_groups = not settings.disable_group_fusion
     config.cache_capacity = settings.cache_capacity
     config.stall_check = not settings.stall_check_disable

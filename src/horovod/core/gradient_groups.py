@@ -1,10 +1,13 @@
 """Which gradients leave together: the ``groups`` argument of optimizers and tapes, and batches.
 
+Also the part of their variables' names that all ranks agree about.
+
 A binding gives ``key_of``, which tells one member of a group (a variable, a path) from another.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +20,9 @@ BATCH_BYTES = 1 << 20
 # The same for GPU memory, after a first batch of BATCH_BYTES: launches cost more there, NCCL is
 # slow with small buckets, and nothing else waits for the processor that copies.
 GPU_BATCH_BYTES = 25 << 20
+
+_RUNNING_NUMBER = re.compile(r"_\d+(?=_|$)", re.ASCII)
+_NO_WORD = re.compile(r"\W", re.ASCII)
 
 Groups = int | Sequence[Sequence[Any]] | None
 
@@ -82,6 +88,16 @@ def split_into_groups(
     left = dict(keys)
     chosen = [[left.pop(key_of(m)) for m in group if key_of(m) in left] for group in groups]
     return [group for group in chosen if group], list(left.values())
+
+
+def leaf_of(variable: Any) -> str:
+    """The last part of a variable's name: kernel, bias, gamma, embeddings, and so on.
+
+    It has no running numbers. Layers have such numbers, too, and they differ between ranks once a
+    rank has built one more model.
+    """
+    name = str(getattr(variable, "name", None) or "tensor").partition(":")[0].rpartition("/")[2]
+    return _NO_WORD.sub("_", _RUNNING_NUMBER.sub("", name))
 
 
 def batches_of(sizes_bytes: Sequence[int], limit_bytes: int) -> list[slice]:

@@ -61,15 +61,17 @@ class GroupedCollectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
         link_format: int = LinkFormat.AS_SET,
         errors: Sequence[T | None] = (),
+        members: Sequence[str] = (),
     ) -> int:
         """Like ``grouped_allreduce_async``, with the results in the tensors themselves.
 
-        ``link_format``, ``errors``: as for ``allreduce_batch_async_``.
+        ``link_format``, ``errors``: as for ``allreduce_batch_async_``. ``members``: the names of
+        the tensors, which say what a low-bit format leaves exact; none: they are not known.
         """
         factors = (prescale_factor, postscale_factor)
         call = reduction(_ALLREDUCE, average, op, *factors, process_set, link_format)
         inputs = as_group(tensors)
-        return self._start_group(call, name, inputs, inputs, errors=errors)
+        return self._start_group(call, name, inputs, inputs, errors=errors, members=members)
 
     def grouped_allreduce(
         self,
@@ -177,9 +179,10 @@ class GroupedCollectives(Generic[T]):
         outputs: list[T] | None,
         intent: Intent = Intent.COMPUTE,
         errors: Sequence[T | None] = (),
+        members: Sequence[str] = (),
     ) -> int:
         name = full_name(f"grouped_{call.title}", name)
-        args: tuple[Any, ...] = (call.operation, name, tensors, outputs, intent)
+        args: tuple[Any, ...] = (call.operation, name, tensors, outputs, intent, list(members))
         finish = self._allocated_all if outputs is None else _given_all
         kept: Any = tensors
         if errors:  # only where there are outputs, so that ``finish`` needs no tensors

@@ -70,9 +70,13 @@ class Adapter(Protocol[T]):
         tensors: list[T],
         outputs: list[T] | None,
         intent: Intent,
+        members: Sequence[str] = (),
         /,
     ) -> int:
-        """Submit tensors that succeed or fail together, as one operation."""
+        """Submit tensors that succeed or fail together, as one operation.
+
+        ``members``: their names; none: they are not known.
+        """
 
     def empty_like(self, tensor: T) -> T:
         """A dense tensor of the same shape, dtype and device."""

@@ -90,9 +90,9 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Like ``allreduce`` of a list or another pytree, as one operation: whole or not at all."""
-    _, arrays, structure = _flatten(tensors, None)
+    paths, arrays, structure = _flatten(tensors, "")
     factors = (prescale_factor, postscale_factor)
-    args = (as_group(arrays), [name], op, *factors, compression, process_set, True)
+    args = (as_group(arrays), [name, *paths], op, *factors, compression, process_set, True)
     return structure.unflatten(allreduce_batch(*args))
 
 
@@ -106,13 +106,43 @@ def allreduce_batch(
     process_set: ProcessSet,
     is_group: bool = False,
 ) -> list[Any]:
-    """Reduce arrays in one call: one operation each, or with ``is_group`` one for all."""
+    """Reduce arrays in one call: one operation each, or with ``is_group`` one for all.
+
+    ``names``: one for each array; with ``is_group`` the operation's before them.
+    """
     factors = (prescale_factor, postscale_factor)
     on_links = link_format_of(compression)
     checked = reduction(Kind.ALLREDUCE, None, op, *factors, process_set, on_links)
     call = call_on(process_set, checked, names, is_group)
     wires, contexts = compress_all(compression, arrays)
     return decompress_all(compression, bind(call, wires) if wires else [], contexts)
+
+
+def allreduce_group(
+    arrays: Sequence[Any],
+    names: Sequence[str],
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    compression: Any,
+    process_set: ProcessSet,
+    keeps_errors: Sequence[bool],
+) -> tuple[list[Any], list[Any]]:
+    """Reduce arrays in one operation, and tell what a compression for links has left out.
+
+    Args:
+        names: the operation's, then the arrays'.
+        keeps_errors: of which arrays.
+
+    Returns:
+        The results, and the errors of those arrays, float32.
+    """
+    factors = (prescale_factor, postscale_factor)
+    on_links = link_format_of(compression)
+    checked = reduction(Kind.ALLREDUCE, None, op, *factors, process_set, on_links)
+    call = call_on(process_set, checked, names, is_group=True)
+    results = bind(replace(call, keeps_errors=tuple(keeps_errors)), arrays)
+    return results[: len(arrays)], results[len(arrays) :]
 
 
 def reduce_parts(

@@ -27,11 +27,14 @@ class ProgramCall(Call):
     Only ``set_rank``, ``is_zeroed`` and ``serial`` may differ between ranks.
     """
 
-    names: tuple[str | None, ...] = ()  # one for a group, else one for each array
+    # One for each array; of a group its own, and where they are known its arrays'.
+    names: tuple[str | None, ...] = ()
     set_size: int = 1
     set_rank: int = 0
     is_zeroed: bool = False  # take part, but have zeros as the result
     rows: tuple[int, ...] = ()  # of an allgather's results, where ranks give unequal parts
+    # Whether an array's errors of a low-bit format are a result, too, after those of all arrays.
+    keeps_errors: tuple[bool, ...] = ()
     serial: int = 0  # tells two calls in one program apart that are equal in all else
 
     def full_names(self) -> list[str | None]:
@@ -40,7 +43,8 @@ class ProgramCall(Call):
 
     def following(self, **changes: Any) -> ProgramCall:
         """The call that a gradient needs, under a name that tells it from this one."""
-        names = tuple(None if name is None else f"{name}.grad" for name in self.names)
+        own = self.names[:1] if self.is_group else self.names
+        names = tuple(None if name is None else f"{name}.grad" for name in own)
         return replace(self, names=names, **changes)
 
 
@@ -107,11 +111,12 @@ def run(*arrays: Any, call: ProgramCall) -> list[jax.Array]:
     results = run_on_host(call, arrays)
     if not call.keeps_shape:
         return [jnp.asarray(result) for result in results]
-    return [_place_like(array, result) for array, result in zip(arrays, results, strict=True)]
+    errors = [jnp.asarray(error) for error in results[len(arrays) :]]
+    return [*map(_place_like, arrays, results), *errors]
 
 
 def run_on_host(call: ProgramCall, arrays: Sequence[Any]) -> list[Array]:
-    """A call on anything that NumPy can view: a result for each array."""
+    """A call on anything that NumPy can view: a result for each array, then errors."""
     results = _run(call, arrays)
     if call.row.result is Result.EXCHANGED_ROWS:
         results = results[::2]  # between them are the row counts
@@ -120,7 +125,12 @@ def run_on_host(call: ProgramCall, arrays: Sequence[Any]) -> list[Array]:
 
 def _run(call: ProgramCall, arrays: Sequence[Any], splits: Sequence[int] = ()) -> list[Array]:
     on_host = [np.asarray(array, order="C") for array in arrays]
-    return _calls.run(call, call.full_names(), on_host, splits)
+    errors = [
+        np.zeros(array.shape, np.float32) if keeps else None
+        for array, keeps in zip(on_host, call.keeps_errors, strict=False)
+    ]
+    results = _calls.run(call, call.full_names(), on_host, splits, errors)
+    return [*results, *(error for error in errors if error is not None)]
 
 
 def _place_like(array: Any, result: Array) -> jax.Array:

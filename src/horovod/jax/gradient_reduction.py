@@ -12,7 +12,7 @@ from horovod.core.gradient_groups import BATCH_BYTES, GPU_BATCH_BYTES, batches_o
 from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.core.process_sets import ProcessSet, check_process_set, has_others
 from horovod.core.world import has_spare_cores
-from horovod.jax.collectives import allreduce_batch
+from horovod.jax.collectives import allreduce_batch, allreduce_group
 
 __all__ = ["GradientReduction", "Groups", "check_groups"]
 
@@ -38,6 +38,15 @@ class GradientReduction:
 
     def __call__(self, gradients: Any) -> Any:
         """The reduced gradients, in the same structure; this rank's own where it has no others."""
+        return self.reduce(gradients, {})
+
+    def reduce(self, gradients: Any, errors: dict[str, Any]) -> Any:
+        """The same for gradients to which ``errors`` have been added.
+
+        Args:
+            gradients: of this rank.
+            errors: by path, float32; what the reduction leaves out takes their places.
+        """
         if not has_others(self.process_set):
             return gradients
         found, structure = jax.tree_util.tree_flatten_with_path(gradients)
@@ -45,22 +54,38 @@ class GradientReduction:
         leaves = [leaf for _, leaf in found]
         groups, others = _split(self.groups, paths)
         for group in groups:
-            self._reduce(leaves, group, f"{self.name}.group{paths[group[0]]}")
+            self._reduce(leaves, group, f"{self.name}.group{paths[group[0]]}", paths, errors)
         for batch in _batches(others, leaves):
-            self._reduce(leaves, batch, f"{self.name}.batch{paths[batch[0]]}")
+            self._reduce(leaves, batch, f"{self.name}.batch{paths[batch[0]]}", paths, errors)
         return structure.unflatten(leaves)
 
-    def _reduce(self, leaves: list[Any], positions: list[int], name: str) -> None:
+    def _reduce(
+        self,
+        leaves: list[Any],
+        positions: list[int],
+        name: str,
+        paths: list[str],
+        errors: dict[str, Any],
+    ) -> None:
         # A call of a program succeeds or fails whole anyway, and one operation for all of its
         # gradients costs less than one for each.
         chosen = [leaves[position] for position in positions]
-        for position, reduced in zip(positions, self.exchange(chosen, name), strict=True):
+        results = self.exchange(chosen, name, [paths[position] for position in positions], errors)
+        for position, reduced in zip(positions, results, strict=True):
             leaves[position] = reduced
 
-    def exchange(self, arrays: list[Any], name: str) -> list[Any]:
-        """These arrays, reduced in one operation."""
-        args = (self.op, *self.factors, self.compression, self.process_set, True)
-        return allreduce_batch(arrays, [name], *args)
+    def exchange(
+        self, arrays: list[Any], name: str, paths: list[str], errors: dict[str, Any]
+    ) -> list[Any]:
+        """These arrays, reduced in one operation; their paths, and errors as in ``reduce``."""
+        args = (self.op, *self.factors, self.compression, self.process_set)
+        kept = [path for path in paths if path in errors]
+        if not kept:
+            return allreduce_batch(arrays, [name, *paths], *args, True)
+        keeps = [path in errors for path in paths]
+        results, found = allreduce_group(arrays, [name, *paths], *args, keeps)
+        errors.update(zip(kept, found, strict=True))
+        return results
 
     @property
     def factors(self) -> tuple[float, float]:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from horovod.core.compression import NoneCompressor, check_compressor
-from horovod.core.operations import Adasum, Average, Sharded, check_sharded
+from horovod.core.compression import LinkFormat, NoneCompressor, check_compressor, link_format_of
+from horovod.core.operations import Adasum, Average, Sharded, Sum, check_sharded
 from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.jax.error_feedback import with_feedback
 from horovod.jax.gradient_reduction import GradientReduction, Groups, check_groups
 from horovod.jax.sharded_optimizer import ShareReduction, share_step
 
@@ -51,7 +52,8 @@ def DistributedOptimizer(  # noqa: N802
         optimizer: any optax ``GradientTransformation``.
         name: begins the names of the operations; give each its own where one program has several
             distributed optimizers.
-        compression: what travels, for example ``Compression.fp16``.
+        compression: what travels, for example ``Compression.fp16``. With ``int8`` and the like
+            the state is a ``FeedbackState``, with what the last step left out on this rank.
         backward_passes_per_step: gradients of so many calls of ``update`` are added up (not
             averaged) before each reduction; the calls between return zeros.
         op: ``Average``, ``Sum``, ``Min``, ``Max``, ``Product``, or ``Adasum``: the original update
@@ -76,7 +78,7 @@ def DistributedOptimizer(  # noqa: N802
 
     Returns:
         An ``optax.GradientTransformationExtraArgs``. Without several passes its state is that of
-        ``optimizer`` or a ``ShardedState``, else a ``PassesState``.
+        ``optimizer``, a ``FeedbackState`` or a ``ShardedState``, else a ``PassesState``.
 
     Raises:
         ImportError: optax is not installed.
@@ -102,6 +104,8 @@ def DistributedOptimizer(  # noqa: N802
         return updates, state
 
     functions = (inner.init, update)
+    if link_format_of(compression) is not LinkFormat.AS_SET and op in (Average, Sum):
+        functions = with_feedback(inner, reduce)
     if sharded:
         functions = share_step(inner, ShareReduction(*reduction), sharded is True)
     result = optax.GradientTransformationExtraArgs(*functions)

@@ -63,6 +63,7 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any
         *operands,
         mlir.ir_constant(_BALLAST),
         names="\n".join(_names(ctx.module_context, call)),
+        keeps_errors="".join("01"[keeps] for keeps in call.keeps_errors),
         kind=np.int64(call.kind),
         op=np.int64(call.op),
         is_group=np.int64(call.is_group),
@@ -113,7 +114,7 @@ _serials = count()
 
 
 def bind(call: ProgramCall, arrays: Sequence[Any]) -> list[Any]:
-    """The results of a call on arrays; traced, if JAX is tracing."""
+    """The results of a call on arrays, then errors; traced, if JAX is tracing."""
     return list(_collective.bind(*arrays, call=replace(call, serial=next(_serials))))
 
 
@@ -129,6 +130,8 @@ def _abstract_eval(*arrays: Any, call: ProgramCall) -> tuple[list[Any], Any]:
         jax.core.ShapedArray(shape, array.dtype)
         for shape, array in zip(shapes, arrays, strict=True)
     ]
+    pairs = zip(arrays, call.keeps_errors, strict=False)
+    results += [jax.core.ShapedArray(a.shape, jnp.float32) for a, keeps in pairs if keeps]
     return results, frozenset() if is_native() else _callback_effects()
 
 
@@ -199,7 +202,15 @@ except TypeError:  # older versions lower every call anew anyway
     mlir.register_lowering(_collective, _lower)
 
 
+def _refuse_errors(call: ProgramCall, transformation: str) -> None:
+    if any(call.keeps_errors):
+        raise NotImplementedError(
+            f"{call.title}: error feedback has no {transformation}; use compression=none there"
+        )
+
+
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: ProgramCall) -> tuple[Any, Any]:
+    _refuse_errors(call, "gradient")
     results = bind(call, primals)
     is_used = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     if call.is_group and any(is_used):  # a group runs whole
@@ -232,6 +243,7 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, call: ProgramCall) -> li
 def _batch(
     arrays: Sequence[Any], axes: Sequence[Any], *, call: ProgramCall
 ) -> tuple[list[Any], Any]:
+    _refuse_errors(call, "batch")
     if call.op == Adasum and call.kind == Kind.ALLREDUCE:
         raise NotImplementedError("allreduce: Adasum of a batch is not the batch of Adasums")
     if call.keeps_shape:

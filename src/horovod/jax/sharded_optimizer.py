@@ -34,8 +34,10 @@ class ShareReduction(GradientReduction):
         fill_up = place_in(self.process_set).fill_up
         return jax.tree_util.tree_map(fill_up, super().__call__(flat), gradients)
 
-    def exchange(self, arrays: list[Any], name: str) -> list[Any]:
-        """This rank's part of each array, reduced in one operation."""
+    def exchange(
+        self, arrays: list[Any], name: str, paths: list[str], errors: dict[str, Any]
+    ) -> list[Any]:
+        """This rank's part of each array, reduced in one operation; there are no errors."""
         args = (self.op, *self.factors, self.compression, self.process_set)
         return reduce_parts(arrays, name, *args)
 

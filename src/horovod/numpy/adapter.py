@@ -101,8 +101,10 @@ class NumpyAdapter:
         tensors: list[Array],
         outputs: list[Array] | None,
         intent: Intent,
+        members: Sequence[str] = (),
     ) -> int:
-        return engine.submit_group(operation, name, describe_all(tensors, outputs), intent)
+        described = describe_all(tensors, outputs)
+        return engine.submit_group(operation, name, described, intent, members=list(members))
 
     def empty_like(self, tensor: Array) -> Array:
         _describe(tensor)
@@ -207,15 +209,17 @@ class ArrayCalls:
         names: Sequence[str | None],
         arrays: list[Array],
         splits: Sequence[int] = (),
+        errors: Sequence[Array | None] = (),
     ) -> list[Array]:
         """The results of a call; blocks until they are there.
 
         Args:
             call: which collective.
-            names: full names: of a group one, else one for each array; None lets the engine number
-                an operation.
+            names: full names: of a group its own, then its arrays' or none; else one for each
+                array. None lets the engine number an operation.
             arrays: the inputs.
             splits: of an alltoall: rows for each rank of the set; none for equal parts.
+            errors: of a group in a low-bit format: where the errors of each array go, float32.
 
         Returns:
             A result for each array; of an alltoall also how many rows came from each rank, int32.
@@ -232,8 +236,10 @@ class ArrayCalls:
             names[0] if call.is_group else list(names),
             describe_all(arrays, outputs),
             Intent.WAIT,
+            **(_group_options(names, errors) if call.is_group else {}),
         )
-        handle = self._pending.start_many(submit, (), arrays, outputs, self._results)
+        kept: Any = (arrays, errors) if errors else arrays  # ``_results`` needs no inputs then
+        handle = self._pending.start_many(submit, (), kept, outputs, self._results)
         results: list[Array] = self._pending.synchronize(handle)
         return results
 
@@ -269,3 +275,10 @@ class ArrayCalls:
     def _exchanged(self, outputs: list[_native.Output], array: Array, _: Any) -> list[Array]:
         counts = self._adapter.from_output(outputs[1], Dtype.INT32)
         return [*self._results(outputs[:1], [array], None), counts]
+
+
+def _group_options(
+    names: Sequence[str | None], errors: Sequence[Array | None]
+) -> dict[str, list[Any]]:
+    addresses = [0 if error is None else error.ctypes.data for error in errors]
+    return {"members": list(names[1:]), "errors": addresses}

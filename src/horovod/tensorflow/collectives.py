@@ -113,18 +113,20 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
     link_format: int = LinkFormat.AS_SET,
+    members: Sequence[str] = (),
 ) -> list[Any]:
     """Each tensor reduced over all ranks, as one operation that is done whole or not at all.
 
     Args:
         tensors: a list, the same on all ranks; dtypes and shapes may differ within it. An empty one
             is returned as it is.
+        members: their names, which say what a low-bit format leaves exact; none: by size only.
 
     See ``allreduce`` for the rest.
     """
     factors = (prescale_factor, postscale_factor)
     call = reduction(Kind.ALLREDUCE, op, *factors, process_set, link_format)
-    return _run_group(call, tensors, name, ignore_name_scope)
+    return _run_group(call, tensors, name, ignore_name_scope, members)
 
 
 @not_converted
@@ -334,11 +336,17 @@ def _run_batch(call: Call, tensors: Any, names: Sequence[str | None]) -> list[An
     return implementation().run(call, names_of(op_type_of(call.kind), names, tensors), tensors)
 
 
-def _run_group(call: Call, tensors: Any, name: str | None, ignore_name_scope: bool) -> list[Any]:
+def _run_group(
+    call: Call,
+    tensors: Any,
+    name: str | None,
+    ignore_name_scope: bool,
+    members: Sequence[str] = (),
+) -> list[Any]:
     call = call.grouped()
     tensors = dense_tensors(call.prefix, tensors)
     check_rows(call, tensors)
     if not tensors:
         return []
     name = group_name(op_type_of(call.kind, is_group=True), name, ignore_name_scope)
-    return implementation().run(call, [name], tensors)
+    return implementation().run(call, [name, *members], tensors)

@@ -128,7 +128,7 @@ class Reducer:
         keys = {key_of(variables[position]): position for position in shared}
         groups, single = split_into_groups(self.groups, keys, key_of)
         for number, group in enumerate(groups):
-            self._reduce_group(result, group, f"{names[group[0]]}.group_{number}")
+            self._reduce_group(result, group, f"{names[group[0]]}.group_{number}", names)
         self._reduce_singly(result, single, names)
         return result
 
@@ -163,13 +163,23 @@ class Reducer:
 
         reduce_at(result, positions, self._transfer, reduce_dense, reduce_rows)
 
-    def _reduce_group(self, result: list[Any], positions: Sequence[int], name: str) -> None:
-        options = (name, *self._options, False, self.process_set, self._link_format)
+    def _reduce_group(
+        self, result: list[Any], positions: Sequence[int], name: str, names: Sequence[str]
+    ) -> None:
+        op, prescale, postscale = self._options
+        sent = (False, self.process_set, self._link_format)
+
+        def reduce_dense(packed: list[Any], at: Sequence[int]) -> list[Any]:
+            members = [names[position] for position in at]
+            return collectives.grouped_allreduce(
+                packed, name, op, prescale, postscale, *sent, members
+            )
+
         reduce_at(
             result,
             positions,
             self._transfer,
-            lambda packed, _: collectives.grouped_allreduce(packed, *options),
+            reduce_dense,
             lambda rows, _: grouped_allreduce_sparse(rows, name, self.op, self.process_set),
         )
 

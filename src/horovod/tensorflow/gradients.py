@@ -37,9 +37,9 @@ class CollectiveOps(Protocol):
 
         Args:
             call: its factors are what float32 can hold.
-            names: the one name of a group, which runs whole or not at all; otherwise one name per
-                tensor, each an operation of its own, and all of them started by one graph node once
-                its inputs are there (a *batch*).
+            names: of a group, which runs whole or not at all, and then of its tensors, if known;
+                otherwise one name per tensor, each an operation of its own, and all of them started
+                by one graph node once its inputs are there (a *batch*).
             tensors: dense, at least one.
         """
 
@@ -98,7 +98,7 @@ def of_call(
     present = _Present(
         [tf.convert_to_tensor(grads[position]) for position in positions],
         [tensors[position] for position in positions],
-        names if call.is_group else [names[position] for position in positions],
+        names[:1] if call.is_group else [names[position] for position in positions],
     )
     of_kind = _of_even_allgather if has_static_rows else _OF_KINDS[call.kind]
     for position, grad in zip(positions, of_kind(ops, call, present), strict=True):

@@ -70,7 +70,7 @@ class PythonOps:
         def run(arrays: Arrays) -> Arrays:
             array, *given = arrays
             rows = [check_splits(NumpyAdapter().split_list(found)) for found in given]
-            return _calls.run(call, [name], [array], *rows)
+            return _calls.run(call, [name], [array], rows[0] if rows else ())
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def exchange(tensor: Any) -> Any:

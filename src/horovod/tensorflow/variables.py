@@ -1,21 +1,18 @@
 """One interface to the variables of TensorFlow 1, TensorFlow 2 and Keras 3, and names from them.
 
 Keras 3 wraps a ``tf.Variable`` in an object of its own that has neither ``ref`` nor an operation.
-The name of an operation on a variable is the position and the last part of the variable's name,
-without running numbers. Layers have such numbers, too, and they differ between ranks once a rank
-has built one more model.
+The name of an operation on a variable is the position and the last part of the variable's name.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-_RUNNING_NUMBER = re.compile(r"_\d+(?=_|$)", re.ASCII)
-_NO_WORD = re.compile(r"\W", re.ASCII)
+from horovod.core.gradient_groups import leaf_of
+
 # Graphs of branches and loop bodies: parts of the function around them, with names of their own.
 _PARTS = frozenset({"CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph"})
 
@@ -40,7 +37,9 @@ def operation_names(scope: str, variables: Sequence[Any]) -> list[str]:
 
     Equal on all ranks that have the same variables in the same order.
     """
-    return [f"{scope}/{position}.{_leaf(variable)}" for position, variable in enumerate(variables)]
+    return [
+        f"{scope}/{position}.{leaf_of(variable)}" for position, variable in enumerate(variables)
+    ]
 
 
 def unique_scope(name: str) -> str:
@@ -56,8 +55,3 @@ def unique_scope(name: str) -> str:
     with graph.name_scope(None):
         unique: str = graph.unique_name(name)
     return unique
-
-
-def _leaf(variable: Any) -> str:
-    name = str(getattr(variable, "name", None) or "tensor").partition(":")[0].rpartition("/")[2]
-    return _NO_WORD.sub("_", _RUNNING_NUMBER.sub("", name))

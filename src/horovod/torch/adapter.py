@@ -119,11 +119,12 @@ class _TorchAdapter:
         tensors: list[torch.Tensor],
         outputs: list[torch.Tensor] | None,
         intent: Intent,
+        members: Sequence[str] = (),
         errors: Sequence[torch.Tensor | None] = (),
         /,
     ) -> int:
         args = (self._reader, operation, name, tensors, outputs, intent)
-        return engine.submit_tensor_group(*args, _addresses(errors))
+        return engine.submit_tensor_group(*args, _addresses(errors), list(members))
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, requires_grad=False)
@@ -196,13 +197,14 @@ class _AttributeAdapter(_TorchAdapter):
         tensors: list[torch.Tensor],
         outputs: list[torch.Tensor] | None,
         intent: Intent,
+        members: Sequence[str] = (),
         errors: Sequence[torch.Tensor | None] = (),
         /,
     ) -> int:
         places = [_device_of(tensor) for tensor in tensors], self._streams
         described = _describe_all(tensors, outputs)
         out_bytes = [output.nbytes for output in outputs or ()]
-        options = (*places, out_bytes, _addresses(errors))
+        options = (*places, out_bytes, _addresses(errors), list(members))
         return engine.submit_group(operation, name, described, intent, *options)
 
 

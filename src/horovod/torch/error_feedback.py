@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.core.world import local_size, rank, size
+from horovod.core.world import engine, local_size, rank, size
 
 
 class ErrorFeedback:
@@ -29,7 +29,7 @@ class ErrorFeedback:
     def add_to(self, names: Sequence[str], gradients: Sequence[Tensor]) -> list[Tensor | None]:
         """Add what the last step has left out; the tensors for what this one leaves out.
 
-        Gradients that no low-bit format can carry are left as they are. On one host there are no
+        Gradients that no low-bit format carries are left as they are. On one host there are no
         errors.
         """
         self._rank = rank()
@@ -57,8 +57,20 @@ class ErrorFeedback:
             return None  # what the engine refuses by name
         error = self._errors.get(name)
         if error is None or error.shape != gradient.shape:  # those were another model's
+            if engine().is_exact(name, gradient.numel()):
+                return None
             error = self._errors[name] = _errors_of_shape(gradient.shape)
         return error
+
+
+def forget(errors: Sequence[Tensor | None]) -> None:
+    """Make errors zero that a failed reduction may have changed.
+
+    Its gradients have the errors of the step before, so these would count twice.
+    """
+    for error in errors:
+        if error is not None:
+            error.zero_()
 
 
 def _errors_of_shape(shape: torch.Size) -> Tensor:

@@ -6,7 +6,8 @@ waits in ``step``. An exchange keeps nothing of a batch except what it returns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -15,8 +16,9 @@ from torch import Tensor
 from horovod.core.compression import Compressor, LinkFormat, keeps_tensors, link_format_of
 from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet
+from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
-from horovod.torch.error_feedback import ErrorFeedback
+from horovod.torch.error_feedback import ErrorFeedback, forget
 
 
 class Pending(Protocol):
@@ -74,9 +76,14 @@ class _PlainPending(NamedTuple):
     handle: int
     copies: Sequence[_Copy]
     compression: type[Compressor]
+    errors: Sequence[Tensor | None]
 
     def finish(self) -> None:
-        adapter.synchronize(self.handle)
+        try:
+            adapter.synchronize(self.handle)
+        except HorovodInternalError:
+            forget(self.errors)
+            raise
         if self.copies:
             self._copy_back()
 
@@ -133,29 +140,43 @@ class PlainExchange:
             wires, copies = gradients, _NO_COPIES
         else:
             wires, copies = self._wires(gradients)
+        submit = partial(
+            adapter.allreduce_batch_async_, wires, names, *self._operation, intent=intent
+        )
+        return self._submit(submit, names, wires, copies)
+
+    def start_group(
+        self, name: str, gradients: list[Tensor], members: Sequence[str] = ()
+    ) -> Pending:
+        """Begin to reduce gradients in place as one operation, the same on every rank.
+
+        ``members``: their names, which say what a low-bit format leaves exact; none: by size only.
+        """
+        wires, copies = self._wires(gradients)
+        names = members or [f"{name}.{i}" for i in range(len(wires))]
+        submit = partial(
+            adapter.grouped_allreduce_async_, wires, None, name, *self._operation, members=members
+        )
+        return self._submit(submit, names, wires, copies)
+
+    def _submit(
+        self,
+        submit: Callable[..., int],
+        names: Sequence[str],
+        wires: list[Tensor],
+        copies: Sequence[_Copy],
+    ) -> Pending:
         errors: Sequence[Tensor | None] = ()
         if self.feedback is not None:
             errors = self.feedback.add_to(names, wires)
-        handle = adapter.allreduce_batch_async_(
-            wires,
-            names,
-            *self._operation,
-            intent=intent,
-            process_set=self._process_set,
-            link_format=self._link_format,
-            errors=errors,
-        )
-        return _PlainPending(handle, copies, self._compression)
-
-    def start_group(self, name: str, gradients: list[Tensor]) -> Pending:
-        """Begin to reduce gradients in place as one operation, the same on every rank."""
-        wires, copies = self._wires(gradients)
-        errors: Sequence[Tensor | None] = ()
-        if self.feedback is not None:
-            errors = self.feedback.add_to([f"{name}.{i}" for i in range(len(wires))], wires)
-        operation = (*self._operation, self._process_set, self._link_format)
-        handle = adapter.grouped_allreduce_async_(wires, None, name, *operation, errors)
-        return _PlainPending(handle, copies, self._compression)
+        try:
+            handle = submit(
+                process_set=self._process_set, link_format=self._link_format, errors=errors
+            )
+        except (ValueError, HorovodInternalError):
+            forget(errors)
+            raise
+        return _PlainPending(handle, copies, self._compression, errors)
 
     @torch.no_grad()
     def _wires(self, gradients: list[Tensor]) -> tuple[list[Tensor], Sequence[_Copy]]:

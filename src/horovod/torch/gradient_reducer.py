@@ -246,11 +246,11 @@ class GradientReducer:
             dense = self._sparse.hold(group.indices)
             if dense:
                 grads, _ = self._gradients(dense)
+                names = [self._names[index] for index in dense]
                 if self._exchange is None:
-                    group.pending = self._plain.start_group(group.name, grads)
+                    group.pending = self._plain.start_group(group.name, grads, names)
                 else:
-                    names = [plain_name(self._names[index]) for index in dense]
-                    group.pending = self._exchange.start(names, grads)
+                    group.pending = self._exchange.start([plain_name(n) for n in names], grads)
             group.is_sent = True
 
     def _gradients(self, ready: list[int]) -> tuple[list[Tensor], bool]:

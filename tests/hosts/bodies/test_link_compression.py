@@ -55,6 +55,38 @@ def test_small_tensors_are_exact(compression):
     assert torch.equal(hvd.allreduce(mine, name="small coded", compression=compression), exact)
 
 
+def test_layers_are_exact_by_name(compression):
+    mine = values(5000, hvd.rank())
+    exact = hvd.allreduce(mine, name="plain")
+    is_one_host = hvd.local_size() == hvd.size()
+    for name in ("layer.bias", "LayerNorm.weight", "tok_embeddings.weight"):
+        assert torch.equal(hvd.allreduce(mine, name=name, compression=compression), exact)
+    coded = hvd.allreduce(mine, name="layer.weight", compression=compression)
+    assert torch.equal(coded, exact) == is_one_host
+
+
+@pytest.mark.parametrize("groups", [None, 1])
+def test_an_optimizer_sends_embeddings_exactly(compression, groups):
+    names = ["embed.weight", "out.weight", "norm.weight"]
+    params = [torch.nn.Parameter(torch.zeros(3000)) for _ in names]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(params, lr=1.0),
+        named_parameters=zip(names, params, strict=True),
+        compression=compression,
+        groups=groups,
+    )
+    mine = values(3000, hvd.rank())
+    exact = hvd.allreduce(mine, name="exact")
+    for param in params:
+        param.grad = mine.clone()
+    optimizer.step()
+    is_one_host = hvd.local_size() == hvd.size()
+    are_exact = [torch.equal(param.detach(), -exact) for param in params]
+    assert are_exact == [True, is_one_host, True]
+    kept = optimizer.state_dict().get("compression_errors", {}).get("errors", {})
+    assert list(kept) == ([] if is_one_host else ["allreduce.out.weight"])
+
+
 def test_what_cannot_be_coded_is_refused(compression):
     name = compression.link_format.name.lower()
     with pytest.raises(ValueError, match=f"compression={name} needs float32, .* found int64"):

@@ -26,6 +26,7 @@ struct Tensor {
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> splits;
   std::vector<std::vector<float>> errors;  // by rank, of a low-bit format; empty: not wanted
+  Rounding rounding;
 
   int size() const { return static_cast<int>(in.size()); }
 
@@ -43,7 +44,8 @@ struct Tensor {
             .root = root,
             .rows = rows,
             .splits = splits,
-            .errors = is_absent || errors.empty() ? nullptr : errors[rank].data()};
+            .errors = is_absent || errors.empty() ? nullptr : errors[rank].data(),
+            .rounding = rounding};
   }
 
   // Whether `rank` got what it should, and nothing else was written.

@@ -51,21 +51,25 @@ Sums coded_sums(const Tensor& tensor, const HostMap& map) {
     reduce({.dtype = request.dtype, .op = ReduceOp::kSum, .prescale = request.prescale}, sources,
            sum.data(), nullptr, count);
     codes.emplace_back(low_bit_bytes(request.format, count));
-    encode(request.format, request.dtype, sum.data(), count, codes.back().data());
+    const Rounding rounding = tensor.rounding.of(codes.size() - 1);
+    encode(request.format, request.dtype, sum.data(), count, codes.back().data(),
+           {.rounding = rounding});
   }
   for (const Bytes& code : codes) addends.push_back(code.data());
-  add_coded(request.format, addends, count, sums.code.data());
+  add_coded(request.format, addends, count, sums.code.data(),
+            {.rounding = tensor.rounding.of(codes.size())});
   return sums;
 }
 
 Tensor low_bit_tensor(const HostMap& map, int size, LinkFormat format, std::size_t count,
                       std::mt19937& random, Dtype dtype = Dtype::kFloat32,
-                      ReduceOp op = ReduceOp::kSum, std::set<int> absent = {},
-                      Factors factors = {}) {
+                      ReduceOp op = ReduceOp::kSum, std::set<int> absent = {}, Factors factors = {},
+                      Rounding rounding = {}) {
   Tensor tensor = allreduce_tensor(size, dtype, op, count, std::move(absent), random);
   tensor.request.prescale = factors.prescale;
   tensor.request.postscale = factors.postscale;
   tensor.request.format = format;
+  tensor.rounding = rounding;
   const Sums sums = coded_sums(tensor, map);
   const int divisor = op == ReduceOp::kAverage ? size : 1;
   Bytes result(tensor.in[0].size());
@@ -107,6 +111,22 @@ TEST_CASE("cluster low bits: half precision, averages and factors") {
       }
     }
     check_stepped(map, buckets, 34);
+  });
+}
+
+TEST_CASE("cluster low bits: chances depend on the element and who codes, not on the place") {
+  std::mt19937 random(45);
+  for_each_map([&](const HostMap& map, int size) {
+    std::vector<Bucket> buckets;
+    for (const LinkFormat format : kFormats) {
+      for (const std::size_t count : kCounts) {
+        const Tensor tensor = low_bit_tensor(map, size, format, count, random, Dtype::kFloat32,
+                                             ReduceOp::kAverage, {}, {}, {true, random()});
+        buckets.push_back({tensor});
+        buckets.push_back({low_bit_tensor(map, size, LinkFormat::kFp8, 777, random), tensor});
+      }
+    }
+    check_stepped(map, buckets, 46);
   });
 }
 

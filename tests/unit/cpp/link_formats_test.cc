@@ -25,7 +25,7 @@ Request request_for(LinkFormat format, Dtype dtype = Dtype::kFloat32,
 
 TEST_CASE("link formats: the setting holds for what asks for none and can travel so") {
   const LinkFormats formats{.as_set = LinkFormat::kFp8};
-  const auto format_of = [&](const Request& request) { return formats.of(request, true); };
+  const auto format_of = [&](const Request& request) { return formats.of(request, "x", true); };
   CHECK(format_of(request_for(LinkFormat::kAsSet)) == LinkFormat::kFp8);
   CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kBfloat16)) == LinkFormat::kFp8);
   CHECK(format_of(request_for(LinkFormat::kInt8)) == LinkFormat::kInt8);
@@ -34,7 +34,7 @@ TEST_CASE("link formats: the setting holds for what asks for none and can travel
   CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kFloat64)) == LinkFormat::kExact);
   CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kFloat32, ReduceOp::kMax)) ==
         LinkFormat::kExact);
-  CHECK(formats.of(request_for(LinkFormat::kAsSet), false) == LinkFormat::kExact);
+  CHECK(formats.of(request_for(LinkFormat::kAsSet), "x", false) == LinkFormat::kExact);
   Request on_gpu = request_for(LinkFormat::kAsSet);
   on_gpu.memory = Memory::kCuda;
   CHECK(format_of(on_gpu) == LinkFormat::kExact);
@@ -47,10 +47,26 @@ TEST_CASE("link formats: small tensors are exact") {
   const LinkFormats formats{.least_elements = 100};
   const auto format_of = [&](std::int64_t elements) {
     return formats.of(request_for(LinkFormat::kInt8, Dtype::kFloat32, ReduceOp::kSum, elements),
-                      true);
+                      "x", true);
   };
   CHECK(format_of(99) == LinkFormat::kExact);
   CHECK(format_of(100) == LinkFormat::kInt8);
+}
+
+TEST_CASE("link formats: tensors are exact whose names have one of the parts") {
+  const LinkFormats formats{.exact_parts = {"bias", ".bn", "Embed"}};
+  for (const char* name : {"allreduce.layer.bias", "allreduce.layer.in_proj_BIAS", "embed", "a.bn1",
+                           "allreduce.Embeddings.weight"}) {
+    CAPTURE(std::string(name));
+    CHECK(formats.of(request_for(LinkFormat::kInt8), name, true) == LinkFormat::kExact);
+    CHECK(formats.is_exact(name, 1U << 20));
+  }
+  for (const char* name : {"", "allreduce.layer.weight", "bia", "subnet", "embe", ".b.n"}) {
+    CAPTURE(std::string(name));
+    CHECK(formats.of(request_for(LinkFormat::kInt8), name, true) == LinkFormat::kInt8);
+    CHECK(!formats.is_exact(name, 1U << 20));
+  }
+  CHECK(formats.is_exact("", 1023));
 }
 
 std::string refusal(const Request& request, bool is_engines = true, int device = kHostDevice) {

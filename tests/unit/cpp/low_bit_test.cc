@@ -257,14 +257,15 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome outcome_of(const KernelTable& table, LinkFormat format, const Floats& values) {
+Outcome outcome_of(const KernelTable& table, LinkFormat format, const Floats& values,
+                   Rounding rounding) {
   const std::size_t count = values.size();
   Outcome outcome{Bytes(low_bit_bytes(format, count)), Bytes(low_bit_bytes(format, count)),
                   Bytes(count * sizeof(float)), Floats(count)};
-  encode_with(table, format, Dtype::kFloat32, bytes_of(values), count, outcome.code.data(),
-              outcome.errors.data(), 0.5F);
+  const Coding coding{outcome.errors.data(), 0.5F, rounding, 77};
+  encode_with(table, format, Dtype::kFloat32, bytes_of(values), count, outcome.code.data(), coding);
   const std::byte* const sources[] = {outcome.code.data(), outcome.code.data()};
-  add_coded_with(table, format, sources, count, outcome.sum.data(), outcome.errors.data(), 0.5F);
+  add_coded_with(table, format, sources, count, outcome.sum.data(), coding);
   decode_with(table, format, Dtype::kFloat32, outcome.sum.data(), count, outcome.values.data(),
               0.3F);
   return outcome;
@@ -276,15 +277,101 @@ TEST_CASE("low bits: all instruction sets give the same bits") {
     for (const std::size_t count : kCounts) {
       for (int round = 0; round < 20; ++round) {
         const Floats values = any_floats(count, random);
-        const Outcome wanted = outcome_of(*kernel_table(Isa::kPortable), format, values);
+        const Rounding rounding{round % 2 == 1, random()};
+        const Outcome wanted = outcome_of(*kernel_table(Isa::kPortable), format, values, rounding);
         for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
           const KernelTable* table = kernel_table(isa);
           if (table == nullptr) continue;
           CAPTURE(std::string(table->isa));
-          REQUIRE(outcome_of(*table, format, values) == wanted);
+          REQUIRE(outcome_of(*table, format, values, rounding) == wanted);
         }
       }
     }
+  }
+}
+
+Floats by_chance(LinkFormat format, const Floats& values, std::uint64_t seed,
+                 float* errors = nullptr) {
+  Bytes code(low_bit_bytes(format, values.size()));
+  encode(format, Dtype::kFloat32, bytes_of(values), values.size(), code.data(),
+         {errors, 1, {true, seed}});
+  return decoded(format, code, values.size());
+}
+
+TEST_CASE("low bits by chance: errors stay within a step, and are reported") {
+  std::mt19937 random(7);
+  for (const LinkFormat format : kFormats) {
+    for (unsigned round = 0; round < 300; ++round) {
+      const Floats values = random_floats(700, random);
+      Floats errors(values.size());
+      const Floats result = by_chance(format, values, round, errors.data());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        CAPTURE(values[i]);
+        CAPTURE(result[i]);
+        REQUIRE(std::fabs(values[i] - result[i]) <=
+                2 * bound(format, values[i], largest_of_block(values, i)));
+        REQUIRE(errors[i] == values[i] - result[i]);
+      }
+      REQUIRE(by_chance(format, values, round) == result);
+    }
+  }
+}
+
+TEST_CASE("low bits by chance: the mean is the value") {
+  constexpr int kRounds = 4000;
+  std::mt19937 random(8);
+  for (const LinkFormat format : kFormats) {
+    Floats values(256);
+    for (float& value : values) value = static_cast<float>(random() % 1001) / 500 - 1;
+    std::vector<double> sums(values.size());
+    for (unsigned round = 0; round < kRounds; ++round) {
+      const Floats result = by_chance(format, values, mix64(round));
+      for (std::size_t i = 0; i < values.size(); ++i) sums[i] += double{result[i]};
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      CAPTURE(values[i]);
+      // The deviation of one is half a step at most.
+      const double half = double{bound(format, values[i], largest_of_block(values, i))};
+      REQUIRE(std::fabs(sums[i] / kRounds - double{values[i]}) <= 6 * half / std::sqrt(kRounds));
+    }
+  }
+}
+
+TEST_CASE("low bits by chance: zeros, NaN, infinities and the largest value stay") {
+  for (const LinkFormat format : kFormats) {
+    Floats values(128, 0.3F);
+    values[0] = 1;
+    values[1] = 0;
+    values[2] = kInfinity;
+    values[3] = -kInfinity;
+    values[4] = std::nanf("");
+    for (unsigned seed = 0; seed < 2000; ++seed) {
+      const Floats result = by_chance(format, values, mix64(seed));
+      REQUIRE(result[0] == doctest::Approx(1).epsilon(0x1p-14));
+      REQUIRE(result[1] == 0);
+      REQUIRE(result[2] == kInfinity);
+      REQUIRE(result[3] == -kInfinity);
+      REQUIRE(std::isnan(result[4]));
+      REQUIRE(std::isfinite(result[5]));
+    }
+  }
+}
+
+TEST_CASE("low bits by chance: the number of an element counts, not where a call begins") {
+  std::mt19937 random(9);
+  const Floats values = random_floats(1000, random);
+  const Rounding rounding{true, 5};
+  for (const LinkFormat format : kFormats) {
+    Bytes whole(low_bit_bytes(format, 1000));
+    encode(format, Dtype::kFloat32, bytes_of(values), 1000, whole.data(), {.rounding = rounding});
+    Bytes parts(whole.size());
+    encode(format, Dtype::kFloat32, bytes_of(values), 384, parts.data(), {.rounding = rounding});
+    encode(format, Dtype::kFloat32, bytes_of(values) + 384 * sizeof(float), 616,
+           parts.data() + low_bit_bytes(format, 384), {.rounding = rounding, .first = 384});
+    REQUIRE(parts == whole);
+    encode(format, Dtype::kFloat32, bytes_of(values), 1000, parts.data(),
+           {.rounding = rounding.of(1)});
+    REQUIRE(parts != whole);
   }
 }
 

@@ -1,5 +1,7 @@
 """Names and groups of gradients."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from horovod._keras.optimizer import read_optimizer_values
@@ -11,8 +13,16 @@ INDICES = [10, 11, 12, 13, 14]
 
 def test_one_by_one():
     plan = make_plan("opt", INDICES[:2], VARIABLES[:2], None)
-    assert plan.singles == [("allreduce.opt.gradient_10", 0), ("allreduce.opt.gradient_11", 1)]
+    names = ["allreduce.opt.gradient_10.tensor", "allreduce.opt.gradient_11.tensor"]
+    assert plan.singles == [(names[0], 0), (names[1], 1)]
+    assert plan.names == names
     assert plan.groups == []
+
+
+def test_names_say_what_a_variable_is():
+    variables = [SimpleNamespace(name=name) for name in ("embeddings", "dense_1/bias_2:0")]
+    plan = make_plan("opt", INDICES[:2], variables, 1)
+    assert plan.names == ["allreduce.opt.gradient_10.embeddings", "allreduce.opt.gradient_11.bias"]
 
 
 def test_number_of_groups():

@@ -84,7 +84,7 @@ def test_groups_and_the_rest(ops, variables):
     gradients = [rows(1), dense(), dense(), dense(7.0)]
     reduced = reducer(groups=groups)(gradients, variables)
     assert [(submission.kind, submission.names) for submission in ops.submissions] == [
-        ("group", ["step/3.d.group_0"]),
+        ("group", ["step/3.d.group_0", "step/3.d"]),
         ("group of rows", ["step/3.d.group_0.sparse"]),
         ("allreduce", ["step/1.b", "step/2.c"]),
     ]

@@ -51,7 +51,18 @@ class FakeEngine:
         return len(self.submissions)
 
     def submit_group(
-        self, tensors, average, name, op, prescale, postscale, process_set, link_format, errors
+        self,
+        tensors,
+        average,
+        name,
+        op,
+        prescale,
+        postscale,
+        *,
+        members,
+        process_set,
+        link_format,
+        errors,
     ):
         assert average is None
         operation = (op, prescale, postscale)

@@ -8,7 +8,11 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod.errors import HorovodInternalError
+from horovod.torch import adapter
+from horovod.torch.compression import Compression
 from horovod.torch.error_feedback import ErrorFeedback
+from horovod.torch.gradient_exchange import PlainExchange
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +42,39 @@ def test_loaded_errors_are_memory_that_the_engine_can_write(saved):
 def test_errors_of_another_model_do_not_count():
     feedback = ErrorFeedback()
     feedback.load_state_dict({"rank": 0, "errors": {"weight": torch.ones(5)}})
-    gradient = torch.zeros(4)
+    gradient = torch.zeros(2000)
     (errors,) = feedback.add_to(["weight"], [gradient])
     assert not gradient.any()
-    assert errors.shape == (4,)
+    assert errors.shape == (2000,)
+
+
+def test_what_is_sent_exactly_has_no_errors():
+    feedback = ErrorFeedback()
+    feedback.load_state_dict({"rank": 0, "errors": {"weight": torch.ones(2000)}})
+    names = ["weight", "layer.bias", "tok_embeddings", "small"]
+    errors = feedback.add_to(names, [torch.zeros(n) for n in (2000, 2000, 2000, 1023)])
+    assert [error is None for error in errors] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_errors_do_not_count_again_after_a_failure(monkeypatch, is_refused):
+    exchange = PlainExchange(Compression.int8, hvd.Average, 1.0, 1.0, hvd.global_process_set)
+    feedback = exchange.feedback
+    feedback.load_state_dict({"rank": 0, "errors": {"weight": torch.ones(2000)}})
+    failure = HorovodInternalError("a rank is lost")
+
+    def fail(*_args, **_kwargs):
+        raise failure
+
+    monkeypatch.setattr(
+        adapter, "allreduce_batch_async_", fail if is_refused else lambda *_, **__: 1
+    )
+    monkeypatch.setattr(adapter, "synchronize", fail)
+    gradient = torch.zeros(2000)
+    with pytest.raises(HorovodInternalError, match="a rank is lost"):
+        exchange.start(["weight"], [gradient]).finish()
+    assert torch.equal(gradient, torch.ones(2000))
+    assert not feedback.state_dict()["errors"]["weight"].any()
 
 
 def test_errors_can_be_saved_and_loaded_after_shutdown():

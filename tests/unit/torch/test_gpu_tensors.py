@@ -51,7 +51,7 @@ def test_an_older_torch_names_device_and_streams(attributes: Any) -> None:
         *(1, attributes._streams, 0),
     )
     assert many[-3:] == ([1, -1], attributes._streams, [])
-    assert group[-4:] == ([1], attributes._streams, [], [])
+    assert group[-5:] == ([1], attributes._streams, [], [], [])
 
 
 def test_other_devices_are_refused(attributes: Any) -> None:

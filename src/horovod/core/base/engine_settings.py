@@ -15,6 +15,7 @@ LINK_PROTECTIONS = ("control", "integrity", "encrypted")
 # What travels between hosts, as a part of float32's bytes: codes, and a float32 for 128 of them.
 LINK_SHARES = {"none": 1.0, "int8": 33 / 128, "fp8": 33 / 128, "int4": 17 / 128}
 LINK_COMPRESSIONS = tuple(LINK_SHARES)
+ROUNDINGS = ("nearest", "stochastic")
 # Values that images have left over from builds of the original. There NCCL was a wish of the build,
 # not a condition of every run.
 _ORIGINAL_GPU_OPERATIONS = (("NCCL", "auto"), ("mpi", "host"), ("ddl", "host"), ("gloo", "host"))
@@ -272,6 +273,28 @@ class EngineSettings:
         "tensors with fewer elements travel exactly, also where the program asks for compression; "
         "the same on all ranks",
         unit="elements",
+        maximum=2**62,
+    )
+    link_compression_exact: str = define(
+        "HOROVOD_LINK_COMPRESSION_EXACT",
+        "bias,norm,embed,gamma,beta,.bn,.ln,wte,wpe",
+        "tensors whose names have one of these parts travel exactly, also where the program asks "
+        "for compression; case does not matter; the same on all ranks",
+        flag=Flag("--link-compression-exact", "tuning", key="params.link_compression_exact"),
+    )
+    link_compression_rounding: str = define(
+        "HOROVOD_LINK_COMPRESSION_ROUNDING",
+        "nearest",
+        "how int8, fp8 and int4 round: nearest, to the nearest code; stochastic, up or down by "
+        "chance, so that the mean is exact; the same on all ranks",
+        choices=ROUNDINGS,
+        flag=Flag("--link-compression-rounding", "tuning", key="params.link_compression_rounding"),
+    )
+    link_compression_seed: int = define(
+        "HOROVOD_LINK_COMPRESSION_SEED",
+        0,
+        "of stochastic rounding: with the same seed the same program gets the same bits; the same "
+        "on all ranks",
         maximum=2**62,
     )
     start_timeout_s: float = define(
