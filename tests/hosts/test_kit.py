@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from lab import Lab, wait_until
-from long_cable import Distance, long_cable
+from long_cable import Distance, has_tun, long_cable
 from network import Host, Interface, plain_cabling
 from ssh_servers import SshServers
 
@@ -136,6 +137,7 @@ def test_packets_get_lost(lab: Lab) -> None:
     assert 60 <= count_heard(first, second) <= 97  # 80 with a standard deviation of 4
 
 
+@pytest.mark.skipif(not has_tun(), reason="this system has no TUN devices")
 def test_a_long_cable(lab: Lab) -> None:
     """Packets are late and get lost, until the cable is a short one again."""
     network = lab.open(2)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from body_runs import run_bodies
-from lab import ROOT, Lab
-from long_cable import Distance, long_cable
+from lab import ROOT, Lab, wait_until
+from long_cable import Distance, has_tun, long_cable
 from ssh_servers import SshServers
 
 BODIES = ROOT / "tests" / "hosts" / "bodies" / "test_across_hosts.py"
 FAR = Distance(delay_s=0.02, loss=0.001)
+needs_tun = pytest.mark.skipif(not has_tun(), reason="this system has no TUN devices")
 # A connection of the engine's kind to an address and port; prints its congestion control.
 SUITED = """
 import socket, sys
@@ -43,6 +44,7 @@ def congestion_control(lab: Lab) -> str:
     return found.strip()
 
 
+@needs_tun
 def test_sums_over_several_connections_of_a_long_link(lab: Lab) -> None:
     network = lab.open(2)
     with long_cable(network, network.hosts[1], FAR):
@@ -55,16 +57,20 @@ def test_several_connections_with_seals(lab: Lab, protection: str) -> None:
     run_bodies(lab, (2, 1), BODIES, environment=variables)
 
 
+@needs_tun
 def test_long_links_use_bbr_where_it_is_permitted(lab: Lab) -> None:
     network = lab.open(2)
-    kernel = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text().split()
-    if "bbr" not in kernel:
+    kernel = Path("/proc/sys/net/ipv4")
+    usual = (kernel / "tcp_congestion_control").read_text().strip()
+    if "bbr" not in (kernel / "tcp_allowed_congestion_control").read_text().split():
         pytest.skip("this kernel does not permit bbr")
-    assert congestion_control(lab) == "reno"
+    # On a busy machine a round trip may be long without a long cable.
+    wait_until(lambda: congestion_control(lab) == usual, "the congestion control has changed")
     with long_cable(network, network.hosts[1], FAR):
         assert congestion_control(lab) == "bbr"
 
 
+@needs_tun
 def test_a_long_link_is_measured_with_more_connections(lab: Lab, ssh: SshServers) -> None:
     with long_cable(lab.network, lab.hosts[1], FAR):
         words = ["-m", "horovod.runner.launch", "--check-network", "--json", *ssh.options]
@@ -75,5 +81,5 @@ def test_a_long_link_is_measured_with_more_connections(lab: Lab, ssh: SshServers
         )
     (link,) = json.loads(found)["links"]
     assert link["latency_s"] >= 2 * FAR.delay_s
-    assert 0 < link["resent_share"] < 0.2
+    assert 0 <= link["resent_share"] < 0.2
     assert link["advised_connections"] in (1, 4, 16)

@@ -6,6 +6,7 @@ passes every packet on. It ends with whoever has made the cable.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from network import Host, Network
 
-__all__ = ["Distance", "long_cable"]
+__all__ = ["Distance", "has_tun", "long_cable"]
 
 _SCRIPT = Path(__file__).with_name("cable_process.py")
 _END_TIMEOUT_S = 30.0
@@ -36,6 +37,15 @@ class Distance:
     loss: float = 0.0
     mbit_per_s: float = 0.0
     seed: int = 1
+
+
+def has_tun() -> bool:
+    """Whether this system gives virtual network cards to processes."""
+    try:
+        os.close(os.open("/dev/net/tun", os.O_RDWR))
+    except OSError:
+        return False
+    return True
 
 
 def long_cable(network: Network, host: Host, distance: Distance) -> ExitStack:
