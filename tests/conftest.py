@@ -22,8 +22,8 @@ _DIVIDED = (
     "hosts/test_data_planes.py",
     "engines/estimators/test_examples.py",
 )
-# The bindings' tests on one and two ranks, so that each day has the same time of them. Those of
-# torch and NumPy on three ranks are there every day.
+# The bindings' tests, so that each day has the same time of them. Those of torch and NumPy on three
+# ranks, and of three ranks on two hosts, are there every day.
 _DAYS = {
     "test_parallel.py::test_on_one_rank": 0,
     "test_parallel_keras.py::test_on_two_ranks[tensorflow]": 0,
@@ -33,6 +33,11 @@ _DAYS = {
     "test_parallel_keras.py::test_callbacks_of_jax_on_more_ranks_than_cores": 1,
     "test_parallel.py::test_tensorflow_": 2,
     "test_parallel_keras.py::test_on_two_ranks[torch]": 2,
+    "hosts/test_bodies.py::test_numpy": 0,
+    "hosts/test_bodies.py::test_torch": 1,
+    "hosts/test_bodies.py::test_what_is_special_about_hosts[1+1]": 1,
+    "hosts/test_bodies.py::test_what_is_special_about_hosts[2+2]": 2,
+    "hosts/test_bodies.py::test_what_is_special_about_hosts[1+1+1+1]": 2,
 }
 
 

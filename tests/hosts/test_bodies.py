@@ -17,7 +17,7 @@ SOME_OF_TORCH = [
 SHAPES = [(1, 1), (1, 2), (2, 2), (1, 1, 1, 1)]
 
 
-@pytest.mark.parametrize("ranks_per_host", SHAPES)
+@pytest.mark.parametrize("ranks_per_host", SHAPES, ids=lambda shape: "+".join(map(str, shape)))
 def test_what_is_special_about_hosts(lab: Lab, ranks_per_host: tuple[int, ...]) -> None:
     run_bodies(lab, ranks_per_host, BODIES)
 
