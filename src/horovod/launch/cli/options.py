@@ -260,7 +260,8 @@ def _default_in_file(setting: Setting) -> str:
     flag = setting.flag
     if isinstance(setting.default, bool):
         return str(setting.default != bool(flag and flag.is_key_opposite)).lower()
-    return setting.text(setting.default, flag.factor if flag else 1) or "null"
+    text = setting.text(setting.default, flag.factor if flag else 1) or "null"
+    return f"'{text}'" if "," in text else text
 
 
 def split_command(
