@@ -18,8 +18,11 @@ _DIVIDED = (
     "integration/test_jax_examples.py",
     "integration/test_tensorflow_examples.py",
     "integration/test_tensorflow_failures.py",
+    "integration/test_tensorflow_order.py",
+    "integration/test_torch_distributed.py::test_an_example_learns",
     "integration/test_tutorials.py",
     "hosts/test_data_planes.py",
+    "hosts/test_link_protection.py::test_collectives_are_right",
     "engines/estimators/test_examples.py",
 )
 # The bindings' tests, so that each day has the same time of them. Those of torch and NumPy on three
