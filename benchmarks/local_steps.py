@@ -18,7 +18,7 @@ from contextlib import closing
 
 from command_line import make_parser
 from local_steps_loop import SYNCHRONOUS, ways
-from on_hosts import Distance, Network, RanksOnHosts, long_cable, open_hosts
+from on_hosts import Network, RanksOnHosts, add_distance, distance_of, long_cable, open_hosts
 from report import Bar, Table, format_percent, format_time, print_report
 from worker_groups import GroupSpec, WorkerGroup, check_equal, open_groups
 
@@ -35,7 +35,7 @@ def main() -> int:
     names = [SYNCHRONOUS, *ways(args.sync_every)]
     local = names[1:]
     tables = _Tables(names, local, f"{args.mbit_per_s} Mbit/s, {args.delay_ms} ms")
-    distance = Distance(args.delay_ms / 2000, args.loss_percent / 100, args.mbit_per_s)
+    distance = distance_of(args)
     with (
         open_hosts(_HOST_COUNT) as (network, servers),
         closing(RanksOnHosts(network, servers, 1)) as start,
@@ -115,9 +115,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--timed-steps", type=int, default=3, help="synchronous steps that are timed"
     )
-    parser.add_argument("--mbit-per-s", type=int, default=100, help="what each host can send")
-    parser.add_argument("--delay-ms", type=float, default=100, help="of a round trip")
-    parser.add_argument("--loss-percent", type=float, default=0.1, help="of packets")
+    add_distance(parser, 100)
     return parser.parse_args()
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from command_line import make_parser
-from on_hosts import Distance, Network, SshServers, long_cable, open_hosts
+from on_hosts import Network, SshServers, add_distance, distance_of, long_cable, open_hosts
 from report import Bar, Table, format_time, print_report
 
 _HOST_COUNT = 3
@@ -41,7 +41,7 @@ def main() -> int:
     losses = Table("loss", names, "{:.4f}".format, [Bar(_LOSS, _UNDISTURBED, 1.01, False, _KILLED)])
     stalls = Table("longest stall", names, format_time)
     stalls.bars = [Bar(row, None, _LONGEST_STALL_S, contestant=_KILLED) for row in _STALLS]
-    distance = Distance(args.delay_ms / 4000, args.loss_percent / 200, args.mbit_per_s)
+    distance = distance_of(args, 2)
     with open_hosts(_HOST_COUNT) as (network, servers), ExitStack() as cables:
         for host in network.hosts:  # a packet passes two cables
             cables.enter_context(long_cable(network, host, distance))
@@ -109,9 +109,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--steps", type=int, default=512, help="of each run")
     parser.add_argument("--sync-every", type=int, default=128, help="local steps in a period")
-    parser.add_argument("--mbit-per-s", type=int, default=100, help="of each host's cable")
-    parser.add_argument("--delay-ms", type=float, default=100, help="of a round trip")
-    parser.add_argument("--loss-percent", type=float, default=0.1, help="of packets")
+    add_distance(parser, 100)
     return parser.parse_args()
 
 

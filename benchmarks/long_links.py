@@ -14,7 +14,7 @@ from contextlib import closing
 from collectives import Work
 from command_line import make_parser
 from long_links_loop import CONGESTION
-from on_hosts import Distance, RanksOnHosts, long_cable, open_hosts
+from on_hosts import RanksOnHosts, add_distance, distance_of, long_cable, open_hosts
 from report import Bar, Table, print_report
 from worker_groups import Commands, GroupSpec, open_groups
 
@@ -27,7 +27,7 @@ def main() -> int:
     args = _parse_arguments()
     names = [f"{control}, {count}" for control in _CONTROLS for count in _COUNTS]
     rates = Table("rate of an allreduce, 2 x 1", names, _format_rate, is_more_better=True)
-    distance = Distance(args.delay_ms / 2000, args.loss_percent / 100, args.mbit_per_s)
+    distance = distance_of(args)
     with (
         open_hosts(2) as (network, servers),
         closing(RanksOnHosts(network, servers, 1)) as ranks,
@@ -69,9 +69,7 @@ def _format_rate(bits_per_s: float) -> str:
 def _parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--size", type=Work.parse, default="64MB", help="of the tensor")
-    parser.add_argument("--mbit-per-s", type=int, default=1000, help="of the cable")
-    parser.add_argument("--delay-ms", type=float, default=100, help="of a round trip")
-    parser.add_argument("--loss-percent", type=float, default=0.1, help="of packets")
+    add_distance(parser, 1000)
     return parser.parse_args()
 
 

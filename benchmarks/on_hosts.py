@@ -6,6 +6,7 @@ the network; the driver's sockets are files, which the hosts share.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,9 +22,31 @@ from ranks import slots_of
 from ssh_servers import SshServers, missing_ssh
 from worker_groups import Commands
 
-__all__ = ["Distance", "Network", "RanksOnHosts", "SshServers", "long_cable", "open_hosts"]
+__all__ = [
+    "Distance",
+    "Network",
+    "RanksOnHosts",
+    "SshServers",
+    "add_distance",
+    "distance_of",
+    "long_cable",
+    "open_hosts",
+]
 
 _BIN = Path(sys.executable).parent
+
+
+def add_distance(parser: argparse.ArgumentParser, mbit_per_s: int) -> None:
+    """The options of a long cable; ``mbit_per_s``: the default of its rate."""
+    parser.add_argument("--mbit-per-s", type=int, default=mbit_per_s, help="of the cable")
+    parser.add_argument("--delay-ms", type=float, default=100, help="of a round trip")
+    parser.add_argument("--loss-percent", type=float, default=0.1, help="of packets")
+
+
+def distance_of(args: argparse.Namespace, cables: int = 1) -> Distance:
+    """What each of the ``cables`` between two hosts adds."""
+    delay_s, loss = args.delay_ms / 2000, args.loss_percent / 100
+    return Distance(delay_s / cables, loss / cables, args.mbit_per_s)
 
 
 @contextmanager

@@ -110,13 +110,16 @@ def _run(layout: Sequence[Sequence[int]], processes: int) -> tuple[float, int, _
     for number in range(processes):
         ours, theirs = fork.Pipe()
         ranks = [rank for host in layout[number::processes] for rank in host]
-        child = fork.Process(target=_serve, args=(theirs, ranks, layout, server.address))
+        child = fork.Process(
+            target=_serve, args=(theirs, ranks, layout, server.address), daemon=True
+        )
         child.start()
+        theirs.close()  # so that the end of the child ends our wait
         pipes.append(ours)
         children.append(child)
     with server:
         begin_s = time.monotonic()
-        counts = [pipe.recv() for pipe in pipes]
+        counts = [_received(pipe) for pipe in pipes]
         seconds = time.monotonic() - begin_s
         memory_bytes = sum(
             _memory_of(pid) for pid in (os.getpid(), *(c.pid or 0 for c in children))
@@ -124,7 +127,7 @@ def _run(layout: Sequence[Sequence[int]], processes: int) -> tuple[float, int, _
         for pipe in pipes:
             pipe.send("end")
         for child in children:
-            child.join()
+            child.join(_TIMEOUT_S)
     if None in counts:
         raise RuntimeError("ranks could not be connected; their errors are above")
     total = _Counts(
@@ -156,8 +159,15 @@ def _serve(
             len(mesh.news) + len(mesh.links.control) + len(mesh.links.data) for mesh in made
         )
         pipe.send(counts if len(made) == len(ranks) else None)
-        pipe.recv()
+        pipe.poll(_TIMEOUT_S)
     os._exit(0)
+
+
+def _received(pipe: Connection) -> _Counts | None:
+    if not pipe.poll(2 * _TIMEOUT_S):
+        raise RuntimeError(f"ranks were not connected within {2 * _TIMEOUT_S:g} s")
+    found: _Counts | None = pipe.recv()
+    return found
 
 
 def _process_count(hosts: int, ranks_per_host: int) -> int:

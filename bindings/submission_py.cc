@@ -112,7 +112,9 @@ HandleId Call::submit_group(Engine& engine, std::optional<std::string_view> name
   std::vector<std::string_view> names{name.value_or(std::string_view{})};
   names.insert(names.end(), members.begin(), members.end());
   if (!names_fit(names.size(), true, tensors_.size())) {
-    throw nb::value_error("one name for each member");
+    throw Error(ErrorCode::kInvalidArgument,
+                "group '" + std::string(names[0]) + "': " + std::to_string(members.size()) +
+                    " names for " + std::to_string(tensors_.size()) + " tensors");
   }
   return submit(engine, names, true, intent);
 }

@@ -10,8 +10,8 @@ namespace hvd {
 
 namespace {
 
-// `party`: who codes, so that all have chances of their own. The factor leads from coded sums back
-// to the tensor.
+// `party`: the number of the coding host, so that each has chances of its own. The factor leads
+// from coded sums back to the tensor.
 Coding coding_of(const Piece& piece, int party) {
   const auto factor = static_cast<float>(1.0 / piece.view.spec.prescale);
   return {.errors = piece.errors(),

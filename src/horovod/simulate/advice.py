@@ -54,12 +54,12 @@ def _about_failures(now: Prediction, cluster: Cluster, failures: Failures | None
     rarer = replace(failures, mtbf_s=2 * failures.mtbf_s)
     better = replace(now, losses=losses_of(now.step_s, cluster.hosts, rarer))
     steps = f"{losses.commit_steps} step{'s' if losses.commit_steps > 1 else ''}"
-    each_s = losses.useful_each_step
+    useful = losses.useful_each_step
     found = [
         Advice("hosts that fail half as often", better.lasting / now.lasting - 1, better),
         Advice(
             f"state.commit() every {steps} instead of every step",
-            losses.useful / each_s - 1 if each_s else _MOST_GAIN,
+            losses.useful / useful - 1 if useful else _MOST_GAIN,
             now,
         ),
     ]

@@ -1,7 +1,7 @@
 """A long cable between a host and its switch: packets arrive late, and some never.
 
 Kernels without netem can do this, too: a process of the switch's network (``cable_process.py``)
-passes every packet on. It ends with whoever has made the cable.
+passes every packet on. It ends with the process that has made the cable.
 """
 
 from __future__ import annotations

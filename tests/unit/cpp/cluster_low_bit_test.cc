@@ -114,7 +114,7 @@ TEST_CASE("cluster low bits: half precision, averages and factors") {
   });
 }
 
-TEST_CASE("cluster low bits: chances depend on the element and who codes, not on the place") {
+TEST_CASE("cluster low bits: chances depend on the element and the coding host, not on the place") {
   std::mt19937 random(45);
   for_each_map([&](const HostMap& map, int size) {
     std::vector<Bucket> buckets;

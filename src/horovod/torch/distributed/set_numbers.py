@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["SetNumber", "agree", "give_back"]
 
 _FIRST, _COUNT = 512, 512
-_GRACE_S = 10.0  # to hear from the first rank who is missing
+_GRACE_S = 10.0  # to hear from the first rank which ones are missing
 _LONGEST_WAIT_S = 10.0  # for a number to be given back: ranks may leave a group one by one
 
 
@@ -70,16 +70,21 @@ def agree(
     if rank == ranks[0]:
         _answer(own, key, words, ranks, timeout_s)
     try:
-        # The first rank waits less long, and knows who is missing.
+        # The first rank waits less long, and knows which ranks are missing.
         answers = [f"{key}/number/{words}", f"{key}/refused"]
         answer = own.get_any(answers, timeout_s + _GRACE_S)[1].decode(errors="replace")
     except TimeoutError:
         _raise_missing(name, ranks[:1], timeout_s)
     what, _, rest = answer.partition("/")
+    known = range(world.identity.size)
     if what == "missing":
-        _raise_missing(name, _numbers(rest, ranks), timeout_s)
+        _raise_missing(name, _numbers(rest, known), timeout_s)
     if what == "differ":
-        _raise_different(own, key, name, _numbers(rest, range(world.identity.size)))
+        _raise_different(own, key, name, _numbers(rest, known), known)
+    return _number_in(what, rest)
+
+
+def _number_in(what: str, rest: str) -> SetNumber:
     if not _is_number(what, _COUNT) or not _is_number(rest):
         raise InitError(
             f"new_group: Horovod has room for {_COUNT} process groups at a time, and no group was "
@@ -117,11 +122,15 @@ def _raise_missing(name: str, ranks: Sequence[int], timeout_s: float) -> NoRetur
     )
 
 
-def _raise_different(own: TorchStore, key: str, name: str, ranks: Sequence[int]) -> NoReturn:
-    said = [own.get(f"{key}/of/{rank}", _LONGEST_WAIT_S).decode(errors="replace") for rank in ranks]
-    texts = [
-        f"rank {rank} makes it of ranks {text}" for rank, text in zip(ranks, said, strict=True)
-    ]
+def _raise_different(
+    own: TorchStore, key: str, name: str, ranks: Sequence[int], known: Sequence[int]
+) -> NoReturn:
+    texts = []
+    for rank in ranks:
+        said = own.get(f"{key}/of/{rank}", _LONGEST_WAIT_S).decode(errors="replace")
+        # In the order of the group, and nothing else: other programs reach torch's store, too.
+        members = ",".join(map(str, _numbers(said, known)))
+        texts.append(f"rank {rank} makes it of ranks {members}")
     raise InitError(
         f"new_group: ranks disagree about group {name!r}: {', '.join(texts)}; all ranks must make "
         "the same groups in the same order",
