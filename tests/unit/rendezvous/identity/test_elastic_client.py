@@ -165,22 +165,30 @@ def test_known_updates_are_not_reported(store: MemoryStore) -> None:
     assert member.news() == []
 
 
+class _HeardError(Exception):
+    """Ends the watching for updates, which tries for a minute to connect otherwise."""
+
+
 def test_updates_are_heard_although_the_first_connections_fail(
-    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+    server: StoreServer, client: StoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("horovod.rendezvous.identity.elastic_client._PAUSE_S", 0.001)
-    member = ElasticClient(5)
-    told: Queue[tuple[int, int]] = Queue()
+    module = "horovod.rendezvous.identity.elastic_client"
+    monkeypatch.setattr(f"{module}._PAUSE_S", 0.001)
+    monkeypatch.setattr(f"{module}._in_thread", lambda name, act: act())
     failures = iter([InitError("too slow"), InitError("too slow again")])
 
     def open_store() -> StoreClient:
         for failure in failures:
             raise failure
-        return StoreClient(server.address, SECRET, timeout_s=30)
+        return client
 
-    member.watch_updates(open_store, lambda *update: told.put(update))
+    def tell(*update: int) -> None:
+        raise _HeardError(update)
+
     server.set(update_key(1), Update(10, 1).to_bytes())
-    assert told.get(timeout=200) == (10, 1)
+    with pytest.raises(_HeardError) as heard:
+        ElasticClient(5).watch_updates(open_store, tell)
+    assert heard.value.args == ((10, 1),)
 
 
 def test_members_are_workers_of_elastic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
