@@ -13,12 +13,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from command_line import make_parser
 from local_steps_loop import SYNCHRONOUS, ways
-from on_hosts import Network, RanksOnHosts, add_distance, distance_of, long_cable, open_hosts
+from on_hosts import (
+    Network,
+    RanksOnHosts,
+    SshServers,
+    add_distance,
+    distance_of,
+    long_cable,
+    open_hosts,
+)
 from report import Bar, Table, format_percent, format_time, print_report
 from worker_groups import GroupSpec, WorkerGroup, check_equal, open_groups
 
@@ -36,17 +44,28 @@ def main() -> int:
     local = names[1:]
     tables = _Tables(names, local, f"{args.mbit_per_s} Mbit/s, {args.delay_ms} ms")
     distance = distance_of(args)
-    with (
-        open_hosts(_HOST_COUNT) as (network, servers),
-        closing(RanksOnHosts(network, servers, 1)) as start,
-        open_groups([_SPEC], _HOST_COUNT, "local_steps_loop:LocalStepsLoop", start) as (group,),
-    ):
-        for name in names if args.steps else ():
-            tables.quality.rows.setdefault(_LOSS, {})[name] = [_loss(group, name, args)]
-        with long_cable(network, network.hosts[0], distance):
+    with open_hosts(_HOST_COUNT) as (network, servers):
+        if args.steps:
+            with _open_group(network, servers) as group:
+                for name in names:
+                    tables.quality.rows.setdefault(_LOSS, {})[name] = [_loss(group, name, args)]
+        # Ranks suit their connections to the delay that they find when they connect.
+        with (
+            long_cable(network, network.hosts[0], distance),
+            _open_group(network, servers) as group,
+        ):
             for name in names:
                 tables.add(name, _step(group, network, name, args))
     return print_report(tables.all, args.json)
+
+
+@contextmanager
+def _open_group(network: Network, servers: SshServers) -> Iterator[WorkerGroup]:
+    with (
+        closing(RanksOnHosts(network, servers, 1)) as start,
+        open_groups([_SPEC], _HOST_COUNT, "local_steps_loop:LocalStepsLoop", start) as (group,),
+    ):
+        yield group
 
 
 class _Tables:

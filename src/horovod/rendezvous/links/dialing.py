@@ -90,6 +90,11 @@ class PeerDial:
         """Whether all links are made, or nothing is left to try."""
         return not self._waiting and not self._under_way
 
+    @property
+    def has_more_to_try(self) -> bool:
+        """Whether ``advance`` may start a try, now or later."""
+        return bool(self._waiting)
+
     def wait_s(self) -> float:
         """How long nothing is due, unless a try ends before."""
         is_full = self._is_racing and len(self._under_way) >= _MAX_AT_ONCE
@@ -232,7 +237,7 @@ class LinkAttempt:
         """Advance everything; wait up to ``wait_s`` for the first event."""
         waits = [wait_s]
         for dial in self._current:
-            if not dial.is_settled:
+            if dial.has_more_to_try:
                 dial.advance()
                 waits.append(dial.wait_s())
         self.connector.step(min(waits))

@@ -26,7 +26,7 @@ from horovod.rendezvous.base.interfaces import Address, Listening, Route
 from horovod.rendezvous.base.tcp import listening_socket
 from horovod.rendezvous.links.connector import Connector, Stream, Talk
 from horovod.rendezvous.links.handshake import PROTOCOL, TAKE, Claims, Connected, Verdict, connected
-from horovod.rendezvous.links.plan import Link
+from horovod.rendezvous.links.plan import Link, Purpose
 
 _HANDSHAKE_TIMEOUT_S = 10.0
 _TURNS = 8  # of the selector, in which a peer can prove itself before it may be dropped
@@ -50,6 +50,7 @@ class LinkListener:
         self._context = b""
         self._rank_addresses: Collection[str] = ()
         self._expected: set[Link] = set()
+        self._known: dict[tuple[Purpose, int, int], Link] = {}  # expected or arrived
         self._listeners: list[socket.socket] = []
         self._unauthenticated: UnauthenticatedPeers[Stream] = UnauthenticatedPeers(
             most_unauthenticated()
@@ -68,11 +69,13 @@ class LinkListener:
         self._context = context
         self._rank_addresses = rank_addresses
         self._expected.update(links)
+        self._known.update({(link.purpose, link.channel, link.peer): link for link in links})
 
     def expect_no_more(self, links: Sequence[Link]) -> None:
         """Refuse these links from now on, and close those that have arrived."""
         self._expected.difference_update(links)
         for link in links:
+            self._known.pop((link.purpose, link.channel, link.peer), None)
             self._close_arrived(link)
 
     @property
@@ -158,9 +161,7 @@ class LinkListener:
 
     def _link_of(self, claims: Claims) -> Link | None:
         """The link that is expected, or has arrived and is dialled again."""
-        wanted = (claims.purpose, claims.channel, claims.dialer)
-        links = (*self._expected, *self.arrived)
-        return next((li for li in links if (li.purpose, li.channel, li.peer) == wanted), None)
+        return self._known.get((claims.purpose, claims.channel, claims.dialer))
 
     def _close_arrived(self, link: Link) -> None:
         if (earlier := self.arrived.pop(link, None)) is not None:
