@@ -18,9 +18,9 @@ constexpr KernelTable all_kernels_of(const char* isa) {
   fill_adasum<Isa, Bfloat16>(table, Dtype::kBfloat16);
   fill_adasum<Isa, Direct<float>>(table, Dtype::kFloat32);
   fill_adasum<Isa, Direct<double>>(table, Dtype::kFloat64);
-  fill_low_bits<Isa, Int8Code>(table, LinkFormat::kInt8);
-  fill_low_bits<Isa, Fp8Code>(table, LinkFormat::kFp8);
-  fill_low_bits<Isa, Int4Code>(table, LinkFormat::kInt4);
+  fill_low_bits<Isa, Int8Code, LinkFormat::kInt8>(table);
+  fill_low_bits<Isa, Fp8Code, LinkFormat::kFp8>(table);
+  fill_low_bits<Isa, Int4Code, LinkFormat::kInt4>(table);
   return table;
 }
 

@@ -241,6 +241,7 @@ struct LowBits {
   using Lanes = BlockLanes<Isa>;
   using Coder = CodedBlock<Isa, Code>;
   using Plain = Direct<float>;
+  static constexpr std::size_t kBlockBytes = kLowBitBlock / 8 * Code::kBits + sizeof(float);
 
   template <class Codec>
   static void encode(const LowBitCall& call) {
@@ -302,7 +303,6 @@ struct LowBits {
   }
 
   [[gnu::always_inline]] static std::size_t coded_at(std::size_t element) {
-    constexpr std::size_t kBlockBytes = kLowBitBlock / 8 * Code::kBits + sizeof(float);
     return element / kLowBitBlock * kBlockBytes;
   }
 
@@ -324,9 +324,10 @@ constexpr void fill_low_bit_dtype(LowBitKernels& kernels, Dtype dtype) {
   kernels.decode[index_of(dtype)] = LowBits<Isa, Code>::template decode<Codec>;
 }
 
-template <class Isa, class Code>
-constexpr void fill_low_bits(KernelTable& table, LinkFormat format) {
-  LowBitKernels& kernels = table.low_bits[static_cast<int>(format)];
+template <class Isa, class Code, LinkFormat kFormat>
+constexpr void fill_low_bits(KernelTable& table) {
+  static_assert(LowBits<Isa, Code>::kBlockBytes == low_bit_block_bytes(kFormat));
+  LowBitKernels& kernels = table.low_bits[static_cast<int>(kFormat)];
   fill_low_bit_dtype<Isa, Code, Direct<float>>(kernels, Dtype::kFloat32);
   fill_low_bit_dtype<Isa, Code, Float16<Isa>>(kernels, Dtype::kFloat16);
   fill_low_bit_dtype<Isa, Code, Bfloat16>(kernels, Dtype::kBfloat16);

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
@@ -65,20 +65,26 @@ def _measured(pair: Pair) -> Link:
             before = _segments()
             bandwidth = _bandwidth(latency_s)
             sent, resent = (b - a for a, b in zip(before, _segments(), strict=True))
-        resent_share = resent / max(1, sent + resent)
-        is_long = transport == "TCP" and latency_s >= _LONG_LATENCY_S
-        counts = _MORE_CONNECTIONS if is_long else ()
-        with_more = {count: _bandwidth_with(count, pair, latency_s) for count in counts}
-        return Link(
-            pair,
-            transport,
-            latency_s,
-            bandwidth,
-            resent_share=resent_share,
-            with_more=with_more,
-        )
     except (InitError, HorovodInternalError) as error:
         return Link(pair, problem=str(error))
+    is_long = transport == "TCP" and latency_s >= _LONG_LATENCY_S
+    return Link(
+        pair,
+        transport,
+        latency_s,
+        bandwidth,
+        resent_share=resent / max(1, sent + resent),
+        with_more=_with_more(pair, latency_s) if is_long else {},
+    )
+
+
+def _with_more(pair: Pair, latency_s: float) -> dict[int, float]:
+    """The bandwidth by number of connections. The link works also where this cannot be measured."""
+    found = {}
+    for count in _MORE_CONNECTIONS:
+        with suppress(InitError, HorovodInternalError):
+            found[count] = _bandwidth_with(count, pair, latency_s)
+    return found
 
 
 @contextmanager
