@@ -63,6 +63,14 @@ def test_hosts_that_fail(capsys: pytest.CaptureFixture[str]) -> None:
     assert many["lasting"] == many["efficiency"] * many["losses"]["useful"]
 
 
+def test_hosts_and_their_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    tables = []
+    for words in ("--hosts 8x4", "--ranks-per-host 4"):
+        assert cli.main(f"--simulate 32 {MODEL} {words} --json".split()) == 0
+        tables.append(capsys.readouterr().out)
+    assert tables[0] == tables[1]
+
+
 def test_costs_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "costs.json"
     network = {"name": "mine", "bandwidth": 1e6, "latency_s": 1e-3}
@@ -116,6 +124,8 @@ def test_a_step_that_never_ends_is_no_prediction(
         ("--simulate 2 --model resnet5 --samples-per-second 1", "no model 'resnet5'; there are"),
         ("--simulate 2 --model resnet50 --samples-per-second nan", "must be positive"),
         (f"--simulate 9 {MODEL} --ranks-per-host 4", "9 ranks do not fill hosts"),
+        (f"--simulate 9 {MODEL} --hosts 2x4", "--hosts 2x4 are 8 ranks, not 9"),
+        (f"--simulate 8 {MODEL} --hosts 2*4", "hosts and ranks on each, such as 64x8, not '2*4'"),
         (f"--simulate 2 {MODEL} --network isdn", "no network 'isdn' and no file of that name"),
         (f"--simulate 2 {MODEL} --costs none.json", "none.json: "),
         (f"--simulate 2 {MODEL} --batch 1{'0' * 400}", "must be positive, at most 2**50"),

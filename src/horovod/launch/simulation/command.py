@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -33,6 +35,7 @@ from horovod.simulate.advice import Advice, advise
 from horovod.simulate.cluster import costs_in
 from horovod.simulate.collective_time import ALGORITHMS
 from horovod.simulate.recorded import workload_of
+from horovod.simulate.timeline_file import workload_in
 
 _WIDTH = 110
 _DEFAULT_NETWORK = "25gbit-tcp"
@@ -75,11 +78,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("ranks", type=_numbers, help="how many ranks, such as 8,64,512")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--from", dest="job", metavar="JOB", help="steps of a job that has run here")
+    what.add_argument(
+        "--from",
+        dest="job",
+        metavar="JOB",
+        help="a job that has run here, or the file of a timeline",
+    )
     what.add_argument("--model", help=f"one of {', '.join(sorted(ARCHITECTURES))}")
     parser.add_argument("--batch", type=int, default=64, help="samples of a rank in a step (64)")
     parser.add_argument("--samples-per-second", type=float, help="of one device alone; --model")
-    parser.add_argument("--ranks-per-host", type=int, default=1, metavar="N", help="(1)")
+    places = parser.add_mutually_exclusive_group()
+    places.add_argument("--ranks-per-host", type=int, default=1, metavar="N", help="(1)")
+    places.add_argument(
+        "--hosts", type=_layout, metavar="HOSTSxN", help="such as 64x8: N ranks on each host"
+    )
     parser.add_argument(
         "--network",
         help=f"a file, or {', '.join(network_names())} ({_DEFAULT_NETWORK})",
@@ -122,6 +134,13 @@ def _numbers(text: str) -> list[int]:
     return sorted(set(numbers))
 
 
+def _layout(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text)
+    if found is None or not int(found[1]) or not int(found[2]):
+        raise argparse.ArgumentTypeError(f"hosts and ranks on each, such as 64x8, not {text!r}")
+    return int(found[1]), int(found[2])
+
+
 def _workload(given: argparse.Namespace, environ: Mapping[str, str]) -> Workload:
     if given.model is not None:
         if given.samples_per_second is None:
@@ -129,6 +148,8 @@ def _workload(given: argparse.Namespace, environ: Mapping[str, str]) -> Workload
                 "--model needs --samples-per-second: what one device does alone with this batch"
             )
         return of_model(given.model, given.batch, given.samples_per_second)
+    if Path(given.job).is_file():
+        return workload_in(Path(given.job))
     evidence = gather(find_job(given.job, environ))
     for world in reversed(evidence.worlds):
         found = workload_of(world.recordings, evidence.folder.name)
@@ -160,6 +181,11 @@ def _failures(given: argparse.Namespace, workload: Workload, costs: Costs) -> Fa
 
 
 def _cluster(ranks: int, given: argparse.Namespace, network: Network, costs: Costs) -> Cluster:
+    if given.hosts is not None:
+        hosts, each = given.hosts
+        if hosts * each != ranks:
+            raise ValueError(f"--hosts {hosts}x{each} are {hosts * each} ranks, not {ranks}")
+        return Cluster(hosts, each, network, costs)
     each = min(given.ranks_per_host, ranks)
     if each < 1 or ranks % each:
         raise ValueError(f"{ranks} ranks do not fill hosts of --ranks-per-host {each}")
