@@ -377,9 +377,7 @@ void bind_engine(nb::module_& module) {
       .def("add_pair", &add_pair, "peer"_a, "control"_a = LeaderLinks(), "data"_a = DataLinks(),
            "The process set of this rank and ``peer``, which needs no agreement.")
       .def("is_awaited", &Engine::is_awaited, "process_set"_a, "name"_a,
-           "Whether another rank has submitted ``name``, and this one has not. Of a rank of "
-           "another host "
-           "it is known some time after the first of several calls.")
+           "Whether another rank has submitted ``name``, as far as is known, and this one has not.")
       .def("raise_if_over", &Engine::throw_if_over,
            "Raises the error with which the world has ended here, if it has.")
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,

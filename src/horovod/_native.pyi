@@ -410,7 +410,7 @@ class Engine:
 
     def is_awaited(self, process_set: int, name: str) -> bool:
         """
-        Whether another rank has submitted ``name``, and this one has not. Of a rank of another host it is known some time after the first of several calls.
+        Whether another rank has submitted ``name``, as far as is known, and this one has not.
         """
 
     def raise_if_over(self) -> None:

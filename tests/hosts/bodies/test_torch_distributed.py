@@ -31,28 +31,16 @@ def _group() -> Iterator[None]:
         Path(path).unlink(missing_ok=True)
 
 
-def test_messages_in_a_ring() -> None:
-    rank, size = dist.get_rank(), dist.get_world_size()
-    to, source = (rank + 1) % size, (rank - 1) % size
-    for numel in (1, 300_000):
-        found = torch.empty(numel)
-        works = [dist.isend(torch.full((numel,), float(rank)), to), dist.irecv(found, source)]
-        for work in works:
-            work.wait()
-        assert found.eq(source).all()
-    received = dist.irecv(found := torch.empty(2), source).get_future()
-    dist.send(torch.full((2,), float(rank)), to)
-    received.wait()
-    assert found.eq(source).all()
-
-
 # First and last: of two hosts the lower rank's has the table that decides.
 ENDS = pytest.mark.parametrize("receiver", [0, -1], ids=["first", "last"])
 
 
 @ENDS
 def test_from_any_rank_of_any_host(receiver: int) -> None:
-    """More messages than there are names, of all ranks at the same time, each in its order."""
+    """More messages than there are names, of all ranks at the same time, each in its order.
+
+    It comes first: no rank is connected with one of another host yet.
+    """
     rank, size, count = dist.get_rank(), dist.get_world_size(), 70
     receiver %= size
     if rank != receiver:
@@ -66,6 +54,25 @@ def test_from_any_rank_of_any_host(receiver: int) -> None:
             expected[source] += 1
         assert set(expected.values()) == {count}
     dist.barrier()  # or the receiver could get what the next test sends
+
+
+@ENDS
+def test_many_messages_from_any_rank_are_awaited_at_a_time(receiver: int) -> None:
+    """No two of them take the same message."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    receiver %= size
+    others = [r for r in range(size) if r != receiver]
+    if rank != receiver:
+        dist.send(torch.tensor([rank]), receiver)
+    else:
+        founds = [torch.empty(1, dtype=torch.int64) for _ in others]
+        works = [dist.irecv(found) for found in founds]
+        for received in [work.get_future() for work in works]:
+            received.wait()
+        sources = [work.source_rank() for work in works]
+        assert sources == [found.item() for found in founds]
+        assert sorted(sources) == others
+    dist.barrier()
 
 
 @ENDS
@@ -93,6 +100,21 @@ def test_from_any_rank_with_tags_and_named_sources(receiver: int) -> None:
             dist.recv(founds[1], works[1].source_rank(), tag=1)
             assert founds[1].tolist() == [1, works[1].source_rank()]
     dist.barrier()
+
+
+def test_messages_in_a_ring() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    to, source = (rank + 1) % size, (rank - 1) % size
+    for numel in (1, 300_000):
+        found = torch.empty(numel)
+        works = [dist.isend(torch.full((numel,), float(rank)), to), dist.irecv(found, source)]
+        for work in works:
+            work.wait()
+        assert found.eq(source).all()
+    received = dist.irecv(found := torch.empty(2), source).get_future()
+    dist.send(torch.full((2,), float(rank)), to)
+    received.wait()
+    assert found.eq(source).all()
 
 
 def test_a_message_from_any_rank_that_does_not_come() -> None:

@@ -19,6 +19,7 @@ namespace hvd {
 namespace {
 
 using test::float_request;
+using test::Hosts;
 using test::Tree;
 
 void arrive(Tree& tree, int rank, const std::string& name) {
@@ -33,7 +34,7 @@ bool is_awaited(Tree& tree, int host, const std::string& name) {
 }
 
 TEST_CASE("awaited names: each of two hosts learns what the other one has submitted") {
-  Tree tree({{0}, {1}});
+  Tree tree(Hosts{{0}, {1}});
   for (int round = 0; round < 3; ++round) {
     for (const int own : {0, 1}) {
       CHECK(!is_awaited(tree, own, "t"));
@@ -51,7 +52,7 @@ TEST_CASE("awaited names: each of two hosts learns what the other one has submit
 }
 
 TEST_CASE("awaited names: a question waits for its answer and is asked once") {
-  Tree tree({{0}, {1}});
+  Tree tree(Hosts{{0}, {1}});
   CHECK(!is_awaited(tree, 1, "t"));
   const std::uint64_t sent = tree.relay(1).messages_sent();
   for (int i = 0; i < 100; ++i) CHECK(!is_awaited(tree, 1, "t"));
@@ -63,7 +64,7 @@ TEST_CASE("awaited names: a question waits for its answer and is asked once") {
 }
 
 TEST_CASE("awaited names: a host hears of all ranks that the table above knows") {
-  Tree tree({{0, 1}, {2}, {3}});
+  Tree tree(Hosts{{0, 1}, {2}, {3}});
   arrive(tree, 3, "t");
   CHECK(is_awaited(tree, 0, "t"));
   CHECK(is_awaited(tree, 1, "t"));
@@ -140,7 +141,7 @@ class AnyOrder {
   }
 
   std::mt19937 random_;
-  Tree tree_{{{0}, {1}}};
+  Tree tree_{Hosts{{0}, {1}}};
   std::array<Counts, 2> counts_{};  // rounds that a rank has submitted
   std::array<Counts, 2> ended_{};   // and run
   std::array<std::uint32_t, 2> next_{};
@@ -197,7 +198,7 @@ TEST_CASE("awaited names: whoever listens says so once, and again with each ques
 
 // Two engines on two hosts, whose background threads alone use the links.
 TEST_CASE("awaited names: engines of two hosts find each other's messages") {
-  const test::Hosts hosts{{0}, {1}};
+  const Hosts hosts{{0}, {1}};
   test::WorldOfThreads world(
       2, [](EngineConfig&) {}, [](int) { return std::vector<WatchedProcess>{}; }, hosts);
   std::vector<SetLinks> links = test::link_set(hosts, {0, 1}, 2);

@@ -39,7 +39,7 @@ class Calls:
 
     def __init__(self, store: Store, rank: int, size: int, answer: Callable[[int], object]) -> None:
         self.store = store
-        self.error: InitError | None = None
+        self.error: Exception | None = None
         self._named = store_of(store)
         self._rank = rank
         self._size = size
@@ -76,7 +76,7 @@ class Calls:
                     continue
                 self._heard += 1
                 self._answer(self._rank_in(caller))
-        except InitError as error:
+        except (ValueError, RuntimeError) as error:
             self.error = error
 
     def _is_expected(self) -> bool:

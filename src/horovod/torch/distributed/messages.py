@@ -68,6 +68,7 @@ class Messages:
 
     def __init__(self, members: Members) -> None:
         self.members = members
+        self.looking = threading.Lock()  # held from finding a sender until its message is received
         self._channels: dict[tuple[int, int, int], _Channel] = {}
 
     def send(
@@ -295,7 +296,6 @@ class _AnySource(_Later):
         super().__init__(messages.members, title, tensor, timeout_s, -1)
         self._messages = messages
         self._tag = tag
-        self._looking = threading.Lock()
 
     def is_completed(self) -> bool:
         """Whether it is over; never blocks for long."""
@@ -332,7 +332,7 @@ class _AnySource(_Later):
                 self.fail(error)
 
     def _look(self) -> bool:
-        with self._looking:
+        with self._messages.looking:
             if self._work is None:
                 sender = self._messages.find_sender(self._tag)
                 if sender is None:
