@@ -377,7 +377,9 @@ void bind_engine(nb::module_& module) {
       .def("add_pair", &add_pair, "peer"_a, "control"_a = LeaderLinks(), "data"_a = DataLinks(),
            "The process set of this rank and ``peer``, which needs no agreement.")
       .def("is_awaited", &Engine::is_awaited, "process_set"_a, "name"_a,
-           "Whether another rank of this host has submitted ``name``, and this one has not.")
+           "Whether another rank has submitted ``name``, as far as is known, and this one has not.")
+      .def("raise_if_over", &Engine::throw_if_over,
+           "Raises the error with which the world has ended here, if it has.")
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("discard_process_set", &Engine::discard_process_set, "process_set"_a)

@@ -373,6 +373,13 @@ bool NegotiationTable::is_awaited(const NameKey& key) const {
   return slot.arrived_count > 0 && !has_arrived(slot, config_.rank, slot.round + 1);
 }
 
+bool NegotiationTable::has_submitted(const NameKey& key) const {
+  const std::optional<std::uint32_t> index = slots_.find(key);
+  if (!index) return false;
+  Slot& slot = slots_[*index];
+  return has_arrived(slot, config_.rank, slot.round + 1);
+}
+
 bool NegotiationTable::has_arrived(Slot& slot, int rank, std::uint32_t round) const {
   return static_cast<std::int32_t>(slots_.arrived_rounds(slot)[rank] - round) >= 0;
 }

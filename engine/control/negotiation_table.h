@@ -159,6 +159,8 @@ class NegotiationTable {
   // The collected ranks that have not arrived at a slot, if no rank of this host has. None
   // otherwise: then a rank of this host that has arrived reports the missing ranks.
   std::vector<int> lacking_ranks(std::uint32_t slot) const;
+  // Whether a rank has arrived at the name, other than `ranks` (rising) and ranks of tables above.
+  bool is_awaited_from(const NameKey& key, std::span<const int> ranks) const;
   // Without lock: whether the outbox has entries.
   bool has_outgoing() const;
 
@@ -169,6 +171,8 @@ class NegotiationTable {
   std::vector<int> missing_ranks(const SlotRef& ref) const;
   // Whether some rank has arrived at the name, and this one has not; under lock.
   bool is_awaited(const NameKey& key) const;
+  // Whether this rank has arrived at the name, and all have not; under lock.
+  bool has_submitted(const NameKey& key) const;
 
  private:
   struct Header;

@@ -133,6 +133,15 @@ std::vector<int> NegotiationTable::lacking_ranks(std::uint32_t index) const {
   return lacking;
 }
 
+bool NegotiationTable::is_awaited_from(const NameKey& key, std::span<const int> ranks) const {
+  const std::optional<std::uint32_t> index = slots_.find(key);
+  if (!index) return false;
+  Slot& slot = slots_[*index];
+  return std::ranges::any_of(config_.collected, [&](int rank) {
+    return has_arrived(slot, rank, slot.round + 1) && !std::ranges::binary_search(ranks, rank);
+  });
+}
+
 bool NegotiationTable::has_unannounced() const {
   return header_->bucket_tail.load(std::memory_order_seq_cst) !=
          header_->announced.load(std::memory_order_seq_cst);

@@ -47,7 +47,10 @@ bool Relay::pump() {
     moved = true;
     parent_ ? forward() : announce();
   }
-  for (Child& child : children_) child.link.flush();
+  for (Child& child : children_) {
+    moved |= answer_asked(child);
+    child.link.flush();
+  }
   if (parent_) parent_->flush();
   note_unsent();
   return moved;
@@ -62,7 +65,7 @@ void Relay::refuse_altered() const {
 }
 
 bool Relay::has_work() const {
-  return parent_ ? negotiation_.has_outgoing()
+  return parent_ ? negotiation_.has_outgoing() || awaited_.has_questions()
                  : !children_.empty() && negotiation_.has_unannounced();
 }
 
@@ -108,6 +111,9 @@ void Relay::hear_child(Child& child, std::span<const std::byte> message) {
     }
     case MessageKind::kWhoLacks:
       return answer_who_lacks(child, read_lacking(message, scope()).key);
+    case MessageKind::kMayCome:
+      if (child.asked.size() < kMaxSlots) child.asked.insert(read_name(message));
+      return;
     default:
       refuse_kind(kind_of(message), "a message to a parent: arrivals or a question");
   }
@@ -140,6 +146,8 @@ void Relay::hear_parent(std::span<const std::byte> message) {
       return spell(read_ids(message));
     case MessageKind::kLacking:
       return keep_answer(read_lacking(message, scope()));
+    case MessageKind::kAwaited:
+      return awaited_.keep_answer(read_name(message));
     default:
       refuse_kind(kind_of(message),
                   "a message to a child: a bucket, tuning, ids to spell or an answer");
@@ -174,6 +182,7 @@ void Relay::spell(std::span<const std::uint32_t> ids) {
 
 void Relay::append_bucket(std::span<const BucketEntry> entries) {
   inquiries_.clear();
+  forget_asked();
   const SharedLock lock = negotiation_.lock();
   std::uint32_t count = 0;
   for (const BucketEntry& entry : entries) {
@@ -221,10 +230,14 @@ void Relay::forward() {
   std::ranges::sort(ids);
   if (!ids.empty()) parent_->post(write_ids(MessageKind::kArrived, ids));
   for (const Arrivals& arrival : arrivals) parent_->post(write_arrival(arrival));
+  for (const NameKey& key : awaited_.take_questions()) {
+    parent_->post(write_name(MessageKind::kMayCome, key));
+  }
 }
 
 void Relay::announce() {
   if (parent_ || children_.empty()) return;
+  if (negotiation_.has_unannounced()) forget_asked();
   while (negotiation_.has_unannounced()) {
     entries_.clear();
     const BucketTuning tuning = negotiation_.tuning_of(negotiation_.next_unannounced());
@@ -300,6 +313,39 @@ void Relay::answer_who_lacks(Child& child, const NameKey& key) {
     if (const auto slot = negotiation_.find(key)) answer.ranks = negotiation_.lacking_ranks(*slot);
   }
   child.link.post(write_lacking(MessageKind::kLacking, answer));
+}
+
+// Names come again, so an answer must not outlive the round that it is about. Here it does not:
+// ranks above have submitted the round, and its bucket, which comes behind the answer on the same
+// link, makes this table forget the answer first. Before that bucket, only a rank that has
+// submitted the round itself could mistake it for the next one, and such a rank is not asked for.
+// A table that forgets a question has sent a bucket, so the table below forgets that it has asked.
+bool Relay::is_awaited(const NameKey& key) {
+  const SharedLock lock = negotiation_.lock();
+  if (negotiation_.is_awaited(key)) return true;
+  return parent_ && !negotiation_.has_submitted(key) && awaited_.ask(key);
+}
+
+// True when anything was sent.
+bool Relay::answer_asked(Child& child) {
+  if (child.asked.empty()) return false;
+  std::vector<NameKey> awaited;
+  {
+    const SharedLock lock = negotiation_.lock();
+    for (const NameKey& key : child.asked) {
+      if (negotiation_.is_awaited_from(key, child.ranks)) awaited.push_back(key);
+    }
+  }
+  for (const NameKey& key : awaited) {
+    child.asked.erase(key);
+    child.link.post(write_name(MessageKind::kAwaited, key));
+  }
+  return !awaited.empty();
+}
+
+void Relay::forget_asked() {
+  awaited_.forget();
+  for (Child& child : children_) child.asked.clear();
 }
 
 std::uint64_t Relay::messages_sent() const {

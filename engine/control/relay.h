@@ -8,7 +8,8 @@
 //
 // The first time, a name is spelled: its key, requests and rows are sent. The root gives it a wire
 // id, and from then on only the id is sent. A table that does not know an id asks for the name.
-// When a name waits for long, its leader asks up the tree which ranks have not submitted it.
+// When a name waits for long, its leader asks up the tree which ranks have not submitted it. A rank
+// that would take part in what another one begins asks the table above whether a rank has.
 #pragma once
 
 #include <poll.h>
@@ -18,9 +19,11 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "control/awaited_names.h"
 #include "control/negotiation_table.h"
 #include "control/tree_messages.h"
 #include "transport/message_link.h"
@@ -32,6 +35,7 @@ class Relay {
   struct Child {
     MessageLink link;
     std::vector<int> ranks;  // set ranks of its host and the hosts below it
+    std::unordered_set<NameKey, NameKeyHash> asked = {};  // for these, until a rank submits them
   };
 
   Relay(NegotiationTable& negotiation, std::optional<MessageLink> parent,
@@ -48,6 +52,12 @@ class Relay {
   bool has_work() const;
   // Any thread: whether there are messages that a link has not taken yet.
   bool has_unsent() const { return has_unsent_.load(); }
+  // Any thread, for the leader's own rank: whether another rank has submitted the name and this one
+  // has not, as far as this table and the one above know. That one is asked, so call it again.
+  bool is_awaited(const NameKey& key);
+  // Any thread: see AwaitedNames.
+  bool listen() { return awaited_.listen(); }
+  bool is_listening() const { return awaited_.is_listening(); }
   // A broken link: the set rank at its other end, and the reason. It matters only when the link is
   // needed.
   std::optional<std::pair<int, std::string>> loss() const;
@@ -80,6 +90,8 @@ class Relay {
     return {.size = negotiation_.size(), .members = negotiation_.members(), .speakers = speakers};
   }
   void forward();
+  bool answer_asked(Child& child);
+  void forget_asked();
   void refuse_altered() const;
   void note_unsent();
   std::optional<std::uint32_t> slot_of(std::uint32_t id) const;
@@ -98,6 +110,7 @@ class Relay {
   std::uint32_t last_id_ = 0;                               // of the root's table
   std::size_t prune_at_ = 4096;
   std::unordered_map<NameKey, Inquiry, NameKeyHash> inquiries_;
+  AwaitedNames awaited_;
   std::atomic<bool> has_unsent_{false};
   BucketTuning tuning_;  // of the last bucket that was sent down
   std::vector<BucketItem> items_;

@@ -73,9 +73,9 @@ void put_bits(Writer& writer, std::span<const std::uint32_t> ids) {
 }  // namespace
 
 const char* name_of(MessageKind kind) {
-  static constexpr const char* kNames[] = {"of a tree",     "arrived ids", "arrival",
-                                           "ids to spell",  "bucket",      "who lacks",
-                                           "lacking ranks", "tuning"};
+  static constexpr const char* kNames[] = {
+      "of a tree", "arrived ids",   "arrival", "ids to spell",       "bucket",
+      "who lacks", "lacking ranks", "tuning",  "name that may come", "awaited name"};
   const auto number = static_cast<std::size_t>(kind);
   return kNames[number < std::size(kNames) ? number : 0];
 }
@@ -145,6 +145,12 @@ Message write_lacking(MessageKind kind, const Lacking& lacking) {
   Writer writer(kind);
   writer.put(lacking.key);
   writer.put_list(std::span<const int>(lacking.ranks));
+  return writer.take();
+}
+
+Message write_name(MessageKind kind, const NameKey& key) {
+  Writer writer(kind);
+  writer.put(key);
   return writer.take();
 }
 

@@ -28,6 +28,8 @@ enum class MessageKind : std::uint8_t {
   kWhoLacks = 5,  // up: a name that waits for long
   kLacking = 6,   // down: the ranks that have not submitted it
   kTuning = 7,    // down: the tuning of the next buckets
+  kMayCome = 8,   // up: a name that a rank would submit once another rank has
+  kAwaited = 9,   // down: a rank above has submitted it
 };
 
 // Ids that follow one another.
@@ -71,5 +73,8 @@ Message write_tuning(const BucketTuning& tuning);
 BucketTuning read_tuning(std::span<const std::byte> message);
 Message write_lacking(MessageKind kind, const Lacking& lacking);
 Lacking read_lacking(std::span<const std::byte> message, const TreeScope& scope);
+// kMayCome, kAwaited.
+Message write_name(MessageKind kind, const NameKey& key);
+NameKey read_name(std::span<const std::byte> message);
 
 }  // namespace hvd

@@ -303,4 +303,11 @@ Lacking read_lacking(std::span<const std::byte> message, const TreeScope& scope)
   return lacking;
 }
 
+NameKey read_name(std::span<const std::byte> message) {
+  WireReader reader = reader_of(message);
+  const NameKey key = get_key(reader);
+  reader.end();
+  return key;
+}
+
 }  // namespace hvd

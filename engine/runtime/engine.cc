@@ -105,10 +105,18 @@ int Engine::add_pair(int peer, SetLinks links) {
 bool Engine::is_awaited(int set, std::string_view name) {
   const std::lock_guard guard(lock_.mutex);
   if (results_.error()) throw *results_.error();
-  const NegotiationTable& negotiation =
-      sets_.context_of(set, [] { return "is_awaited"; }).negotiation;
-  const SharedLock lock = negotiation.lock();
-  return negotiation.is_awaited(key_of(name));
+  ProcessSetContext& context = sets_.context_of(set, [] { return "is_awaited"; });
+  if (context.relay == nullptr) {
+    const SharedLock lock = context.negotiation.lock();
+    return context.negotiation.is_awaited(key_of(name));
+  }
+  if (context.relay->is_awaited(key_of(name))) return true;
+  // Other hosts cannot ring: a thread must listen to them.
+  if (context.relay->listen()) {
+    doorbells_.wake_holder();
+    doorbells_.ring_background();
+  }
+  return false;
 }
 
 void Engine::remove_process_set(int set) {

@@ -18,6 +18,7 @@
 // (handles, process sets, entries, the error of the world) and whether the progress role is taken.
 // The state of the holder of the role needs no lock. Other locks: those of the tracer, of its
 // reports and of its timeline may be taken under the mutex, and the lock of News under any of them.
+// The lock of AwaitedNames may be taken under a table's.
 // Continuations are called without a lock.
 #pragma once
 
@@ -70,8 +71,11 @@ class Engine {
   void discard_process_set(int set);
   // World ranks of a set, rising; none for a set that is not registered.
   std::vector<int> members_of(int set);
-  // Whether another rank of this host has submitted `name` to the set, and this rank has not.
+  // Whether another rank has submitted `name` to the set, and this rank has not, as far as is known
+  // here: of other hosts it is known in a set of two ranks, some time after the first of several
+  // calls.
   bool is_awaited(int set, std::string_view name);
+  void throw_if_over() { results_.throw_if_over(); }
   // Operations of this rank that are not done, on a set.
   int pending_on(int set);
   // The ranks that have not submitted the operations of a handle, as far as this host knows.

@@ -60,9 +60,10 @@ class ProcessSetContext {
   bool is_leader() const { return rank == hosts.hosts[static_cast<std::size_t>(hosts.own)][0]; }
   // -1: not a member.
   int set_rank_of(int world_rank) const;
-  // Whether this rank has work in this set.
+  // Whether this rank has work in this set, or listens to other hosts.
   bool is_active() const {
-    return is_running || pending.load() != 0 || (relay != nullptr && relay->has_unsent());
+    return is_running || pending.load() != 0 ||
+           (relay != nullptr && (relay->has_unsent() || relay->is_listening()));
   }
   // Whether a step would probably make progress. `may_form`: also a step that forms a bucket.
   bool can_progress(bool may_form) const;

@@ -410,8 +410,11 @@ class Engine:
 
     def is_awaited(self, process_set: int, name: str) -> bool:
         """
-        Whether another rank of this host has submitted ``name``, and this one has not.
+        Whether another rank has submitted ``name``, as far as is known, and this one has not.
         """
+
+    def raise_if_over(self) -> None:
+        """Raises the error with which the world has ended here, if it has."""
 
     def remove_process_set(self, process_set: int) -> None: ...
     def discard_process_set(self, process_set: int) -> None: ...

@@ -145,6 +145,8 @@ void TreeHost::join(std::size_t index) {
   rank.has_joined = true;
 }
 
+void TreeHost::ask(int name) { relay_->is_awaited(key_of_name(name)); }
+
 void TreeHost::arrive(Rank& rank, int name) {
   if (rank.is_in_flight[name]) return;
   const std::vector<Request> requests = requests_of(name, rank.rank);

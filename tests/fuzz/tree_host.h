@@ -43,6 +43,8 @@ class TreeHost {
   void submit(int name);
   // The rank at `index` here takes part in everything from now on.
   void join(std::size_t index);
+  // The leader would submit operation `name` once another rank has.
+  void ask(int name);
   // Reads, decides if it is the root's, sends. True when anything moved. Throws Error.
   bool pump();
   // All ranks here run the buckets that are decided.

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kSubmit = 0x40;
 constexpr std::size_t kJoin = 0x60;
-constexpr std::size_t kRun = 0x70;
+constexpr std::size_t kAsk = 0x70;
+constexpr std::size_t kRun = 0x80;
 
 // The parent first.
 std::vector<int> neighbours_of(int host) {
@@ -76,6 +77,14 @@ class Recording {
     hosts_[static_cast<std::size_t>(host)]->join(index);
     if (host == host_) note(kJoin + index);
   }
+  void ask(int name) {
+    for (auto& host : hosts_) host->ask(name);
+    note(kAsk + static_cast<std::size_t>(name));
+  }
+  void submit_at(int host, int name) {
+    hosts_[static_cast<std::size_t>(host)]->submit(name);
+    if (host == host_) note(kSubmit + static_cast<std::size_t>(name));
+  }
   // Until nothing moves, then all ranks run what is decided.
   void settle() {
     for (bool moved = true; moved;) {
@@ -131,8 +140,10 @@ void act(TreeHost& host, std::vector<MessageLink>& neighbours, Script& script) {
     neighbours[what % neighbours.size()].post(script.next_message());
   } else if (what < kJoin) {
     host.submit(static_cast<int>(what - kSubmit) % kNames);
-  } else if (what < kRun) {
+  } else if (what < kAsk) {
     host.join(what - kJoin);
+  } else if (what < kRun) {
+    host.ask(static_cast<int>(what - kAsk) % kNames);
   } else {
     host.run_buckets();
   }
@@ -193,6 +204,15 @@ std::vector<Bytes> record(int host) {
     recording.settle();
     recording.submit(1);
     recording.settle();
+  });
+  run([](Recording& recording) {  // one host after the other, and all ask meanwhile
+    for (int round = 0; round < 3; ++round) {
+      for (int host = 0; host < 4; ++host) {
+        recording.submit_at((host + round) % 4, 1);
+        for (const int name : {0, 1}) recording.ask(name);
+        recording.settle();
+      }
+    }
   });
   return scripts;
 }

@@ -4,6 +4,7 @@
 //   0x00-0x3f  a message of neighbour (byte modulo their number): length in two bytes, its bytes
 //   0x40-0x5f  the ranks here submit operation (byte modulo kNames)
 //   0x60-0x6f  a rank here joins
+//   0x70-0x7f  the leader here asks whether a rank above has submitted operation (as before)
 //   any other  the ranks here run what is decided
 #pragma once
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,21 @@ def test_a_killed_rank_of_three_hosts(lab: Lab, words: tuple[str, ...]) -> None:
     text = f"rank 1 (pid {pids[1]} on host1)"
     assert_all_report(reports, "PeerLostError", [text], killed, DETECTION_S)
     finish(lab, job, (0, 2))
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_rank_dies_while_a_message_of_any_rank_is_awaited(
+    lab: Lab, tmp_path: Path, victim: int
+) -> None:
+    """It never connected with the rank that waits, and nothing else is under way."""
+    job = lab.start_worker((1, 2), "any_source.py", str(tmp_path / "store"))
+    pids = lab.read_from(range(3), "ready", job)
+    killed = time.monotonic()
+    job.ranks[victim].signal(signal.SIGKILL)
+    reports = lab.read_from([0], "report", job)
+    text = f"rank {victim} (pid {pids[victim]} on host1)"
+    assert_all_report(reports, "PeerLostError", [text], killed, DETECTION_S)
+    finish(lab, job, [rank for rank in range(3) if rank != victim])
 
 
 @pytest.mark.parametrize("ranks_per_host", [(1, 1), (2, 1), (1, 1, 1)])

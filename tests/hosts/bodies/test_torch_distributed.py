@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,77 @@ def _group() -> Iterator[None]:
         Path(path).unlink(missing_ok=True)
 
 
+# First and last: of two hosts the lower rank's has the table that decides.
+ENDS = pytest.mark.parametrize("receiver", [0, -1], ids=["first", "last"])
+
+
+@ENDS
+def test_from_any_rank_of_any_host(receiver: int) -> None:
+    """More messages than there are names, of all ranks at the same time, each in its order.
+
+    It comes first: no rank is connected with one of another host yet.
+    """
+    rank, size, count = dist.get_rank(), dist.get_world_size(), 70
+    receiver %= size
+    if rank != receiver:
+        for number in range(count):
+            dist.send(torch.tensor([rank, number]), receiver)
+    else:
+        expected = dict.fromkeys((r for r in range(size) if r != rank), 0)
+        for _ in range(count * (size - 1)):
+            source = dist.recv(found := torch.empty(2, dtype=torch.int64))
+            assert found.tolist() == [source, expected[source]]
+            expected[source] += 1
+        assert set(expected.values()) == {count}
+    dist.barrier()  # or the receiver could get what the next test sends
+
+
+@ENDS
+def test_many_messages_from_any_rank_are_awaited_at_a_time(receiver: int) -> None:
+    """No two of them take the same message."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    receiver %= size
+    others = [r for r in range(size) if r != receiver]
+    if rank != receiver:
+        dist.send(torch.tensor([rank]), receiver)
+    else:
+        founds = [torch.empty(1, dtype=torch.int64) for _ in others]
+        works = [dist.irecv(found) for found in founds]
+        for received in [work.get_future() for work in works]:
+            received.wait()
+        sources = [work.source_rank() for work in works]
+        assert sources == [found.item() for found in founds]
+        assert sorted(sources) == others
+    dist.barrier()
+
+
+@ENDS
+def test_from_any_rank_with_tags_and_named_sources(receiver: int) -> None:
+    """Several are awaited at a time, with a thread and without; named ones come in between."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    receiver %= size
+    others = [r for r in range(size) if r != receiver]
+    if rank != receiver:
+        works = [
+            dist.isend(torch.tensor([tag, rank]), receiver, tag=tag)
+            for tag in (2, 1, 1)  # the last one is received by its name
+        ]
+        for work in works:
+            work.wait()
+    else:
+        for _ in others:
+            founds = {tag: torch.empty(2, dtype=torch.int64) for tag in (1, 2)}
+            works = {tag: dist.irecv(found, tag=tag) for tag, found in founds.items()}
+            received = works[2].get_future()
+            works[1].wait()
+            received.wait()
+            for tag, work in works.items():
+                assert founds[tag].tolist() == [tag, work.source_rank()]
+            dist.recv(founds[1], works[1].source_rank(), tag=1)
+            assert founds[1].tolist() == [1, works[1].source_rank()]
+    dist.barrier()
+
+
 def test_messages_in_a_ring() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     to, source = (rank + 1) % size, (rank - 1) % size
@@ -45,9 +117,16 @@ def test_messages_in_a_ring() -> None:
     assert found.eq(source).all()
 
 
-def test_a_message_from_any_rank_is_refused() -> None:
-    with pytest.raises(ValueError, match="the source must be named"):
-        dist.recv(torch.empty(1))
+def test_a_message_from_any_rank_that_does_not_come() -> None:
+    group = dist.new_group()
+    with pytest.raises(dist.DistBackendError, match="no rank has sent such a message"):
+        dist.irecv(torch.empty(1), tag=7, group=group).wait(timedelta(seconds=0.5))
+    work = dist.irecv(torch.empty(1), tag=8, group=group)
+    assert not work.is_completed()
+    received = work.get_future()
+    dist.destroy_process_group(group)
+    with pytest.raises(RuntimeError, match="has left process group"):
+        received.wait()
 
 
 def test_subgroups_that_end() -> None:

@@ -22,7 +22,9 @@ import torch
 import torch.distributed
 
 from horovod import _native
+from horovod.core.base.ranks import ranks_text
 from horovod.core.operations import Intent, Kind, Sum
+from horovod.errors import ShutdownError
 from horovod.torch.adapter import adapter
 from horovod.torch.distributed.tensors import Landing, is_plain
 from horovod.torch.distributed.work import (
@@ -66,6 +68,7 @@ class Messages:
 
     def __init__(self, members: Members) -> None:
         self.members = members
+        self.looking = threading.Lock()  # held from finding a sender until its message is received
         self._channels: dict[tuple[int, int, int], _Channel] = {}
 
     def send(
@@ -86,28 +89,42 @@ class Messages:
         return self._channel(source, self.members.rank, tag).start(tensor, timeout_s, is_blocking)
 
     def receive_any(self, tensor: torch.Tensor, tag: int, timeout_s: float) -> HorovodWork:
-        """Receive from the rank that is found to send first.
-
-        Raises:
-            ValueError: the group spans hosts; only in shared memory a rank sees who sends.
-        """
-        if not self.members.is_on_one_host:
-            raise ValueError(
-                "recv: the group is on several hosts, so the source must be named: src=..."
-            )
+        """Receive from the rank that is found to send first."""
         return _AnySource(self, tensor, tag, timeout_s)
 
     def find_sender(self, tag: int) -> int | None:
-        """A rank that has started a send with this tag which this rank does not receive yet."""
+        """A rank that has started a send with this tag which this rank does not receive yet.
+
+        Raises:
+            RuntimeError: the group or the world has ended.
+        """
         members = self.members
-        for rank in range(len(members.ranks)):
-            if rank == members.rank:
+        if members.has_ended:
+            raise ShutdownError(
+                f"recv (any source, tag {tag}): rank {members.rank} has left process group "
+                f"'{members.title}'"
+            )
+        members.engine.raise_if_over()
+        peers = members.known_peers()
+        for rank, peer in peers.items():
+            if peer is None or peer.number is None:
                 continue
-            channel, number = self._channel(rank, members.rank, tag), members.peer(rank).number
-            assert number is not None
-            if members.engine.is_awaited(number, channel.next_name()):
+            channel = self._channel(rank, members.rank, tag)
+            if members.engine.is_awaited(peer.number, channel.next_name()):
                 return rank
+        if None in peers.values():
+            members.calls.hear()
         return None
+
+    def why_no_sender(self) -> str:
+        """Why ``find_sender`` may find none, for messages."""
+        peers, calls = self.members.known_peers(), self.members.calls
+        reasons = ["no rank has sent such a message"]
+        strangers = [rank for rank, peer in peers.items() if peer is None]
+        if strangers:
+            reasons.append(f"{ranks_text(strangers)} did not connect with this one")
+        errors = [calls.error, *(peer.error for peer in peers.values() if peer is not None)]
+        return "; ".join([*reasons, *(str(error) for error in errors if error is not None)])
 
     def _channel(self, source: int, to: int, tag: int) -> _Channel:
         found = self._channels.get((source, to, tag))
@@ -279,7 +296,6 @@ class _AnySource(_Later):
         super().__init__(messages.members, title, tensor, timeout_s, -1)
         self._messages = messages
         self._tag = tag
-        self._looking = threading.Lock()
 
     def is_completed(self) -> bool:
         """Whether it is over; never blocks for long."""
@@ -300,7 +316,7 @@ class _AnySource(_Later):
 
     def too_late(self, limit_s: float) -> Exception:
         """The error of a wait that took too long."""
-        return too_late(self._place, limit_s, self.title, "no rank has sent such a message")
+        return too_late(self._place, limit_s, self.title, self._messages.why_no_sender())
 
     def begin_future(self) -> None:
         """Look for a sender on a thread of its own."""
@@ -316,7 +332,7 @@ class _AnySource(_Later):
                 self.fail(error)
 
     def _look(self) -> bool:
-        with self._looking:
+        with self._messages.looking:
             if self._work is None:
                 sender = self._messages.find_sender(self._tag)
                 if sender is None:
