@@ -1,5 +1,5 @@
-// Which names the table above has that this host has not submitted: with that, a rank can receive
-// from whoever sends first.
+// Which names the table above has that this host has not submitted. So a rank can receive a message
+// from the rank that sends first.
 //
 // A program's threads ask. Only the holder of the progress role uses links: it passes their
 // questions up and keeps the answers. It hears other hosts while a thread of the program asks again

@@ -57,7 +57,7 @@ class Script {
   std::span<const std::byte> rest_;
 };
 
-// Hosts that are connected through one who writes down what `host` hears.
+// Hosts that are connected through one that writes down what `host` hears.
 class Recording {
  public:
   explicit Recording(int host) : host_(host), neighbours_(neighbours_of(host)) {

@@ -184,7 +184,7 @@ TEST_CASE("awaited names: an answer that nobody asked for is not kept") {
   CHECK(!names.ask(key_of("t")));
 }
 
-TEST_CASE("awaited names: whoever listens says so once, and again with each question") {
+TEST_CASE("awaited names: a thread that listens says so once, and again with each question") {
   AwaitedNames names;
   CHECK(!names.is_listening());
   CHECK(names.listen());

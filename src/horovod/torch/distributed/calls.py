@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls"]
 
-_ATTENTION_S = 0.5  # whoever expects a message says so again much sooner
+_ATTENTION_S = 0.5  # a thread that expects a message says so again much sooner
 _SLICE_S = 0.5
 
 
