@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,7 +64,7 @@ class TopKReduction(CompressedReduction):
         ranks = self.process_set.size() or 1
         factor = postscale / (ranks if self.op == Average else 1)
         flat = {path: jnp.ravel(array) for path, array in arrays.items()}
-        sent = {path: _largest(x, self.compression.count(x.size)) for path, x in flat.items()}
+        sent = {path: _largest(x, count=self.compression.count(x.size)) for path, x in flat.items()}
         values = [flat[path][indices] * prescale for path, indices in sent.items()]
         parts = grouped_allgather([*values, *sent.values()], f"{name}.topk", self.process_set)
         results = {}
@@ -71,17 +72,20 @@ class TopKReduction(CompressedReduction):
             left = flat[path].at[sent[path]].set(0, unique_indices=True)
             errors[path] = left.reshape(array.shape)
             received = (parts[position], parts[len(arrays) + position])
-            total = _add_up(jnp.zeros_like(flat[path]), *received, ranks)
+            total = _add_up(jnp.zeros_like(flat[path]), *received, ranks=ranks)
             results[path] = (total * factor).reshape(array.shape)
         return results
 
 
+# Compiled, so that outside of ``jit`` JAX does not trace them in each step.
+@partial(jax.jit, static_argnames="count")
 def _largest(array: Any, count: int) -> Any:
     """The indices of so many elements of a vector: NaN, then the largest magnitudes."""
     magnitudes = jnp.where(jnp.isnan(array), jnp.inf, jnp.abs(array))
     return jax.lax.top_k(magnitudes, count)[1]
 
 
+@partial(jax.jit, static_argnames="ranks")
 def _add_up(total: Any, values: Any, indices: Any, ranks: int) -> Any:
     """Add elements to a vector, one rank after the other, so that no order is left to chance.
 
