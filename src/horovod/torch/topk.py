@@ -26,6 +26,10 @@ from horovod.torch import adapter
 from horovod.torch.error_feedback import RankErrors
 from horovod.torch.feedback_exchange import Batch, FeedbackExchange, Operation
 
+# Of a sample for the choice of the largest: the elements per sampled one, and how many of the
+# largest are in it at least.
+_MOST_STRIDE, _LEAST_SAMPLED = 61, 64
+
 
 class TopK(TopKCompressor):
     """Sparsification with error feedback, for ``DistributedOptimizer`` only.
@@ -107,7 +111,7 @@ class TopKExchange(FeedbackExchange[_Elements]):
             return None
         error = self.feedback.of(name, gradient)
         total = gradient.contiguous().to(error.dtype).view(-1).add_(error.view(-1))
-        sent = total.abs().topk(self._compressor.count(elements), sorted=False).indices
+        sent = largest(total.abs(), self._compressor.count(elements))
         op, _, postscale = self._operation
         factor = postscale / (self._ranks() if op == Average else 1)
         return _Elements(name, gradient, error, total, sent, factor)
@@ -139,6 +143,25 @@ class TopKExchange(FeedbackExchange[_Elements]):
 
     def _ranks(self) -> int:
         return self._process_set.size() or 1
+
+
+def largest(magnitudes: Tensor, count: int) -> Tensor:
+    """The indices of the ``count`` largest of a vector, NaN before all others; in no order.
+
+    A sample tells about how large these are. Then there are few candidates to choose from, which
+    is several times as fast. If the sample misleads, the choice is from all.
+    """
+    stride = min(_MOST_STRIDE, count // _LEAST_SAMPLED)
+    if stride < 2:
+        return magnitudes.topk(count, sorted=False).indices
+    sample = magnitudes[::stride]
+    above = count // stride * 5 // 4  # somewhat more than there are among the largest
+    bound = sample.topk(min(above, len(sample)), sorted=False).values.min()
+    candidates = (magnitudes <= bound).logical_not_().nonzero().view(-1)  # NaN, too
+    if len(candidates) < count:
+        return magnitudes.topk(count, sorted=False).indices
+    chosen: Tensor = candidates[magnitudes[candidates].topk(count, sorted=False).indices]
+    return chosen
 
 
 def _short(indices: Tensor, elements: int) -> Tensor:

@@ -13,6 +13,7 @@ from horovod.core.process_sets import global_process_set
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
+from horovod.torch.topk import largest
 
 
 class OneRank:
@@ -103,6 +104,27 @@ def test_what_is_sent_and_kept_is_the_gradient_exactly(engine, dtype, ratio, see
         assert error.abs().max() <= values.abs().min()
         assert torch.equal(gradient, sent.to(dtype))
         before = error.clone()
+
+
+@pytest.mark.parametrize("count", [1, 127, 128, 1000, 20000, 50000])
+@pytest.mark.parametrize("kind", ["random", "equal", "zero", "misleading", "nan"])
+def test_a_sample_changes_nothing(count, kind):
+    magnitudes = random(50000).abs()
+    if kind == "equal":
+        magnitudes = magnitudes.round()
+    if kind == "zero":
+        magnitudes = torch.zeros(50000)
+    if kind == "misleading":  # whatever the stride is, only what it meets is large
+        stride = max(1, min(61, count // 64))
+        magnitudes[::stride] += 100
+    if kind == "nan":
+        magnitudes[[7, 40000]] = float("nan")
+    found = largest(magnitudes, count)
+    assert len(set(found.tolist())) == count
+    expected = magnitudes.topk(count).values
+    assert torch.equal(
+        magnitudes[found].sort(descending=True).values.nan_to_num(-1), expected.nan_to_num(-1)
+    )
 
 
 def test_what_travels_as_it_is(engine):
