@@ -41,6 +41,13 @@ def make(compression, name, **options):
     return hvd.DistributedOptimizer(optax.identity(), name=name, compression=compression, **options)
 
 
+@cache
+def compiled(compression):
+    """An optimizer and its compiled update, which several tests use."""
+    optimizer = make(compression, f"{compression.title}.compiled")
+    return optimizer, jax.jit(optimizer.update)
+
+
 def assert_same_everywhere(tree):
     mine = [np.asarray(leaf).tobytes() for leaf in jax.tree_util.tree_leaves(tree)]
     assert all(mine == other for other in hvd.allgather_object(mine))
@@ -143,9 +150,9 @@ def test_powersgd_starts_after(several_ranks):
 @BOTH
 def test_several_passes(compression):
     optimizer = make(compression, f"{compression.title}.passes", backward_passes_per_step=2)
-    single = make(compression, f"{compression.title}.single")
+    single, step_of_sum = compiled(compression)
     state, expected = optimizer.init(gradients_of(0)), single.init(gradients_of(0))
-    step, step_of_sum = jax.jit(optimizer.update), jax.jit(single.update)
+    step = jax.jit(optimizer.update)
     for seed in (0, 2):
         pair = [gradients_of(hvd.rank(), seed), gradients_of(hvd.rank(), seed + 1)]
         updates, state = step(pair[0], state)
@@ -159,11 +166,10 @@ def test_several_passes(compression):
 
 @BOTH
 def test_errors_of_another_rank_do_not_count(compression, several_ranks):
-    optimizer = make(compression, f"{compression.title}.another")
+    optimizer, step = compiled(compression)
     state = optimizer.init(gradients_of(0))
     ones = state._replace(errors={p: jnp.ones_like(e) for p, e in state.errors.items()})
     zeros = jax.tree_util.tree_map(jnp.zeros_like, gradients_of(0))
-    step = jax.jit(optimizer.update)
     updates, after = step(zeros, ones._replace(rank=jnp.int32(-1)))
     assert not any(jnp.any(update) for update in updates.values())
     assert not any(jnp.any(error) for error in after.errors.values())
@@ -175,9 +181,8 @@ def test_errors_of_another_rank_do_not_count(compression, several_ranks):
 @BOTH
 def test_a_broadcast_state(compression):
     """As after loading a file on rank 0, or from an elastic state: its errors are rank 0's."""
-    optimizer = make(compression, f"{compression.title}.broadcast")
+    optimizer, step = compiled(compression)
     state = optimizer.init(gradients_of(0))
-    step = jax.jit(optimizer.update)
     _, state = step(gradients_of(hvd.rank()), state)
     state = hvd.broadcast_parameters(state)
     for seed in range(2):
@@ -189,8 +194,7 @@ def test_a_broadcast_state(compression):
 @BOTH
 @pytest.mark.parametrize(("where", "bad"), [("kernel", jnp.nan), ("bias", jnp.inf)])
 def test_infinite_gradients_leave_the_memory_alone(compression, where, bad):
-    optimizer = make(compression, f"{compression.title}.infinite")
-    step = jax.jit(optimizer.update)
+    optimizer, step = compiled(compression)
     _, state = step(gradients_of(hvd.rank()), optimizer.init(gradients_of(0)))
     gradients = gradients_of(hvd.rank(), 1)
     if hvd.rank() == hvd.size() - 1:
