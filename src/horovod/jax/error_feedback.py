@@ -84,12 +84,25 @@ def own_errors(errors: dict[str, Any], owner: Any) -> dict[str, Any]:
 
 
 def reduce_corrected(reduction: GradientReduction, gradients: Any, errors: dict[str, Any]) -> Any:
-    """The reduced gradients, in their dtypes; ``errors`` are added to them first, and changed."""
+    """The reduced gradients, in their dtypes; ``errors`` are added to them first, and changed.
+
+    Raises:
+        ValueError: an error has another shape than its gradient.
+    """
 
     def corrected(path: Any, gradient: Any) -> Any:
-        error = errors.get(jax.tree_util.keystr(path))
-        return gradient if error is None else reduction.corrected(gradient, error)
+        name = jax.tree_util.keystr(path)
+        error = errors.get(name)
+        if error is None:
+            return gradient
+        if error.shape != gradient.shape:
+            raise ValueError(
+                f"DistributedOptimizer: the state has errors{name} of shape {list(error.shape)}, "
+                f"expected {list(gradient.shape)} as of the gradient"
+            )
+        return reduction.corrected(gradient, error)
 
+    gradients = jax.tree_util.tree_map(jnp.asarray, gradients)
     corrected_ones = jax.tree_util.tree_map_with_path(corrected, gradients)
     reduced = reduction.reduce(corrected_ones, errors)
     return jax.tree_util.tree_map(lambda r, g: r.astype(g.dtype), reduced, gradients)

@@ -80,6 +80,22 @@ class PowerSGDReduction(CompressedReduction):
         key = jax.random.key(self.compression.seed_of(path))
         return _orthonormal(jax.random.normal(key, (columns, approximation), error.dtype))
 
+    def check_q(self, errors: dict[str, Any]) -> None:
+        """Refuse the state of a compressor with another rank.
+
+        Raises:
+            ValueError: a q does not fit the error of the same path.
+        """
+        for path, error in errors.items():
+            matrix = self.compression.matrix_of(error.shape)
+            expected = None if matrix is None else matrix[1:]
+            found = self.q[path].shape if path in self.q else None
+            if expected is None or found != expected:
+                raise ValueError(
+                    f"DistributedOptimizer: the state of powersgd has q{path} of shape {found}, "
+                    f"expected {expected}; make it with optimizer.init(params)"
+                )
+
     def _send(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
         matrices = {path: array.reshape(len(array), -1) for path, array in arrays.items()}
         products = {path: _product(m, self.q[path]) for path, m in matrices.items()}
@@ -110,6 +126,7 @@ def _with_low_rank(inner: Any, reduction: PowerSGDReduction, start_after: int) -
 
     def compressed(gradients: Any, errors: Any, q: Any) -> tuple[Any, Any, Any]:
         step = replace(reduction, q=dict(q))
+        step.check_q(errors)
         errors = dict(errors)
         return reduce_corrected(step, gradients, errors), errors, step.q
 

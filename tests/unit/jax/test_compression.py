@@ -107,6 +107,25 @@ def test_alone_nothing_is_compressed_and_errors_arrive(compression):
 
 
 @BOTH
+def test_the_state_of_another_model_is_refused(compression):
+    optimizer = hvd.DistributedOptimizer(optax.identity(), compression=compression)
+    state = optimizer.init({"kernel": jnp.ones((50, 40))})
+    text = r"errors\['kernel'\] of shape \[50, 40\], expected \[50, 1, 40\]"
+    with pytest.raises(ValueError, match=text):
+        optimizer.update({"kernel": jnp.ones((50, 1, 40))}, state)
+
+
+def test_a_state_of_another_rank_of_powersgd_is_refused():
+    def make(rank):
+        compression = hvd.Compression.powersgd(rank=rank)
+        return hvd.DistributedOptimizer(optax.identity(), compression=compression)
+
+    state = make(2).init(params())
+    with pytest.raises(ValueError, match=r"q\['kernel'\] of shape \(40, 2\), expected \(40, 3\)"):
+        make(3).update(params(), state)
+
+
+@BOTH
 def test_refusals(compression):
     kind = type(compression).__name__
 
