@@ -161,6 +161,23 @@ def test_errors_of_another_rank_do_not_count():
     assert (errors is not None) == (hvd.rank() == 0)
 
 
+def test_an_elastic_state_keeps_the_errors_of_each_rank():
+    if hvd.size() == 1:
+        pytest.skip("one rank sends nothing")
+    params = make_params()
+    optimizer = make_optimizer(*params)
+    step(optimizer, params, 0)
+    state = hvd.elastic.TorchState(optimizer=optimizer)
+    error = optimizer.state_dict()["compression_errors"]["errors"]["weight"].clone()
+    step(optimizer, params, 1)
+    state.restore()
+    state.sync()
+    kept = optimizer.state_dict()["compression_errors"]
+    assert kept["rank"] == hvd.rank()
+    assert torch.equal(kept["errors"]["weight"], error)
+    step(optimizer, params, 2)
+
+
 def test_passes_and_process_sets(process_sets):
     for process_set in process_sets:
         if not process_set.included():
