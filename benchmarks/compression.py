@@ -1,4 +1,4 @@
-"""Bytes and time of a step with ``compression=`` none, fp16, bf16 and powersgd.
+"""Bytes and time of a step with ``compression=`` none, fp16, bf16, powersgd and topk.
 
 Two ranks on one host, one compute thread each, float32 gradients. A step only compresses, reduces
 and writes back the gradients of a model. All contestants' ranks are alive at
@@ -19,7 +19,7 @@ from report import Table, format_bytes, format_time, print_report
 from worker_groups import GroupSpec, WorkerGroup, measure_and_release, open_groups
 
 _PLAIN = "none"
-_NAMES = (_PLAIN, "fp16", "bf16", "powersgd")
+_NAMES = (_PLAIN, "fp16", "bf16", "powersgd", "topk")
 _RANK_COUNT = 2
 
 
@@ -49,7 +49,8 @@ def _prepare(groups: Sequence[WorkerGroup], label: str) -> dict[str, list[float]
 def _worthwhile(sizes: Table, times: Table) -> Table:
     """Bits per second of a link at which the time saved equals the time lost.
 
-    With two hosts, an allreduce sends each byte over the link once in each direction.
+    With two hosts, an allreduce sends each byte over the link once in each direction, and so does
+    an allgather.
     """
     names = [name for name in _NAMES if name != _PLAIN]
     table = Table("pays below this bandwidth of the link", names, _format_bandwidth)

@@ -48,8 +48,9 @@ class CompressionLoop(Loop):
         originals = [torch.randn(shape, generator=generator) for shape in shapes]
         gradients = [original.clone() for original in originals]
         names = [f"gradient.{index}" for index in range(len(shapes))]
-        if compression == "powersgd":
-            self._run = self._exchanging(names, gradients)
+        if compression in ("powersgd", "topk"):
+            compressor = getattr(self._compression, compression)()
+            self._run = self._exchanging(names, gradients, compressor)
         else:
             self._run = self._reducing(names, gradients, getattr(self._compression, compression))
         self._run()
@@ -74,24 +75,33 @@ class CompressionLoop(Loop):
 
         return step
 
-    def _exchanging(self, names: list[str], gradients: list[Tensor]) -> Callable[[], None]:
-        compressor = self._compression.powersgd(rank=4)
+    def _exchanging(
+        self, names: list[str], gradients: list[Tensor], compressor: Any
+    ) -> Callable[[], None]:
         exchange = compressor.make_exchange(self._average, 1.0, 1.0, self._all_ranks)
         return lambda: exchange.start(names, gradients).finish()
 
     def _bytes_of_a_step(self) -> int:
         """Run a step and count the submitted bytes."""
         adapter, count = self._adapter, 0
-        submit = adapter.allreduce_batch_async_
+        submits = {
+            name: getattr(adapter, name)
+            for name in ("allreduce_batch_async_", "grouped_allgather_async")
+        }
 
-        def counting(tensors: list[Tensor], *args: Any, **options: Any) -> int:
-            nonlocal count
-            count += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            return submit(tensors, *args, **options)
+        def counting(submit: Callable[..., int]) -> Callable[..., int]:
+            def submit_counted(tensors: list[Tensor], *args: Any, **options: Any) -> int:
+                nonlocal count
+                count += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+                return submit(tensors, *args, **options)
 
-        adapter.allreduce_batch_async_ = counting
+            return submit_counted
+
+        for name, submit in submits.items():
+            setattr(adapter, name, counting(submit))
         try:
             self._run()
         finally:
-            adapter.allreduce_batch_async_ = submit
+            for name, submit in submits.items():
+                setattr(adapter, name, submit)
         return count

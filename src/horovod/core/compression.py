@@ -6,10 +6,13 @@ every binding call it on the caller's thread, right before submission and right 
 
 from __future__ import annotations
 
+import math
 import reprlib
+import zlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 
 class LinkFormat(IntEnum):
@@ -69,9 +72,15 @@ class FP8Compressor(NoneCompressor):
 
 
 class Int4Compressor(NoneCompressor):
-    """The same with 4 bits: for gradients with error feedback, which PyTorch's optimizers have."""
+    """The same with 4 bits: for gradients with error feedback, as optimizers of PyTorch and JAX."""
 
     link_format = LinkFormat.INT4
+
+
+class ExactCompressor(NoneCompressor):
+    """Sends every tensor as it is between hosts, too, whatever HOROVOD_LINK_COMPRESSION says."""
+
+    link_format = LinkFormat.EXACT
 
 
 class CommonCompression:
@@ -81,6 +90,119 @@ class CommonCompression:
     int8 = Int8Compressor
     fp8 = FP8Compressor
     int4 = Int4Compressor
+
+
+class FeedbackCompressor(Compressor):
+    """Base of those that keep what they leave out of a gradient, and add it to the next one.
+
+    They work as ``DistributedOptimizer(compression=...)`` only, with ``op`` Average or Sum. All
+    ranks need equal options. Every rank keeps its own errors, as much memory as the gradients.
+
+    Attributes:
+        title: the name in ``Compression``.
+    """
+
+    title: ClassVar[str]
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """Always a ``ValueError``: one tensor alone cannot be compressed before it is reduced."""
+        raise ValueError(
+            f"Compression.{cls.title} remembers errors and is more than one reduction: it works as "
+            "DistributedOptimizer(compression=...), not with single operations; use "
+            "Compression.none, fp16 or bf16 there"
+        )
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Nothing to undo: ``compress`` never succeeds."""
+        return tensor
+
+
+class TopKCompressor(FeedbackCompressor):
+    """Sends the elements of a gradient with the largest magnitudes, and where they are.
+
+    Small tensors, biases, norms and embeddings are exact, as with the formats for links, and so is
+    what is not floating point. Every rank chooses its own elements, so a rank receives those of all
+    ranks: ``ratio`` times the number of ranks should be well below 1.
+
+    Args:
+        ratio: which part of the elements is sent, above 0, at most 1. 0.001 to 0.1 is usual.
+
+    Raises:
+        ValueError: the option is out of range.
+    """
+
+    title = "topk"
+
+    def __init__(self, ratio: float = 0.01) -> None:
+        if isinstance(ratio, bool) or not isinstance(ratio, Real) or not 0 < ratio <= 1:
+            found = reprlib.repr(ratio)
+            raise ValueError(f"topk: ratio must be above 0 and at most 1, found {found}")
+        self._ratio: float = ratio
+
+    def count(self, elements: int) -> int:
+        """How many of so many elements, at least one, are sent; the same on all ranks."""
+        return max(1, round(self._ratio * elements))
+
+
+class PowerSGDCompressor(FeedbackCompressor):
+    """Low-rank compression: a matrix is sent as the product of two thin ones.
+
+    A gradient ``[n, ...]`` is seen as a matrix ``[n, m]``; ``rank * (n + m)`` numbers travel in
+    place of ``n * m``. Vectors, small matrices and integers travel as they are.
+
+    Args:
+        rank: rank of the approximation; more is more exact and more to send. 1 to 4 is usual.
+        start_after: steps that go uncompressed first.
+        min_compression_rate: a matrix is compressed only if that makes it so many times smaller.
+        seed: of the first Q.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+
+    title = "powersgd"
+
+    def __init__(
+        self,
+        rank: int = 4,
+        *,
+        start_after: int = 0,
+        min_compression_rate: float = 2.0,
+        seed: int = 0,
+    ) -> None:
+        _check_integer("rank", rank, 1)
+        _check_integer("start_after", start_after, 0)
+        is_number = isinstance(min_compression_rate, Real)
+        if not is_number or not min_compression_rate > 0:
+            raise ValueError(
+                "powersgd: min_compression_rate must be positive, found "
+                f"{reprlib.repr(min_compression_rate)}"
+            )
+        self._rank = rank
+        self._start_after = start_after
+        self._min_rate = min_compression_rate
+        self._seed = seed
+
+    def matrix_of(self, shape: Sequence[int]) -> tuple[int, int, int] | None:
+        """Rows, columns and the approximation's rank; None: this shape travels as it is."""
+        if len(shape) < 2 or 0 in shape:
+            return None
+        rows, columns = shape[0], math.prod(shape[1:])
+        rank = min(self._rank, rows, columns)
+        pays = rows * columns >= self._min_rate * rank * (rows + columns)
+        return (rows, columns, rank) if pays else None
+
+    def seed_of(self, name: str) -> int:
+        """Of the first Q of a gradient: the same on all ranks, in whatever order they come."""
+        return zlib.crc32(f"{self._seed} {name}".encode())
+
+
+def _check_integer(option: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        found = reprlib.repr(value)
+        raise ValueError(f"powersgd: {option} must be an integer >= {least}, found {found}")
 
 
 def link_format_of(compression: Any) -> LinkFormat:

@@ -186,6 +186,19 @@ def check_elementwise(kind: type, is_known: bool, known: Sequence[str]) -> None:
         )
 
 
+def check_summing(op: int, title: str) -> None:
+    """Refuse an op with which errors of one step cannot be made good by the next.
+
+    Raises:
+        ValueError: ``op`` is neither Average nor Sum.
+    """
+    if op not in (Average, Sum):
+        raise ValueError(
+            f"Compression.{title} reduces with op=Average or op=Sum only, found "
+            f"op={OP_NAMES.get(op, repr(op))}"
+        )
+
+
 def check_predivide(op: int, gradient_predivide_factor: float) -> None:
     """Refuse a factor that would not cancel out.
 

@@ -18,6 +18,8 @@ from horovod.core.compression import (
     Int8Compressor,
     NoneCompressor,
 )
+from horovod.jax.powersgd import PowerSGD
+from horovod.jax.topk import TopK
 
 __all__ = [
     "BF16Compressor",
@@ -28,6 +30,8 @@ __all__ = [
     "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
+    "PowerSGD",
+    "TopK",
 ]
 
 
@@ -65,3 +69,5 @@ class Compression(CommonCompression):
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    powersgd = PowerSGD  # to be called: Compression.powersgd(rank=4)
+    topk = TopK  # likewise: Compression.topk(ratio=0.01)

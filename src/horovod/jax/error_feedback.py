@@ -1,4 +1,4 @@
-"""Error feedback: what low-bit formats leave out of a gradient is added to the next one.
+"""Error feedback: what a compressor leaves out of a gradient is added to the next one.
 
 As in ``horovod.torch.error_feedback``; here the errors are a part of the optimizer's state.
 """
@@ -10,19 +10,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from horovod.core.world import engine, rank
+from horovod.core.world import rank
 from horovod.jax.gradient_reduction import GradientReduction
 
-__all__ = ["FeedbackState", "with_feedback"]
+__all__ = [
+    "FeedbackState",
+    "check_state",
+    "first_errors",
+    "own_errors",
+    "reduce_corrected",
+    "with_feedback",
+]
 
 
 class FeedbackState(NamedTuple):
-    """The state of an optimizer with a compression for links.
+    """The state of an optimizer with top-k, or with a compression for links.
 
     Attributes:
         rank: whose errors these are, int32; another rank starts without errors.
-        errors: what the last step left out, by path as of ``jax.tree_util.keystr``; float32. What
-            is sent exactly has none.
+        errors: what the last step left out, by path as of ``jax.tree_util.keystr``; float32, with
+            top-k of float64 gradients float64. What is sent exactly has none.
         inner_state: of the wrapped transformation.
     """
 
@@ -35,31 +42,67 @@ def with_feedback(inner: Any, reduction: GradientReduction) -> tuple[Any, Any]:
     """``init`` and ``update`` of a transformation on reduced gradients, with error feedback."""
 
     def init(params: Any) -> FeedbackState:
-        leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-        named = [(jax.tree_util.keystr(path), jnp.asarray(leaf)) for path, leaf in leaves]
-        errors = {p: jnp.zeros(leaf.shape, jnp.float32) for p, leaf in named if _is_coded(p, leaf)}
-        return FeedbackState(jnp.int32(rank()), errors, inner.init(params))
+        return FeedbackState(jnp.int32(rank()), first_errors(reduction, params), inner.init(params))
 
     def update(
         gradients: Any, state: FeedbackState, params: Any = None, **extra: Any
     ) -> tuple[Any, FeedbackState]:
-        errors = dict(state.errors)
-        is_own = state.rank == rank()
-
-        def corrected(path: Any, gradient: Any) -> Any:
-            error = errors.get(jax.tree_util.keystr(path))
-            if error is None:
-                return gradient
-            return gradient + jnp.where(is_own, error, 0).astype(gradient.dtype)
-
-        corrected_ones = jax.tree_util.tree_map_with_path(corrected, gradients)
-        reduced = reduction.reduce(corrected_ones, errors)
+        check_state(state, FeedbackState)
+        errors = own_errors(state.errors, state.rank)
+        reduced = reduce_corrected(reduction, gradients, errors)
         updates, inner_state = inner.update(reduced, state.inner_state, params, **extra)
         return updates, FeedbackState(jnp.int32(rank()), errors, inner_state)
 
     return init, update
 
 
-def _is_coded(path: str, leaf: Any) -> bool:
-    is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
-    return is_float and not engine().is_exact(path, leaf.size)
+def check_state(state: Any, expected: type) -> None:
+    """Refuse the state of an optimizer with another compression.
+
+    Raises:
+        ValueError: it is not of the type ``expected``.
+    """
+    if not isinstance(state, expected):
+        raise ValueError(
+            f"DistributedOptimizer: with this compression update needs a {expected.__name__}, "
+            f"found {type(state).__name__}; make it with optimizer.init(params)"
+        )
+
+
+def first_errors(reduction: GradientReduction, params: Any) -> dict[str, Any]:
+    """Zeros by path, for gradients of which the reduction leaves something out."""
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    named = [(jax.tree_util.keystr(path), jnp.asarray(leaf)) for path, leaf in leaves]
+    found = {path: reduction.first_error(path, leaf) for path, leaf in named}
+    return {path: error for path, error in found.items() if error is not None}
+
+
+def own_errors(errors: dict[str, Any], owner: Any) -> dict[str, Any]:
+    """The errors, if they are this rank's, else zeros."""
+    is_own = owner == rank()
+    return {path: jnp.where(is_own, error, 0) for path, error in errors.items()}
+
+
+def reduce_corrected(reduction: GradientReduction, gradients: Any, errors: dict[str, Any]) -> Any:
+    """The reduced gradients, in their dtypes; ``errors`` are added to them first, and changed.
+
+    Raises:
+        ValueError: an error has another shape than its gradient.
+    """
+
+    def corrected(path: Any, gradient: Any) -> Any:
+        name = jax.tree_util.keystr(path)
+        error = errors.get(name)
+        if error is None:
+            return gradient
+        if error.shape != gradient.shape:
+            raise ValueError(
+                f"DistributedOptimizer: the state has errors{name} of shape {list(error.shape)}, "
+                f"expected {list(gradient.shape)} as of the gradient"
+            )
+        return reduction.corrected(gradient, error)
+
+    gradients = jax.tree_util.tree_map(jnp.asarray, gradients)
+    corrected_ones = jax.tree_util.tree_map_with_path(corrected, gradients)
+    reduced = reduction.reduce(corrected_ones, errors)
+    return jax.tree_util.tree_map(lambda r, g: r.astype(g.dtype), reduced, gradients)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from horovod.core.gradient_groups import BATCH_BYTES, GPU_BATCH_BYTES, batches_of, split_into_groups
 from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
 from horovod.core.process_sets import ProcessSet, check_process_set, has_others
-from horovod.core.world import has_spare_cores
+from horovod.core.world import engine, has_spare_cores
 from horovod.jax.collectives import allreduce_batch, allreduce_group
 
 __all__ = ["GradientReduction", "Groups", "check_groups"]
@@ -45,9 +46,10 @@ class GradientReduction:
 
         Args:
             gradients: of this rank.
-            errors: by path, float32; what the reduction leaves out takes their places.
+            errors: by path; what the reduction leaves out takes their places.
         """
         if not has_others(self.process_set):
+            errors.update(jax.tree_util.tree_map(jnp.zeros_like, errors))
             return gradients
         found, structure = jax.tree_util.tree_flatten_with_path(gradients)
         paths = [jax.tree_util.keystr(path) for path, _ in found]
@@ -86,6 +88,16 @@ class GradientReduction:
         results, found = allreduce_group(arrays, [name, *paths], *args, keeps)
         errors.update(zip(kept, found, strict=True))
         return results
+
+    def first_error(self, path: str, leaf: Any) -> Any:
+        """Zeros for what is left out of a gradient like ``leaf``; None: nothing is."""
+        is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
+        is_coded = is_float and not engine().is_exact(path, leaf.size)
+        return jnp.zeros(leaf.shape, jnp.float32) if is_coded else None
+
+    def corrected(self, gradient: Any, error: Any) -> Any:
+        """A gradient with what was left out of the last one, in the dtype that is sent."""
+        return gradient + error.astype(gradient.dtype)
 
     @property
     def factors(self) -> tuple[float, float]:

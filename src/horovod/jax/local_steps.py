@@ -33,6 +33,7 @@ from horovod.core.process_sets import (
 )
 from horovod.elastic import is_elastic_job
 from horovod.errors import HorovodInternalError
+from horovod.jax.compressed_reduction import TransformationCompressor
 from horovod.jax.optimizer import check_transformation, is_distributed
 from horovod.jax.outer_state import Array, OuterRound, OuterState, like, on_host
 from horovod.numpy import adapter
@@ -346,6 +347,12 @@ def _make(
     if isinstance(optimizer, LocalStepsOptimizer) or is_distributed(optimizer):
         raise ValueError(f"{rules.title}: this optimizer is distributed already")
     check_compressor(compression)
+    if isinstance(compression, TransformationCompressor):
+        kind = compression if isinstance(compression, type) else type(compression)
+        raise ValueError(
+            f"{rules.title}: compression={kind.__name__} cannot reduce single arrays, as "
+            "hvd.allreduce does; use Compression.none, fp16 or bf16"
+        )
     check_process_set(process_set)
     return LocalStepsOptimizer(optimizer, rules, compression, process_set)
 

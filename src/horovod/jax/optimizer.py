@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from horovod.core.compression import LinkFormat, NoneCompressor, check_compressor, link_format_of
 from horovod.core.operations import Adasum, Average, Sharded, Sum, check_sharded
 from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.jax.compressed_reduction import TransformationCompressor
 from horovod.jax.error_feedback import with_feedback
 from horovod.jax.gradient_reduction import GradientReduction, Groups, check_groups
 from horovod.jax.sharded_optimizer import ShareReduction, share_step
@@ -52,8 +53,9 @@ def DistributedOptimizer(  # noqa: N802
         optimizer: any optax ``GradientTransformation``.
         name: begins the names of the operations; give each its own where one program has several
             distributed optimizers.
-        compression: what travels, for example ``Compression.fp16``. With ``int8`` and the like
-            the state is a ``FeedbackState``, with what the last step left out on this rank.
+        compression: what travels, for example ``Compression.fp16``. With ``int8`` and the like,
+            and with ``topk``, the state is a ``FeedbackState``, with what the last step left out on
+            this rank; with ``powersgd`` a ``PowerSGDState``.
         backward_passes_per_step: gradients of so many calls of ``update`` are added up (not
             averaged) before each reduction; the calls between return zeros.
         op: ``Average``, ``Sum``, ``Min``, ``Max``, ``Product``, or ``Adasum``: the original update
@@ -78,7 +80,8 @@ def DistributedOptimizer(  # noqa: N802
 
     Returns:
         An ``optax.GradientTransformationExtraArgs``. Without several passes its state is that of
-        ``optimizer``, a ``FeedbackState`` or a ``ShardedState``, else a ``PassesState``.
+        ``optimizer``, a ``FeedbackState``, ``PowerSGDState`` or ``ShardedState``, else a
+        ``PassesState``.
 
     Raises:
         ImportError: optax is not installed.
@@ -91,25 +94,50 @@ def DistributedOptimizer(  # noqa: N802
         raise ValueError(f"backward_passes_per_step must be at least 1, found {passes!r}")
     check_compressor(compression)
     check_sharded(sharded, op)
+    _check_transforming(compression, sharded)
     chosen = check_groups(groups)
     reduction = (name, compression, op, gradient_predivide_factor, chosen, process_set)
-    reduce = GradientReduction(*reduction)
     inner = optax.with_extra_args_support(optimizer)
 
+    if isinstance(compression, TransformationCompressor):
+        functions = compression.distribute(inner, reduction)
+    elif sharded:
+        functions = share_step(inner, ShareReduction(*reduction), sharded is True)
+    elif link_format_of(compression) is not LinkFormat.AS_SET and op in (Average, Sum):
+        functions = with_feedback(inner, GradientReduction(*reduction))
+    else:
+        functions = _reducing(inner, GradientReduction(*reduction))
+    result = optax.GradientTransformationExtraArgs(*functions)
+    return result if passes == 1 else _every(passes, result)
+
+
+def _check_transforming(compression: Any, sharded: Sharded) -> None:
+    """Refuse a compressor with options that was not called, or has to share its gradients."""
+    if not isinstance(compression, TransformationCompressor):
+        return
+    if isinstance(compression, type):
+        raise ValueError(
+            f"DistributedOptimizer: compression={compression.__name__} is a class; call it, for "
+            "example Compression.powersgd() or Compression.topk()"
+        )
+    if sharded:
+        raise ValueError(
+            "DistributedOptimizer: sharded=True cannot be used with compression="
+            f"{type(compression).__name__}, which needs whole gradients"
+        )
+
+
+def _reducing(inner: Any, reduce: GradientReduction) -> tuple[Any, Any]:
+    """``init`` and ``update`` of a transformation on reduced gradients, or with reduced updates."""
+
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        if op == Adasum:
+        if reduce.op == Adasum:
             updates, state = inner.update(gradients, state, params, **extra)
             return reduce(updates), state
         updates, state = inner.update(reduce(gradients), state, params, **extra)
         return updates, state
 
-    functions = (inner.init, update)
-    if link_format_of(compression) is not LinkFormat.AS_SET and op in (Average, Sum):
-        functions = with_feedback(inner, reduce)
-    if sharded:
-        functions = share_step(inner, ShareReduction(*reduction), sharded is True)
-    result = optax.GradientTransformationExtraArgs(*functions)
-    return result if passes == 1 else _every(passes, result)
+    return inner.init, update
 
 
 def check_transformation(title: str, optimizer: Any) -> None:

@@ -18,6 +18,7 @@ from horovod.core.compression import (
     NoneCompressor,
 )
 from horovod.torch.powersgd import PowerSGD
+from horovod.torch.topk import TopK
 
 __all__ = [
     "BF16Compressor",
@@ -29,6 +30,7 @@ __all__ = [
     "Int8Compressor",
     "NoneCompressor",
     "PowerSGD",
+    "TopK",
 ]
 
 
@@ -69,3 +71,4 @@ class Compression(CommonCompression):
     fp16 = FP16Compressor
     bf16 = BF16Compressor
     powersgd = PowerSGD  # to be called: Compression.powersgd(rank=4)
+    topk = TopK  # likewise: Compression.topk(ratio=0.01)

@@ -18,12 +18,32 @@ from torch import Tensor
 from horovod.core.world import engine, local_size, rank, size
 
 
-class ErrorFeedback:
-    """The errors of this rank by full name of the allreduce, float32 of the gradients' shapes."""
+class RankErrors:
+    """The errors of this rank by name of the gradient, of the gradients' shapes.
+
+    They stay over a change of the world: nobody else has them.
+    """
 
     def __init__(self) -> None:
         self._errors: dict[str, Tensor] = {}
         self._rank = rank()  # kept for ``state_dict`` after shutdown
+
+    def state_dict(self) -> dict[str, Any]:
+        """The errors, and the rank that they belong to; not copied."""
+        return {"rank": self._rank, "errors": dict(self._errors)} if self._errors else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a copy of ``state_dict``'s result; from nothing, if it is another rank's."""
+        errors = state["errors"] if state.get("rank") == self._rank else {}
+        self._errors = {name: self._copied(error) for name, error in errors.items()}
+
+    @staticmethod
+    def _copied(error: Tensor) -> Tensor:
+        return error.detach().clone(memory_format=torch.contiguous_format)
+
+
+class ErrorFeedback(RankErrors):
+    """Those of low-bit formats, by full name of the allreduce; float32 in host memory."""
 
     @torch.no_grad()
     def add_to(self, names: Sequence[str], gradients: Sequence[Tensor]) -> list[Tensor | None]:
@@ -41,16 +61,9 @@ class ErrorFeedback:
                 gradient.add_(error)
         return errors
 
-    def state_dict(self) -> dict[str, Any]:
-        """The errors, and the rank that they belong to; not copied."""
-        return {"rank": self._rank, "errors": dict(self._errors)} if self._errors else {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a copy of ``state_dict``'s result; from nothing, if it is another rank's."""
-        errors = state["errors"] if state.get("rank") == self._rank else {}
-        self._errors = {name: _errors_of_shape(each.shape) for name, each in errors.items()}
-        for name, error in self._errors.items():
-            error.copy_(errors[name])
+    @staticmethod
+    def _copied(error: Tensor) -> Tensor:
+        return _errors_of_shape(error.shape).copy_(error)
 
     def _errors_of(self, name: str, gradient: Tensor) -> Tensor | None:
         if gradient.device.type != "cpu" or not gradient.dtype.is_floating_point:

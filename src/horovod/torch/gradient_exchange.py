@@ -33,7 +33,10 @@ class Pending(Protocol):
 
 
 class Exchange(Protocol):
-    """Reduces batches in rounds of its own; made by an ``ExchangeCompressor``."""
+    """Reduces batches in rounds of its own; made by an ``ExchangeCompressor``.
+
+    One with an attribute ``feedback``, a ``RankErrors``, has its errors in the optimizer's state.
+    """
 
     def start(self, names: list[str], gradients: list[Tensor]) -> Pending:
         """Begin to reduce dense gradients of any memory order in place.

@@ -36,7 +36,7 @@ from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
-from horovod.torch.error_feedback import ErrorFeedback
+from horovod.torch.error_feedback import RankErrors
 from horovod.torch.gradient_exchange import (
     Compression,
     Exchange,
@@ -115,9 +115,9 @@ class GradientReducer:
         weakref.finalize(self, _remove_hooks, self._hooks).atexit = False
 
     @property
-    def feedback(self) -> ErrorFeedback | None:
-        """What a compressor for links has left out of gradients; None with other compressors."""
-        return self._plain.feedback
+    def feedback(self) -> RankErrors | None:
+        """What a compressor has left out of gradients; None if it keeps that itself, or nothing."""
+        return getattr(self._exchange, "feedback", self._plain.feedback)
 
     @property
     def is_pending(self) -> bool:

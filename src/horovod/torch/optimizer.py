@@ -166,7 +166,7 @@ def _check_compression(compression: AnyCompression) -> None:
     elif isinstance(compression, type):
         raise ValueError(
             f"DistributedOptimizer: compression={compression.__name__} is a class; call it, for "
-            "example Compression.powersgd()"
+            "example Compression.powersgd() or Compression.topk()"
         )
 
 

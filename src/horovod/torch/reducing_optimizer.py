@@ -18,7 +18,7 @@ from torch import Tensor
 
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
-from horovod.torch.error_feedback import ErrorFeedback
+from horovod.torch.error_feedback import RankErrors
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameter_names import operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer
@@ -106,7 +106,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             self._reducer.set_passes(passes)
 
     def state_dict(self) -> dict[str, Any]:
-        """As the original's. With ``Compression.int8`` and the like it has this rank's errors, too.
+        """As the original's. With ``topk``, ``int8`` and the like it has this rank's errors, too.
 
         They differ between ranks: a rank that loads another's starts without errors.
         """
@@ -131,7 +131,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             self._reducer.add(params, operation_names(params, self._parameter_names))
 
     @property
-    def _feedback(self) -> ErrorFeedback | None:
+    def _feedback(self) -> RankErrors | None:
         return None if self._reducer is None else self._reducer.feedback
 
     @property

@@ -1,0 +1,168 @@
+"""The exchange of a compressor that remembers: some gradients travel as less than they are.
+
+What it leaves out of a gradient comes back through the error of the next step. All batches of a
+step are finished together, and errors change only if every number came out finite: so a step that
+a gradient scaler leaves out leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from horovod.core.compression import LinkFormat
+from horovod.core.handles import wait_for_all
+from horovod.core.operations import Average, Intent, check_summing
+from horovod.core.process_sets import ProcessSet
+from horovod.torch import adapter
+
+Operation = tuple[int, float, float]  # op, prescale, postscale
+_MEAN: Operation = (Average, 1.0, 1.0)
+
+
+class Compressed(Protocol):
+    """A gradient that travels as something else, in one step."""
+
+    def remember(self) -> None:
+        """Store what the next step needs; before ``write``, which may reuse the storage."""
+
+    def write(self) -> None:
+        """Put the reduced gradient in place."""
+
+
+C = TypeVar("C", bound=Compressed)
+
+
+class Batch(Generic[C]):
+    """The tensors of one ``start``."""
+
+    def __init__(self, exchange: FeedbackExchange[C], names: list[str]) -> None:
+        self._exchange = exchange
+        self.names = names
+        self.compressed: list[C] = []
+        self.plain: list[tuple[Tensor, Tensor]] = []  # gradient, what travels of it
+        self.handles: list[int] = []
+        self.results: list[Any] = []  # of the handles
+
+    def finish(self) -> None:
+        """Finish all batches that were started: ranks may have batched differently."""
+        self._exchange.finish()
+
+
+class FeedbackExchange(Generic[C]):
+    """An optimizer's exchange; a subclass says what is compressed, and how.
+
+    Args:
+        title: the compressor's name in ``Compression``.
+        operation: op, ``Average`` or ``Sum``, else ``ValueError``; prescale and postscale.
+        process_set: the ranks that reduce; this one is among them.
+    """
+
+    def __init__(self, title: str, operation: Operation, process_set: ProcessSet) -> None:
+        check_summing(operation[0], title)
+        self._title = title
+        self._operation = operation
+        self._process_set = process_set
+        self._batches: list[Batch[C]] = []  # started, not finished
+
+    def _plan(self, name: str, gradient: Tensor) -> C | None:
+        """``gradient`` to compress in this step; None: it travels as it is."""
+        raise NotImplementedError
+
+    def _begin(self, batch: Batch[C]) -> None:
+        """Start to send the compressed ones; their handles are the batch's first."""
+        raise NotImplementedError
+
+    def _complete(self, batches: list[Batch[C]]) -> list[Tensor]:
+        """After a first round: do the rest; numbers that are finite if the gradients are."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def start(self, names: list[str], gradients: list[Tensor]) -> Batch[C]:
+        """Start to reduce ``gradients`` in place; computes, but waits for no other rank.
+
+        Raises:
+            ValueError: a gradient is sparse, or does not fit what is remembered of it.
+            HorovodInternalError: a rank was lost.
+        """
+        batch = Batch(self, names)
+        plain_names = []
+        for name, gradient in zip(names, gradients, strict=True):
+            _check_dense(self._title, name, gradient)
+            compressed = self._plan(name, gradient)
+            if compressed is not None:
+                batch.compressed.append(compressed)
+            else:
+                batch.plain.append((gradient, gradient.contiguous()))
+                plain_names.append(name)
+        self._batches.append(batch)
+        self._begin(batch)
+        self._allreduce(batch, [wire for _, wire in batch.plain], plain_names, self._operation)
+        return batch
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Wait for all that was started, and write it back; without a batch, do nothing.
+
+        Raises:
+            HorovodInternalError: a reduction failed; all others have ended.
+        """
+        batches, self._batches = self._batches, []
+        _wait_for_all(batches)
+        numbers = self._complete(batches)
+        compressed = [each for batch in batches for each in batch.compressed]
+        plain = [pair for batch in batches for pair in batch.plain]
+        if compressed and _all_finite([*numbers, *(wire for _, wire in plain)]):
+            for each in compressed:
+                each.remember()
+        for each in compressed:
+            each.write()
+        for gradient, wire in plain:
+            if wire is not gradient:
+                gradient.copy_(wire)
+
+    def _allreduce(
+        self,
+        batch: Batch[C],
+        tensors: list[Tensor],
+        names: list[str],
+        operation: Operation = _MEAN,
+        intent: Intent = Intent.COMPUTE,
+    ) -> None:
+        if tensors:
+            options: Any = {"intent": intent, "process_set": self._process_set}
+            options["link_format"] = LinkFormat.EXACT  # errors are of what is sent
+            handle = adapter.allreduce_batch_async_(tensors, names, *operation, **options)
+            batch.handles.append(handle)
+
+    def _allreduce_now(self, tensors: list[Tensor], names: list[str]) -> None:
+        """Reduce further tensors with the exchange's own operation, and wait for them."""
+        batch: Batch[C] = Batch(self, [])
+        self._allreduce(batch, tensors, names, self._operation, Intent.WAIT)
+        _wait_for_all([batch])
+
+
+def _check_dense(title: str, name: str, gradient: Tensor) -> None:
+    if gradient.layout is not torch.strided:
+        raise ValueError(
+            f"Compression.{title} reduces dense gradients only, {name!r} is of layout "
+            f"{gradient.layout}; an embedding gives dense ones with sparse=False"
+        )
+
+
+def _wait_for_all(batches: Sequence[Batch[Any]]) -> None:
+    """Wait for all that they sent, also after a failure; raises the first failure."""
+    handles = [handle for batch in batches for handle in batch.handles]
+    results = iter(wait_for_all(handles, adapter.synchronize))
+    for batch in batches:
+        batch.results = [next(results) for _ in batch.handles]
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        by_device.setdefault(tensor.device, []).append(tensor.flatten())
+    return all(bool(torch.cat(flat).isfinite().all()) for flat in by_device.values())

@@ -1,0 +1,186 @@
+"""Top-k: the largest elements of a gradient travel, the others wait in the error.
+
+Stich, Cordonnier, Jaggi: Sparsified SGD with Memory (NeurIPS 2018). In each step, on each rank:
+
+    total = gradient + error
+    sent = the k elements of total with the largest magnitudes, and their indices
+    gradient = sum or mean over ranks of sent, error = total without sent
+
+Elements and indices of all ranks are gathered. Each rank adds them up in the order of the ranks, so
+all get the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from horovod.core.compression import TopKCompressor
+from horovod.core.operations import Average
+from horovod.core.process_sets import ProcessSet
+from horovod.core.world import engine, rank
+from horovod.errors import HorovodInternalError
+from horovod.torch import adapter
+from horovod.torch.error_feedback import RankErrors
+from horovod.torch.feedback_exchange import Batch, FeedbackExchange, Operation
+
+# Of a sample for the choice of the largest: the elements per sampled one, and how many of the
+# largest are in it at least.
+_MOST_STRIDE, _LEAST_SAMPLED = 61, 64
+
+
+class TopK(TopKCompressor):
+    """Sparsification with error feedback, for ``DistributedOptimizer`` only.
+
+    The elements of a gradient with the largest magnitudes travel, with their indices. The rest is
+    this rank's error, one more tensor of the gradient's size, which is in the optimizer's
+    ``state_dict``. Options and errors are those of ``horovod.core.compression.TopKCompressor``.
+    """
+
+    def make_exchange(
+        self, op: int, prescale: float, postscale: float, process_set: ProcessSet
+    ) -> TopKExchange:
+        """The exchange of one optimizer; ``op`` Average or Sum, else ``ValueError``."""
+        return TopKExchange(self, (op, prescale, postscale), process_set)
+
+
+class TopKErrors(RankErrors):
+    """What was not sent, by name of the gradient; float32, of float64 gradients float64."""
+
+    def note_rank(self) -> None:
+        """From now on the errors are of this process' rank in this world."""
+        self._rank = rank()
+
+    def of(self, name: str, gradient: Tensor) -> Tensor:
+        """The error of a gradient, where the gradient is; zeros at first."""
+        error = self._errors.get(name)
+        if error is None or error.shape != gradient.shape:  # that was another model's
+            error = torch.zeros(gradient.shape, device=gradient.device)
+        dtype = torch.promote_types(gradient.dtype, torch.float32)
+        self._errors[name] = error = error.to(gradient.device, dtype)
+        return error
+
+
+@dataclass
+class _Elements:
+    """A gradient of which some elements travel, in one step."""
+
+    name: str
+    gradient: Tensor
+    error: Tensor
+    total: Tensor  # gradient + error, flat, in the gradient's own storage where possible
+    sent: Tensor  # indices of this rank's elements
+    factor: float  # of the sum
+    values: tuple[Tensor, ...] = ()  # of each rank
+    indices: tuple[Tensor, ...] = ()
+
+    def remember(self) -> None:
+        self.error.view(-1).copy_(self.total).index_fill_(0, self.sent, 0)
+
+    def write(self) -> None:
+        self.total.zero_()
+        # One rank after the other: a rank's indices differ, so no order is left to chance.
+        for indices, values in zip(self.indices, self.values, strict=True):
+            self.total.index_add_(0, indices, values)
+        if self.factor != 1.0:
+            self.total.mul_(self.factor)
+        if self.total.data_ptr() != self.gradient.data_ptr():
+            self.gradient.copy_(self.total.view(self.gradient.shape))
+
+
+class TopKExchange(FeedbackExchange[_Elements]):
+    """An optimizer's exchange with its errors.
+
+    Attributes:
+        feedback: the errors.
+    """
+
+    def __init__(
+        self, compressor: TopKCompressor, operation: Operation, process_set: ProcessSet
+    ) -> None:
+        super().__init__(compressor.title, operation, process_set)
+        self._compressor = compressor
+        self.feedback = TopKErrors()
+
+    def _plan(self, name: str, gradient: Tensor) -> _Elements | None:
+        elements = gradient.numel()
+        is_float = gradient.dtype.is_floating_point
+        if not elements or not is_float or engine().is_exact(name, elements):
+            return None
+        error = self.feedback.of(name, gradient)
+        total = gradient.contiguous().to(error.dtype).view(-1).add_(error.view(-1))
+        sent = largest(total.abs(), self._compressor.count(elements))
+        op, _, postscale = self._operation
+        factor = postscale / (self._ranks() if op == Average else 1)
+        return _Elements(name, gradient, error, total, sent, factor)
+
+    def _begin(self, batch: Batch[_Elements]) -> None:
+        self.feedback.note_rank()
+        if not batch.compressed:
+            return
+        prescale = self._operation[1]
+        values = [each.total[each.sent] for each in batch.compressed]
+        if prescale != 1.0:
+            values = [each * prescale for each in values]
+        indices = [_short(each.sent, each.total.numel()) for each in batch.compressed]
+        name = f"{batch.compressed[0].name}.topk"
+        handle = adapter.grouped_allgather_async([*values, *indices], name, self._process_set)
+        batch.handles.append(handle)
+
+    def _complete(self, batches: list[Batch[_Elements]]) -> list[Tensor]:
+        received, ranks = [], self._ranks()
+        for batch in batches:
+            parts = batch.results[0] if batch.compressed else ()
+            count = len(batch.compressed)
+            for position, each in enumerate(batch.compressed):
+                values, indices = parts[position], parts[count + position].long()
+                _check(each, values, indices, ranks)
+                each.values, each.indices = values.chunk(ranks), indices.chunk(ranks)
+                received.append(values)
+        return received
+
+    def _ranks(self) -> int:
+        return self._process_set.size() or 1
+
+
+def largest(magnitudes: Tensor, count: int) -> Tensor:
+    """The indices of the ``count`` largest of a vector, NaN before all others; in no order.
+
+    A sample tells about how large these are. Then there are few candidates to choose from, which
+    is several times as fast. If the sample misleads, the choice is from all.
+    """
+    stride = min(_MOST_STRIDE, count // _LEAST_SAMPLED)
+    if stride < 2:
+        return magnitudes.topk(count, sorted=False).indices
+    sample = magnitudes[::stride]
+    above = count // stride * 5 // 4  # somewhat more than there are among the largest
+    bound = sample.topk(min(above, len(sample)), sorted=False).values.min()
+    candidates = (magnitudes <= bound).logical_not_().nonzero().view(-1)  # NaN, too
+    if len(candidates) < count:
+        return magnitudes.topk(count, sorted=False).indices
+    chosen: Tensor = candidates[magnitudes[candidates].topk(count, sorted=False).indices]
+    return chosen
+
+
+def _short(indices: Tensor, elements: int) -> Tensor:
+    return indices.to(torch.int32) if elements <= 1 << 31 else indices
+
+
+def _check(each: _Elements, values: Tensor, indices: Tensor, ranks: int) -> None:
+    """Refuse what does not fit the gradient: kernels do not check and would write elsewhere."""
+    elements, wanted = each.total.numel(), ranks * each.sent.numel()
+    if values.numel() != wanted or indices.numel() != wanted:
+        raise HorovodInternalError(
+            f"Compression.topk: {values.numel()} elements and {indices.numel()} indices came for "
+            f"{each.name!r}, expected {wanted} of {ranks} ranks; ranks have gradients of different "
+            "shapes, or different options"
+        )
+    lowest, highest = (int(bound) for bound in indices.aminmax())
+    if lowest < 0 or highest >= elements:
+        raise HorovodInternalError(
+            f"Compression.topk: indices {lowest} to {highest} came for {each.name!r}, expected 0 "
+            f"to {elements - 1}; ranks have gradients of different shapes, or the data was altered "
+            "on its way, which HOROVOD_LINK_PROTECTION=integrity prevents"
+        )

@@ -1,0 +1,250 @@
+"""Top-k on one rank, with a stand-in for the engine: what travels, what is remembered."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.core.process_sets import global_process_set
+from horovod.errors import HorovodInternalError
+from horovod.torch import adapter
+from horovod.torch.compression import Compression
+from horovod.torch.topk import largest
+
+
+class OneRank:
+    """Gathering and reducing as a world of one rank does it, at the time of the wait."""
+
+    def __init__(self):
+        self.sent = {}
+        self.waiting = {}
+        self.failing = None
+        self.alter = lambda values, indices: (values, indices)
+
+    def allreduce(self, tensors, names, op, prescale, postscale, **_options):
+        self.sent.update(dict(zip(names, tensors, strict=True)))
+        return self._start(tensors)
+
+    def allgather(self, tensors, name, process_set):
+        assert process_set is global_process_set
+        self.sent[name] = [tensor.clone() for tensor in tensors]
+        half = len(tensors) // 2
+        pairs = [self.alter(*pair) for pair in zip(tensors[:half], tensors[half:], strict=True)]
+        return self._start([*(v for v, _ in pairs), *(i for _, i in pairs)])
+
+    def synchronize(self, handle):
+        results = self.waiting.pop(handle)
+        if self.failing is not None:
+            raise self.failing
+        return results
+
+    def _start(self, results):
+        handle = max(self.waiting, default=0) + 1
+        self.waiting[handle] = results
+        return handle
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch) -> Iterator[OneRank]:
+    engine = OneRank()
+    monkeypatch.setattr(adapter, "allreduce_batch_async_", engine.allreduce)
+    monkeypatch.setattr(adapter, "grouped_allgather_async", engine.allgather)
+    monkeypatch.setattr(adapter, "synchronize", engine.synchronize)
+    hvd.init()
+    yield engine
+    hvd.shutdown()
+
+
+def exchange_of(ratio=0.01, op=hvd.Average, prescale=1.0, postscale=1.0):
+    return Compression.topk(ratio).make_exchange(op, prescale, postscale, global_process_set)
+
+
+def random(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def reduce(exchange, **gradients):
+    exchange.start(list(gradients), list(gradients.values())).finish()
+
+
+def error_of(exchange):
+    return exchange.feedback.state_dict()["errors"]["w"]
+
+
+@pytest.mark.parametrize("op", [hvd.Min, hvd.Max, hvd.Product, hvd.Adasum])
+def test_other_ops_are_refused(op):
+    with pytest.raises(ValueError, match="topk reduces with op=Average or op=Sum only"):
+        exchange_of(op=op)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("ratio", [0.0001, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_sent_and_kept_is_the_gradient_exactly(engine, dtype, ratio, seed):
+    """Also with many equal elements, and with errors from before."""
+    exchange = exchange_of(ratio)
+    before = torch.zeros(60, 50)
+    for step in range(3):
+        gradient = (4 * random(60, 50, seed=10 * seed + step)).round().div(4 if step else 1)
+        gradient = gradient.to(dtype)
+        given = gradient.clone().to(before.dtype) + before
+        reduce(exchange, w=gradient)
+        values, indices = engine.sent["w.topk"]
+        assert len(values) == len(set(indices.tolist())) == max(1, round(3000 * ratio))
+        error = error_of(exchange)
+        sent = torch.zeros_like(error)
+        sent.view(-1)[indices.long()] = values
+        assert torch.equal(sent + error, given.to(error.dtype))
+        assert not (sent.bool() & error.bool()).any()
+        assert error.abs().max() <= values.abs().min()
+        assert torch.equal(gradient, sent.to(dtype))
+        before = error.clone()
+
+
+@pytest.mark.parametrize("count", [1, 127, 128, 1000, 20000, 50000])
+@pytest.mark.parametrize("kind", ["random", "equal", "zero", "misleading", "nan"])
+def test_a_sample_changes_nothing(count, kind):
+    magnitudes = random(50000).abs()
+    if kind == "equal":
+        magnitudes = magnitudes.round()
+    if kind == "zero":
+        magnitudes = torch.zeros(50000)
+    if kind == "misleading":  # whatever the stride is, only what it meets is large
+        stride = max(1, min(61, count // 64))
+        magnitudes[::stride] += 100
+    if kind == "nan":
+        magnitudes[[7, 40000]] = float("nan")
+    found = largest(magnitudes, count)
+    assert len(set(found.tolist())) == count
+    expected = magnitudes.topk(count).values
+    assert torch.equal(
+        magnitudes[found].sort(descending=True).values.nan_to_num(-1), expected.nan_to_num(-1)
+    )
+
+
+def test_what_travels_as_it_is(engine):
+    gradients = {
+        "layer.bias": random(2000),
+        "norm.weight": random(2000),
+        "embedding": random(100, 30),
+        "small": random(1023),
+        "counts": torch.arange(10000),
+        "empty": torch.zeros(0, 100),
+    }
+    want = {name: gradient.clone() for name, gradient in gradients.items()}
+    reduce(exchange_of(), **gradients, w=random(2000))
+    assert set(engine.sent) == {*gradients, "w.topk"}
+    assert [len(part) for part in engine.sent["w.topk"]] == [20, 20]
+    for name, gradient in gradients.items():
+        assert torch.equal(gradient, want[name])
+
+
+def test_scale_factors(engine):
+    exchange, gradient = exchange_of(1.0, hvd.Sum, 0.25, 2.0), random(40, 30)
+    want = gradient / 2
+    reduce(exchange, w=gradient)
+    torch.testing.assert_close(gradient, want)
+    assert not error_of(exchange).any()
+
+
+def test_any_memory_order():
+    gradient = random(16, 8, 3, 3).to(memory_format=torch.channels_last)
+    plain = gradient.clone(memory_format=torch.contiguous_format)
+    exchanges = [exchange_of(0.1) for _ in range(2)]
+    for exchange, tensor in zip(exchanges, (gradient, plain), strict=True):
+        reduce(exchange, w=tensor)
+    assert gradient.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(gradient, plain)
+    assert torch.equal(*map(error_of, exchanges))
+
+
+def test_failed_step_leaves_the_errors_alone(engine):
+    exchange = exchange_of()
+    reduce(exchange, w=random(40, 30))
+    before = error_of(exchange).clone()
+    pending = exchange.start(["w"], [random(40, 30, seed=1)])
+    other = exchange.start(["v.bias"], [random(5)])
+    engine.failing = HorovodInternalError("rank 1 died")
+    with pytest.raises(HorovodInternalError, match="rank 1 died"):
+        pending.finish()
+    other.finish()
+    assert not engine.waiting
+    assert torch.equal(error_of(exchange), before)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+@pytest.mark.parametrize("where", ["w", "bias"])
+def test_step_with_infinite_gradients_leaves_the_errors_alone(bad, where):
+    """A gradient scaler sees it in the result, leaves the step out, and the next one is fine."""
+    exchange = exchange_of()
+    reduce(exchange, w=random(40, 30), bias=random(5))
+    before = error_of(exchange).clone()
+    gradients = {"w": random(40, 30, seed=1), "bias": random(5)}
+    gradients[where].view(-1)[3] = bad
+    reduce(exchange, **gradients)
+    assert not gradients[where].isfinite().all()
+    assert torch.equal(error_of(exchange), before)
+
+
+@pytest.mark.parametrize(
+    ("alter", "text"),
+    [
+        (lambda v, i: (v, i - 1200), "indices -.* came for 'w', expected 0 to 1199"),
+        (lambda v, i: (v, i + 1200), "indices .* came for 'w', expected 0 to 1199"),
+        (lambda v, i: (v[:-1], i), "11 elements and 12 indices came for 'w', expected 12 of 1"),
+        (lambda v, i: (v, i[:-1]), "12 elements and 11 indices came for 'w', expected 12 of 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(engine, alter, text):
+    engine.alter = alter
+    exchange = exchange_of()
+    with pytest.raises(HorovodInternalError, match=text):
+        reduce(exchange, w=random(40, 30))
+    assert not error_of(exchange).any()
+
+
+def test_state_round_trip():
+    first, second = exchange_of(), exchange_of()
+    reduce(first, w=random(40, 30))
+    second.feedback.load_state_dict(copy.deepcopy(first.feedback.state_dict()))
+    results = [random(40, 30, seed=1) for _ in range(2)]
+    for exchange, gradient in zip((first, second), results, strict=True):
+        reduce(exchange, w=gradient)
+    assert torch.equal(*results)
+
+
+def test_errors_of_another_rank_or_model_do_not_count():
+    first, gradient = exchange_of(), random(40, 30)
+    reduce(first, w=gradient)
+    for state in (
+        {**first.feedback.state_dict(), "rank": 1},
+        {"rank": 0, "errors": {"w": torch.ones(30, 40)}},
+    ):
+        second, again = exchange_of(), random(40, 30)
+        second.feedback.load_state_dict(state)
+        reduce(second, w=again)
+        assert torch.equal(again, gradient)
+
+
+def test_sparse_gradients_are_refused():
+    with pytest.raises(ValueError, match=r"Compression\.topk reduces dense .* 'w' is of layout"):
+        reduce(exchange_of(), w=torch.eye(40).to_sparse())
+
+
+def sgd():
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(40, 30))], lr=0.1)
+
+
+def test_who_cannot_use_it_says_so():
+    topk = Compression.topk()
+    with pytest.raises(ValueError, match="compression=TopK is a class; call it"):
+        hvd.DistributedOptimizer(sgd(), compression=Compression.topk)
+    with pytest.raises(ValueError, match="compression=TopK, which needs whole gradients"):
+        hvd.DistributedOptimizer(sgd(), compression=topk, sharded=True)
+    with pytest.raises(ValueError, match="compression=TopK cannot reduce single tensors"):
+        hvd.LocalSGD(sgd(), sync_every=2, compression=topk)
