@@ -292,7 +292,7 @@ def _engine_config(
     config.generation = generation
     config.usable_cores = usable_cores()
     config.tuning = tuning_of(settings)
-    config.link_format = _LINK_FORMATS[settings.link_compression]
+    config.link_format = _link_format(settings)
     config.link_format_least_elements = settings.link_compression_min_elements
     config.link_connections = settings.link_connections
     parts = (part.strip() for part in settings.link_compression_exact.split(","))
@@ -325,7 +325,15 @@ def tuning_of(settings: Settings) -> _native.Tuning:
         block_kib=settings.allreduce_block_kb,
         small_kib=settings.small_allreduce_kb,
         small_between_hosts_kib=settings.small_allreduce_between_hosts_kb,
+        link_format=_LINK_FORMATS[settings.link_compression],
     )
+
+
+def _link_format(settings: Settings) -> LinkFormat:
+    """How allreduces travel that ask for nothing; autotuning changes nothing that has a value."""
+    chosen = _LINK_FORMATS[settings.link_compression]
+    may_change = settings.autotune and bool(settings.autotune_link_compression)
+    return LinkFormat.TUNED if may_change and chosen is LinkFormat.EXACT else chosen
 
 
 def usable_cores() -> int:

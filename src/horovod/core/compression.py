@@ -20,6 +20,7 @@ class LinkFormat(IntEnum):
     INT8 = 2
     FP8 = 3
     INT4 = 4
+    TUNED = 5  # as autotuning says; never of a compressor
 
 
 class Compressor:
