@@ -292,7 +292,7 @@ def _engine_config(
     config.generation = generation
     config.usable_cores = usable_cores()
     config.tuning = tuning_of(settings)
-    config.link_format = _link_format(settings)
+    config.link_format = submitted_format(settings)
     config.link_format_least_elements = settings.link_compression_min_elements
     config.link_connections = settings.link_connections
     parts = (part.strip() for part in settings.link_compression_exact.split(","))
@@ -329,8 +329,8 @@ def tuning_of(settings: Settings) -> _native.Tuning:
     )
 
 
-def _link_format(settings: Settings) -> LinkFormat:
-    """How allreduces travel that ask for nothing; autotuning changes nothing that has a value."""
+def submitted_format(settings: Settings) -> LinkFormat:
+    """How allreduces travel that ask for nothing; a format that is set is never tuned."""
     chosen = _LINK_FORMATS[settings.link_compression]
     may_change = settings.autotune and bool(settings.autotune_link_compression)
     return LinkFormat.TUNED if may_change and chosen is LinkFormat.EXACT else chosen

@@ -19,7 +19,8 @@ Tuning tuning(std::size_t round) {
   const std::uint64_t threshold = round % 3 == 0 ? 0 : std::uint64_t{1} << (10 + 3 * (round % 6));
   return {.fusion_threshold_bytes = threshold,
           .bucket = {.cycle_time_us = static_cast<std::uint32_t>(round % 2 * 20),
-                     .cut = cut_of(round)}};
+                     .cut = cut_of(round),
+                     .link_format = LinkFormat::kExact}};
 }
 
 // Values whose sum depends on the order of summation.
@@ -125,9 +126,9 @@ std::vector<std::vector<float>> in_all_formats(int rank, Engine& engine, std::si
   std::vector<std::vector<float>> results;
   for (std::size_t round = 0; round < rounds; ++round) {
     finish(engine, submit(engine, barrier()));  // the buckets before are cut
-    if (rank == 0) {
-      engine.tune({.bucket = {.link_format = kFormats[round % std::size(kFormats)]}});
-    }
+    Tuning tuning;
+    tuning.bucket.link_format = kFormats[round % std::size(kFormats)];
+    if (rank == 0) engine.tune(tuning);
     finish(engine, submit(engine, barrier()));
     std::vector<float> large = whole_values(rank, 30'000);
     std::vector<float> small = whole_values(rank, 1023);
