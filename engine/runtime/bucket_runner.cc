@@ -61,9 +61,9 @@ void BucketRunner::begin(ProcessSetContext& context) {
   if (works.size() > 1) counters_.fused_tensors.add(works.size());
   const BucketTuning tuning = context.negotiation.tuning_of(context.cursor);
   context.bucket_bytes = 0;
-  for (Work& work : works) {
-    context.bucket_bytes += work.request->size_bytes();
-    work.format = decided(work.request->format, tuning.link_format);
+  for (const Work& work : works) context.bucket_bytes += work.request->size_bytes();
+  if (context.spans_hosts()) {
+    for (Work& work : works) work.format = decided(work.request->format, tuning.link_format);
   }
   if (context.id == 0) cycle_time_us_.store(tuning.cycle_time_us, std::memory_order_relaxed);
   context.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works,
