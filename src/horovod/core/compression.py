@@ -23,6 +23,15 @@ class LinkFormat(IntEnum):
     TUNED = 5  # as autotuning says; never of a compressor
 
 
+# By the values of HOROVOD_LINK_COMPRESSION.
+LINK_FORMATS = {
+    "none": LinkFormat.EXACT,
+    "int8": LinkFormat.INT8,
+    "fp8": LinkFormat.FP8,
+    "int4": LinkFormat.INT4,
+}
+
+
 class Compressor:
     """Base of all compressors; derive from it and give both static methods.
 
