@@ -41,15 +41,17 @@ void bind_tuning(nb::module_& module) {
           "__init__",
           [](Tuning* self, std::uint64_t fusion_threshold_bytes, std::uint32_t cycle_time_us,
              std::uint16_t block_kib, std::uint16_t small_kib,
-             std::uint16_t small_between_hosts_kib) {
+             std::uint16_t small_between_hosts_kib, int link_format) {
             const AllreduceCut cut{.block_kib = block_kib,
                                    .small_kib = small_kib,
                                    .small_between_hosts_kib = small_between_hosts_kib};
             new (self) Tuning{.fusion_threshold_bytes = fusion_threshold_bytes,
-                              .bucket = {.cycle_time_us = cycle_time_us, .cut = cut}};
+                              .bucket = {.cycle_time_us = cycle_time_us,
+                                         .cut = cut,
+                                         .link_format = static_cast<LinkFormat>(link_format)}};
           },
           "fusion_threshold_bytes"_a, "cycle_time_us"_a, "block_kib"_a, "small_kib"_a,
-          "small_between_hosts_kib"_a);
+          "small_between_hosts_kib"_a, "link_format"_a);
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ View moved_view(const Work& work) {
 View reduced_view(const Work& work, int size) {
   View view = moved_view(work);
   view.spec = spec_of(*work.request, size);
-  view.format = work.request->format;
+  view.format = work.format;
   view.errors = work.errors;
   view.rounding = work.rounding;
   return view;

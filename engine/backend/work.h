@@ -24,6 +24,7 @@ struct Work {
   std::vector<std::int64_t> rows;          // RowCounts::kPerRank: first dimension on every rank
   std::vector<std::int64_t> splits;        // kPerPair: rows from s to d, at s * size + d
   int device = kHostDevice;                // where the addresses are valid
+  LinkFormat format = LinkFormat::kExact;  // of an allreduce, between hosts
   StreamDependency* dependency = nullptr;  // of tensors on a GPU
   DeviceBlock* block = nullptr;            // the memory of `out`, if the engine allocates it
   float* errors = nullptr;                 // where the errors of a low-bit format go

@@ -57,10 +57,10 @@ std::optional<std::string> reduction_mismatch(const Request& first, const Reques
                     factors(other), "factors must match on all ranks");
   }
   if (first.format != other.format) {
-    return disagree(
-        "Mismatched compression", first, name_of(first.format), other, name_of(other.format),
-        "compression, HOROVOD_LINK_COMPRESSION, its EXACT and its MIN_ELEMENTS must match on all "
-        "ranks");
+    return disagree("Mismatched compression", first, name_of(first.format), other,
+                    name_of(other.format),
+                    "compression, HOROVOD_LINK_COMPRESSION, its EXACT and its MIN_ELEMENTS, and "
+                    "HOROVOD_AUTOTUNE_LINK_COMPRESSION must match on all ranks");
   }
   return std::nullopt;
 }

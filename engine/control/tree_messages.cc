@@ -138,6 +138,7 @@ Message write_tuning(const BucketTuning& tuning) {
   writer.put(tuning.cut.block_kib);
   writer.put(tuning.cut.small_kib);
   writer.put(tuning.cut.small_between_hosts_kib);
+  writer.put(tuning.link_format);
   return writer.take();
 }
 

@@ -232,6 +232,14 @@ std::vector<std::uint32_t> get_bits(WireReader& reader) {
   return ids;
 }
 
+LinkFormat get_tuned_format(WireReader& reader) {
+  const auto format = reader.get_enum<LinkFormat>("link_format", kLinkFormatCount);
+  if (!is_decided(format)) {
+    reader.refuse("link_format", name_of(format), "none or a low-bit format");
+  }
+  return format;
+}
+
 }  // namespace
 
 std::vector<std::uint32_t> read_ids(std::span<const std::byte> message) {
@@ -279,6 +287,7 @@ BucketTuning read_tuning(std::span<const std::byte> message) {
   tuning.cut.small_kib = reader.get<std::uint16_t>("small_kib", 0, kMostSmallKib);
   tuning.cut.small_between_hosts_kib =
       reader.get<std::uint16_t>("small_between_hosts_kib", 0, kMostSmallKib);
+  tuning.link_format = get_tuned_format(reader);
   reader.end();
   return tuning;
 }

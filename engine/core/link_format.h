@@ -17,18 +17,31 @@ enum class LinkFormat : std::uint8_t {
   kInt8 = 2,
   kFp8 = 3,
   kInt4 = 4,
+  // The tuning of the bucket decides (core/tuning.h).
+  kTuned = 5,
 };
-inline constexpr int kLinkFormatCount = 5;
+inline constexpr int kLinkFormatCount = 6;
 
 // As in Python and in the environment.
-inline constexpr const char* kLinkFormatNames[kLinkFormatCount] = {"as set", "none", "int8", "fp8",
-                                                                   "int4"};
+inline constexpr const char* kLinkFormatNames[kLinkFormatCount] = {"as set", "none", "int8",
+                                                                   "fp8",    "int4", "tuned"};
 
 constexpr const char* name_of(LinkFormat format) {
   return static_cast<int>(format) < kLinkFormatCount ? kLinkFormatNames[static_cast<int>(format)]
                                                      : "unknown compression";
 }
-constexpr bool is_low_bit(LinkFormat format) { return format >= LinkFormat::kInt8; }
+constexpr bool is_low_bit(LinkFormat format) {
+  return format >= LinkFormat::kInt8 && format < LinkFormat::kTuned;
+}
+constexpr bool may_be_low_bit(LinkFormat format) { return format >= LinkFormat::kInt8; }
+// Whether bytes can travel in it.
+constexpr bool is_decided(LinkFormat format) {
+  return format == LinkFormat::kExact || is_low_bit(format);
+}
+// A request's format, where kTuned stands for `tuned`.
+constexpr LinkFormat decided(LinkFormat format, LinkFormat tuned) {
+  return format == LinkFormat::kTuned ? tuned : format;
+}
 
 // Elements that share a scale, and the bytes of such a block on a link (kernels/low_bit.h).
 inline constexpr std::size_t kLowBitBlock = 128;

@@ -1,5 +1,5 @@
-// Settings that may change while the engine runs: when a bucket starts, how large it is, and how it
-// is cut. No result depends on them.
+// Settings that may change while the engine runs: when a bucket starts, how large it is, how it is
+// cut, and how tensors whose format is tuned travel between hosts. No result depends on the others.
 //
 // The rank that cuts a bucket writes the values into the bucket's record. So all ranks run the
 // bucket with the same values, even if the settings change meanwhile. Between hosts the root sends
@@ -8,6 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
+
+#include "core/link_format.h"
 
 namespace hvd {
 
@@ -39,6 +41,7 @@ struct AllreduceCut {
 struct BucketTuning {
   std::uint32_t cycle_time_us = 0;  // ready tensors wait so long for more; 0: the engine decides
   AllreduceCut cut;
+  LinkFormat link_format = LinkFormat::kExact;  // of tensors with kTuned
 
   bool operator==(const BucketTuning&) const = default;
 };

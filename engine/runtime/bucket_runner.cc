@@ -59,9 +59,12 @@ void BucketRunner::begin(ProcessSetContext& context) {
   const auto works = std::span(context.works).first(context.works_count);
   counters_.buckets.add(1);
   if (works.size() > 1) counters_.fused_tensors.add(works.size());
+  const BucketTuning tuning = context.negotiation.tuning_of(context.cursor);
   context.bucket_bytes = 0;
   for (const Work& work : works) context.bucket_bytes += work.request->size_bytes();
-  const BucketTuning tuning = context.negotiation.tuning_of(context.cursor);
+  if (context.spans_hosts()) {
+    for (Work& work : works) work.format = decided(work.request->format, tuning.link_format);
+  }
   if (context.id == 0) cycle_time_us_.store(tuning.cycle_time_us, std::memory_order_relaxed);
   context.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works,
                          tuning.cut);

@@ -188,7 +188,7 @@ int Engine::pending_count() {
 void Engine::tune(const Tuning& tuning) {
   throw_if_forked();
   if (world_.config.rank != 0) throw Error(ErrorCode::kInvalidArgument, "only rank 0 can tune");
-  check_cut(tuning.bucket.cut);
+  check_tuning(tuning.bucket);
   const std::lock_guard guard(lock_.mutex);
   if (results_.error()) throw *results_.error();
   NegotiationTable& negotiation = sets_.find(0)->negotiation;

@@ -41,7 +41,7 @@ bool has_part(std::string_view name, std::string_view part) {
 
 LinkFormat LinkFormats::of(const Request& request, std::string_view name, bool is_engines) const {
   const LinkFormat asked = request.format == LinkFormat::kAsSet ? as_set : request.format;
-  if (!is_low_bit(asked) || is_exact(name, request.element_count())) return LinkFormat::kExact;
+  if (!may_be_low_bit(asked) || is_exact(name, request.element_count())) return LinkFormat::kExact;
   return objection_to(request, is_engines) ? LinkFormat::kExact : asked;
 }
 
@@ -51,7 +51,7 @@ bool LinkFormats::is_exact(std::string_view name, std::uint64_t elements) const 
 }
 
 std::optional<std::string> format_refusal(const Request& request, bool is_engines) {
-  if (!is_low_bit(request.format)) return std::nullopt;
+  if (!may_be_low_bit(request.format)) return std::nullopt;
   const auto objection = objection_to(request, is_engines);
   if (!objection) return std::nullopt;
   return "compression=" + std::string(name_of(request.format)) + " needs " + objection->needed +

@@ -27,8 +27,8 @@ struct LinkFormats {
   bool is_exact(std::string_view name, std::uint64_t elements) const;
 };
 
-// Why a reduction cannot have the low-bit format that it asks for; none if it can, or asks for
-// none. `is_engines`: the engine itself moves the data of this set.
+// Why a reduction cannot have the low-bit format that it asks for, or may get; none if it can, or
+// asks for none. `is_engines`: the engine itself moves the data of this set.
 std::optional<std::string> format_refusal(const Request& request, bool is_engines);
 
 }  // namespace hvd

@@ -92,7 +92,7 @@ std::optional<std::string> refusal_of(const Submission& submission, const std::v
     if (collective.has_root) reason = root_refusal(request, members);
     if (collective.is_reduction) reason = reduction_refusal(request, size);
     if (collective.has_splits()) reason = splits_refusal(request, submission.splits, size);
-    if (!reason && is_low_bit(request.format)) {
+    if (!reason && may_be_low_bit(request.format)) {
       reason = compression_refusal(request, submission.tensors[i], is_engines);
     }
     if (reason) return reason;

@@ -11,6 +11,8 @@ namespace hvd {
 
 static_assert(kLeastBlockKib * 1024 == kLeastBlockBytes);
 
+namespace {
+
 void check_cut(const AllreduceCut& cut) {
   const std::size_t most =
       std::min<std::size_t>(kMostBlockKib, staging_sizes(1).staging_cell_bytes / 1024);
@@ -26,8 +28,18 @@ void check_cut(const AllreduceCut& cut) {
                                                std::to_string(small_kib));
 }
 
+}  // namespace
+
+void check_tuning(const BucketTuning& tuning) {
+  check_cut(tuning.cut);
+  if (is_decided(tuning.link_format)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string("a bucket has no or a low-bit compression, not '") +
+                  name_of(tuning.link_format) + "'");
+}
+
 EngineConfig completed(EngineConfig config, const std::vector<std::vector<int>>& hosts) {
-  check_cut(config.tuning.bucket.cut);
+  check_tuning(config.tuning.bucket);
   config.local_size = config.size;
   for (const std::vector<int>& host : hosts) {
     const bool is_own = std::ranges::find(host, config.rank) != host.end();

@@ -42,8 +42,8 @@ struct EngineConfig {
   bool has_spare_cores() const { return usable_cores > local_size; }
 };
 
-// Throws Error for sizes that an allreduce cannot use.
-void check_cut(const AllreduceCut& cut);
+// Throws Error for what an allreduce cannot use.
+void check_tuning(const BucketTuning& tuning);
 
 // Checks the configuration and fills in `local_size`. `hosts`: see Connections.
 EngineConfig completed(EngineConfig config, const std::vector<std::vector<int>>& hosts);

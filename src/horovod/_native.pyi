@@ -153,6 +153,7 @@ class Tuning:
         block_kib: int,
         small_kib: int,
         small_between_hosts_kib: int,
+        link_format: int,
     ) -> None: ...
 
 class Config:

@@ -112,6 +112,14 @@ class Settings(EngineSettings):
             "--autotune-gaussian-process-noise", "autotune", key="autotune.gaussian_process_noise"
         ),
     )
+    autotune_link_compression: tuple[str, ...] = define(
+        "HOROVOD_AUTOTUNE_LINK_COMPRESSION",
+        (),
+        "formats that the search may try as HOROVOD_LINK_COMPRESSION, if that has no value: int8, "
+        "fp8 or int4, with commas between them; the same on all ranks",
+        choices=LINK_COMPRESSIONS[1:],
+        flag=Flag("--autotune-link-compression", "autotune", key="autotune.link_compression"),
+    )
     recorder_events: int = define(
         "HOROVOD_RECORDER_EVENTS",
         65536,

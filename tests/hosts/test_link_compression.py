@@ -1,9 +1,21 @@
-"""``HOROVOD_LINK_COMPRESSION`` for scripts that know nothing of it, and ranks that disagree."""
+"""``HOROVOD_LINK_COMPRESSION`` for scripts that know nothing of it, fixed or tuned."""
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 from lab import Lab
+
+from horovod.launch.cli.config_file import read_config_file
+
+# With these the format is all that autotuning can change.
+FIXED = {
+    "HOROVOD_FUSION_THRESHOLD": "1048576",
+    "HOROVOD_CYCLE_TIME": "0",
+    "HOROVOD_ALLREDUCE_BLOCK_KB": "512",
+    "HOROVOD_SMALL_ALLREDUCE_BETWEEN_HOSTS_KB": "64",
+}
 
 
 @pytest.mark.parametrize("level", ["none", "int8", "fp8", "int4"])
@@ -29,6 +41,45 @@ def test_ranks_with_other_settings_are_told(lab: Lab) -> None:
     told = job.told() if any(job.wait(timeout_s=500)) else ""
     assert "Mismatched compression" in told
     assert "HOROVOD_LINK_COMPRESSION" in told
+
+
+@pytest.mark.parametrize("allowed", ["", "int8"])
+def test_autotune_takes_the_format_that_is_allowed_over_a_slow_link(lab: Lab, allowed: str) -> None:
+    lab.open(2)
+    for host in lab.hosts:
+        host.limit_rate(30)
+    log = lab.notes / "tuned.csv"
+    autotune = {
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": str(log),
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
+        "HOROVOD_AUTOTUNE_LINK_COMPRESSION": allowed,
+    }
+    job = lab.start_worker((1, 2), "tuned_formats.py", str(log), environment=FIXED | autotune)
+    job.check(timeout_s=500)
+    reports = lab.read_from(range(3), "report", job)
+    assert reports == dict.fromkeys(range(3), reports[0])  # all ranks have the same bits
+    assert reports[0]["is_close"]
+    rows = list(csv.DictReader(log.read_text().splitlines()))
+    found = read_config_file(log.with_name("tuned.csv.yaml")).settings
+    if not allowed:
+        assert reports[0]["forms"] == ["exact"]
+        assert {row["link_compression"] for row in rows} == {"none"}
+        assert "link_compression" not in found
+        return
+    assert reports[0]["forms"][0] == "exact"
+    assert reports[0]["forms"][-1] == "coded"
+    assert {row["link_compression"] for row in rows} == {"none", "int8"}
+    assert found["link_compression"] == rows[-1]["link_compression"] == "int8"
+
+
+def test_ranks_that_allow_other_formats_are_told(lab: Lab) -> None:
+    allowed = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LINK_COMPRESSION": "int8"}
+    job = lab.start_worker((1, 1), "set_compression.py", of_rank={0: allowed})
+    told = job.told() if any(job.wait(timeout_s=500)) else ""
+    assert "rank 1 sent none, rank 0 sent tuned" in told or "rank 0 sent tuned, rank 1" in told
+    assert "HOROVOD_AUTOTUNE_LINK_COMPRESSION" in told
 
 
 def test_embeddings_and_norms_of_tensorflow_are_exact(lab: Lab) -> None:

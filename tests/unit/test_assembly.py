@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from horovod.core.assembly import World
+from horovod.core.assembly import World, submitted_format
+from horovod.core.compression import LinkFormat
 from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.settings import Settings
 
@@ -39,3 +40,23 @@ def test_a_protection_that_does_not_cover_the_data_plane_is_said(
         f"HOROVOD_LINK_PROTECTION={level}: tensors travel over {plane}, which it does not protect"
     )
     assert [notice.startswith(text) for notice in world.notices()] == [True] * is_said
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (Settings(), LinkFormat.EXACT),
+        (Settings(autotune=True), LinkFormat.EXACT),
+        (Settings(autotune_link_compression=("int8",)), LinkFormat.EXACT),
+        (Settings(autotune=True, autotune_link_compression=("int8",)), LinkFormat.TUNED),
+        (Settings(link_compression="fp8"), LinkFormat.FP8),
+        (
+            Settings(autotune=True, autotune_link_compression=("int8",), link_compression="fp8"),
+            LinkFormat.FP8,
+        ),
+    ],
+)
+def test_formats_are_tuned_only_if_they_may_change(
+    settings: Settings, expected: LinkFormat
+) -> None:
+    assert submitted_format(settings) is expected

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod.autotune.knobs import Knob, Values
+from horovod.autotune.knobs import Knob, Value, Values
 from horovod.autotune.search import Result
 from horovod.core.base.own_files import open_regular, read_own, replacing
 from horovod.core.base.setting import Flag, Setting
@@ -23,7 +23,7 @@ _COLUMNS = (
     *("cycle_time_ms", "tensor_fusion_threshold", "score"),
     # Not among the documented columns:
     *("allreduce_block_kb", "small_allreduce_kb", "small_allreduce_between_hosts_kb"),
-    *("step_ms", "phase"),
+    *("link_compression", "step_ms", "phase"),
 )
 _HEADING = "# Found by horovodrun --autotune: "
 _APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -64,6 +64,7 @@ class SampleLog:
             int(values["fusion_threshold_bytes"]),
             f"{sample.score:.6g}",
             *(int(values[name]) for name in _COLUMNS[7:10]),
+            values["link_compression"],
             f"{sample.step_ms:.4g}",
             sample.phase,
         )
@@ -135,6 +136,6 @@ def _flag(name: str) -> Flag:
     return flag if flag is not None else Flag("", "")
 
 
-def _text(name: str, value: float) -> str:
+def _text(name: str, value: Value) -> str:
     setting: Setting = _SETTINGS[name]
     return setting.text(value, _flag(name).factor)

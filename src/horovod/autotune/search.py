@@ -40,7 +40,7 @@ class Explorer:
         counts = [len(knob.levels) for knob in knobs]
         self._scale = np.array([count - 1 for count in counts], dtype=np.float64)
         self._untried = list(itertools.product(*map(range, counts)))
-        self._first = list(dict.fromkeys(self._nearest(values) for values in first))
+        self._first = list(dict.fromkeys(self._point_of(values) for values in first))
         self._tried: list[_Point] = []
         self._scores: list[float] = []
 
@@ -62,11 +62,8 @@ class Explorer:
         """The score of the last answer of ``ask``; more is better."""
         self._scores.append(score)
 
-    def _nearest(self, values: Values) -> _Point:
-        distances = (
-            [abs(level - values[knob.name]) for level in knob.levels] for knob in self._knobs
-        )
-        return tuple(each.index(min(each)) for each in distances)
+    def _point_of(self, values: Values) -> _Point:
+        return tuple(knob.levels.index(values[knob.name]) for knob in self._knobs)
 
     def _best_untried(self) -> _Point:
         tried, untried = self._in_cube(self._tried), self._in_cube(self._untried)

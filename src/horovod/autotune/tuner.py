@@ -151,8 +151,8 @@ class Autotuning:
         self, settings: Settings, around: Surroundings, environ: Mapping[str, str]
     ) -> _Progress:
         """The progress of the worlds before, if they had the same knobs."""
-        if self._progress is None or self._around != around:
-            knobs = knobs_for(settings, names_given(environ), around)
+        knobs = knobs_for(settings, names_given(environ), around)
+        if self._progress is None or self._progress.knobs != knobs or self._around != around:
             log = SampleLog(settings.autotune_log, settings.cache_capacity > 0, around.spans_hosts)
             self._progress, self._around = _Progress(knobs, values_of(settings), log), around
         return self._progress

@@ -22,7 +22,7 @@ from horovod.backends.data_plane import (
     Neighbourhood,
     find_backend,
 )
-from horovod.core.compression import LinkFormat
+from horovod.core.compression import LINK_FORMATS, LinkFormat
 from horovod.core.gpus import device_plane
 from horovod.core.process_sets import ConnectSet
 from horovod.errors import HorovodInternalError, InitError, SettingError
@@ -273,14 +273,6 @@ def _pids_to_watch(mesh: Mesh, rank: int) -> list[int]:
     ]
 
 
-_LINK_FORMATS = {
-    "none": LinkFormat.EXACT,
-    "int8": LinkFormat.INT8,
-    "fp8": LinkFormat.FP8,
-    "int4": LinkFormat.INT4,
-}
-
-
 def _engine_config(
     identity: ProcessInfo, settings: Settings, generation: int, names: Sequence[str]
 ) -> _native.Config:
@@ -292,7 +284,7 @@ def _engine_config(
     config.generation = generation
     config.usable_cores = usable_cores()
     config.tuning = tuning_of(settings)
-    config.link_format = _LINK_FORMATS[settings.link_compression]
+    config.link_format = submitted_format(settings)
     config.link_format_least_elements = settings.link_compression_min_elements
     config.link_connections = settings.link_connections
     parts = (part.strip() for part in settings.link_compression_exact.split(","))
@@ -325,7 +317,15 @@ def tuning_of(settings: Settings) -> _native.Tuning:
         block_kib=settings.allreduce_block_kb,
         small_kib=settings.small_allreduce_kb,
         small_between_hosts_kib=settings.small_allreduce_between_hosts_kb,
+        link_format=LINK_FORMATS[settings.link_compression],
     )
+
+
+def submitted_format(settings: Settings) -> LinkFormat:
+    """How allreduces travel that ask for nothing; a format that is set is never tuned."""
+    chosen = LINK_FORMATS[settings.link_compression]
+    may_change = settings.autotune and bool(settings.autotune_link_compression)
+    return LinkFormat.TUNED if may_change and chosen is LinkFormat.EXACT else chosen
 
 
 def usable_cores() -> int:

@@ -23,6 +23,16 @@ class LinkFormat(IntEnum):
     INT8 = 2
     FP8 = 3
     INT4 = 4
+    TUNED = 5  # as autotuning says; never of a compressor
+
+
+# By the values of HOROVOD_LINK_COMPRESSION.
+LINK_FORMATS = {
+    "none": LinkFormat.EXACT,
+    "int8": LinkFormat.INT8,
+    "fp8": LinkFormat.FP8,
+    "int4": LinkFormat.INT4,
+}
 
 
 class Compressor:

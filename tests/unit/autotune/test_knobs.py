@@ -1,8 +1,10 @@
-from horovod.autotune.knobs import Surroundings, knobs_for, narrowed, values_of
+from horovod.autotune.knobs import Knob, Surroundings, knobs_for, narrowed, values_of
 from horovod.settings import Settings
 
 MB = 1024 * 1024
 ONE_HOST = Surroundings(is_native=True, spans_hosts=False)
+HOSTS = Surroundings(is_native=True, spans_hosts=True)
+ALLOWED = Settings(autotune_link_compression=("int4", "int8"))
 
 
 def names(knobs):
@@ -21,10 +23,23 @@ def test_what_the_user_has_given_a_value_is_no_knob():
 
 
 def test_what_the_surroundings_have_no_use_for_is_no_knob():
-    between = knobs_for(Settings(), (), Surroundings(is_native=True, spans_hosts=True))
+    between = knobs_for(Settings(), (), HOSTS)
     assert names(between)[-1] == "small_allreduce_between_hosts_kb"
     carried = knobs_for(Settings(), (), Surroundings(is_native=False, spans_hosts=True))
     assert names(carried) == ["fusion_threshold_bytes", "cycle_time_ms"]
+
+
+def test_formats_are_tried_only_if_they_are_allowed():
+    *others, formats = knobs_for(ALLOWED, (), HOSTS)
+    assert tuple(others) == knobs_for(Settings(), (), HOSTS)
+    assert formats == Knob("link_compression", ("none", "int8", "int4"))
+
+
+def test_formats_are_no_knob_without_a_use_for_them_or_with_a_fixed_one():
+    assert knobs_for(ALLOWED, (), ONE_HOST) == knobs_for(Settings(), (), ONE_HOST)
+    carried = Surroundings(is_native=False, spans_hosts=True)
+    assert knobs_for(ALLOWED, (), carried) == knobs_for(Settings(), (), carried)
+    assert "link_compression" not in names(knobs_for(ALLOWED, ("link_compression",), HOSTS))
 
 
 def test_every_level_is_a_value_of_its_setting():

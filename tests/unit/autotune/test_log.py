@@ -41,6 +41,20 @@ def test_the_result_in_one_line(tmp_path, caplog):
     assert "nothing is clearly faster" in describe(Result(DEFAULTS, 12.5), KNOBS, DEFAULTS)
 
 
+def test_a_format_that_is_found_is_an_option_and_a_key(tmp_path):
+    settings = Settings(autotune_link_compression=("int8", "fp8"))
+    knobs = knobs_for(settings, (), Surroundings(is_native=True, spans_hosts=True))
+    found = Result({**DEFAULTS, "link_compression": "fp8"}, 12.5, 2.5)
+    assert describe(found, knobs, DEFAULTS) == "2.50 times as fast with --link-compression fp8"
+    path = tmp_path / "found.yaml"
+    path.write_text(pinned(found, knobs))
+    assert read_config_file(path).settings["link_compression"] == "fp8"
+    log = SampleLog(str(tmp_path / "log.csv"), has_cache=True, spans_hosts=True)
+    log.write(Sample(found.values, 12.5, 3.0, "search"))
+    (row,) = csv.DictReader((tmp_path / "log.csv").read_text().splitlines())
+    assert row["link_compression"] == "fp8"
+
+
 def test_a_log_that_cannot_be_written_is_said_and_the_job_goes_on(tmp_path, caplog):
     log = SampleLog(str(tmp_path / "none" / "log.csv"), has_cache=True, spans_hosts=False)
     log.write(Sample(FOUND, 12.5, 3.0, "search"))

@@ -10,6 +10,7 @@ from horovod.autotune.search import PAIRS, Result, Search
 
 MB = 1024 * 1024
 FUSION = Knob("fusion_threshold_bytes", tuple(MB * 2**i for i in range(9)))
+FORMAT = Knob("link_compression", ("none", "int8", "int4"))
 BLOCK = Knob("allreduce_block_kb", (64, 128, 256, 512, 1024))
 DEFAULTS: Values = {
     "fusion_threshold_bytes": 128 * MB,
@@ -17,6 +18,7 @@ DEFAULTS: Values = {
     "allreduce_block_kb": 512,
     "small_allreduce_kb": 64,
     "small_allreduce_between_hosts_kb": 64,
+    "link_compression": "none",
 }
 
 
@@ -95,6 +97,24 @@ def test_the_documented_points_begin_the_search():
         (values["fusion_threshold_bytes"] / MB, values["cycle_time_ms"]) for values, _ in proposed
     ]
     assert begun[:5] == [(128, 0), (4, 5), (32, 50), (16, 25), (8, 10)]
+
+
+def test_each_format_is_tried_alone_first_and_the_fastest_one_is_found():
+    factors = {"none": 1.0, "int8": 3.0, "int4": 2.0}
+
+    def score(values: Values) -> float:
+        return factors[str(values["link_compression"])] * speed(values)
+
+    result, proposed = run(Search((FUSION, BLOCK, FORMAT), DEFAULTS, 20, 0.8), score)
+    begun = [values for values, _ in proposed[:3]]
+    assert begun == [{**DEFAULTS, "link_compression": name} for name in FORMAT.levels]
+    assert result.values["link_compression"] == "int8"
+    assert speed(result.values) > 1.2 * speed(DEFAULTS)  # the others are found with it
+
+
+def test_a_format_that_is_only_as_fast_is_not_taken():
+    result, _ = run(Search((FORMAT,), DEFAULTS, 20, 0.8), lambda _: 5.0)
+    assert result.values == DEFAULTS
 
 
 def test_a_proposal_stands_until_it_is_answered():

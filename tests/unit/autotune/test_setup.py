@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ GIVEN = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0"}
 
 
 class Engine:
-    """Makes a step whenever somebody looks, a faster one with smaller blocks."""
+    """Makes steps whenever somebody looks, faster ones with smaller blocks and other formats."""
 
     def __init__(self, lasts: int, joins_at: int = 1_000_000) -> None:
         self.tuned: list[Settings] = []
@@ -32,8 +33,9 @@ class Engine:
         self._times: list[int] = []
 
     def counts(self) -> dict[str, int]:
-        block_kb = self.tuned[-1].allreduce_block_kb if self.tuned else 512
-        self._times += 5 * [10_000 + block_kb]
+        now = self.tuned[-1] if self.tuned else Settings()
+        sent_kb = 10_000 if now.link_compression == "none" else 2_500
+        self._times += 5 * [sent_kb + now.allreduce_block_kb]
         names = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
         return {
             **{f"{name}_bytes": 1000 * len(self._times) for name in names},
@@ -123,6 +125,32 @@ def test_the_next_world_goes_on_and_the_one_after_it_begins_with_the_result(
     rows = log.read_text().splitlines()
     assert len(rows) == 1 + 20 + 2 * PAIRS + 1
     assert rows[-1].endswith(",result")
+
+
+def test_formats_that_are_not_allowed_any_more_are_forgotten(ended: Ended) -> None:
+    autotuning = Autotuning(as_settings)
+    around = Surroundings(is_native=True, spans_hosts=True)
+    settings = Settings(
+        autotune=True, autotune_steps_per_sample=3, autotune_link_compression=("int8",)
+    )
+    fixed = dict.fromkeys(
+        (
+            *("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_ALLREDUCE_BLOCK_KB"),
+            "HOROVOD_SMALL_ALLREDUCE_BETWEEN_HOSTS_KB",
+        ),
+        "64",
+    )
+    first = Engine(lasts=1000)
+    autotuning.begin(cast(Any, first), settings, around, fixed)
+    assert "--link-compression int8" in ended.wait()
+    autotuning.end()
+    assert first.tuned[-1].link_compression == "int8"
+    second = Engine(lasts=0)
+    other = replace(settings, autotune_link_compression=("fp8",))
+    autotuning.begin(cast(Any, second), other, around, fixed)
+    assert second.is_done.wait(30)  # it is measured
+    autotuning.end()
+    assert not second.tuned
 
 
 def test_join_ends_it_with_the_defaults(tmp_path: Path, ended: Ended) -> None:

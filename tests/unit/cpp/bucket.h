@@ -44,6 +44,7 @@ struct Tensor {
             .root = root,
             .rows = rows,
             .splits = splits,
+            .format = request.format,
             .errors = is_absent || errors.empty() ? nullptr : errors[rank].data(),
             .rounding = rounding};
   }

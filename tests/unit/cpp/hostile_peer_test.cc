@@ -170,6 +170,15 @@ TEST_CASE("hostile: ids and tuning have their ranges") {
   CHECK(read_tuning(write_tuning(tuning)) == tuning);
   tuning.cut.block_kib = 0;
   CHECK(field_of([&] { read_tuning(write_tuning(tuning)); }) == "block_kib");
+  for (int format = 0; format <= kLinkFormatCount; ++format) {
+    BucketTuning formatted;
+    formatted.link_format = static_cast<LinkFormat>(format);
+    if (is_decided(formatted.link_format)) {
+      CHECK(read_tuning(write_tuning(formatted)) == formatted);
+    } else {
+      CHECK(field_of([&] { read_tuning(write_tuning(formatted)); }) == "link_format");
+    }
+  }
 }
 
 TEST_CASE("hostile: text of others is fit for a terminal") {

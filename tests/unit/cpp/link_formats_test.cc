@@ -69,6 +69,29 @@ TEST_CASE("link formats: tensors are exact whose names have one of the parts") {
   CHECK(formats.is_exact("", 1023));
 }
 
+TEST_CASE("link formats: what is tuned is what the setting would be for") {
+  const LinkFormats formats{.as_set = LinkFormat::kTuned, .exact_parts = {"bias"}};
+  const auto format_of = [&](const Request& request, const char* name = "x") {
+    return formats.of(request, name, true);
+  };
+  CHECK(format_of(request_for(LinkFormat::kAsSet)) == LinkFormat::kTuned);
+  CHECK(format_of(request_for(LinkFormat::kInt4)) == LinkFormat::kInt4);
+  CHECK(format_of(request_for(LinkFormat::kExact)) == LinkFormat::kExact);
+  CHECK(format_of(request_for(LinkFormat::kAsSet), "bias") == LinkFormat::kExact);
+  CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kInt64)) == LinkFormat::kExact);
+  CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kFloat32, ReduceOp::kSum, 1023)) ==
+        LinkFormat::kExact);
+  CHECK(formats.of(request_for(LinkFormat::kAsSet), "x", false) == LinkFormat::kExact);
+}
+
+TEST_CASE("link formats: a bucket decides what is tuned, and nothing else") {
+  for (const LinkFormat tuned : {LinkFormat::kExact, LinkFormat::kFp8}) {
+    CHECK(decided(LinkFormat::kTuned, tuned) == tuned);
+    CHECK(decided(LinkFormat::kExact, tuned) == LinkFormat::kExact);
+    CHECK(decided(LinkFormat::kInt4, tuned) == LinkFormat::kInt4);
+  }
+}
+
 std::string refusal(const Request& request, bool is_engines = true, int device = kHostDevice) {
   const Tensor tensor{.device = device};
   const Submission submission{
@@ -89,6 +112,8 @@ TEST_CASE("link formats: what cannot be done is refused by name") {
   CHECK(contains(refusal(request_for(LinkFormat::kInt8), true, 0),
                  "needs a tensor in host memory, found"));
   CHECK(contains(refusal(request_for(static_cast<LinkFormat>(9))), "unknown compression"));
+  CHECK(contains(refusal(request_for(LinkFormat::kTuned, Dtype::kInt64)),
+                 "compression=tuned needs float32, float16 or bfloat16, found int64"));
 }
 
 }  // namespace link_formats_tests

@@ -278,11 +278,16 @@ TEST_CASE("tree: every host is below the root, at most log2 links away") {
 
 TEST_CASE("relay: every bucket has the tuning of the moment it was cut, on all hosts") {
   Tree tree({{0, 1}, {2}, {3, 4}, {5}, {6}});
+  const auto format_of = [](std::uint16_t block_kib) {
+    return block_kib < 500 ? LinkFormat::kInt8 : LinkFormat::kExact;
+  };
   for (std::uint16_t block_kib : {512, 512, 64, 128, 128, 512}) {
     {
       const SharedLock lock = tree.negotiation(0).lock();
       Tuning tuning;
-      tuning.bucket = {.cycle_time_us = block_kib * 2U, .cut = {.block_kib = block_kib}};
+      tuning.bucket = {.cycle_time_us = block_kib * 2U,
+                       .cut = {.block_kib = block_kib},
+                       .link_format = format_of(block_kib)};
       tree.negotiation(0).tune(tuning);
     }
     tree.all_arrive("a", float_request(Kind::kAllreduce, {4}));
@@ -291,6 +296,7 @@ TEST_CASE("relay: every bucket has the tuning of the moment it was cut, on all h
       const BucketTuning tuning = negotiation.tuning_of(tree.next());
       CHECK(tuning.cut.block_kib == block_kib);
       CHECK(tuning.cycle_time_us == block_kib * 2U);
+      CHECK(tuning.link_format == format_of(block_kib));
     });
   }
 }

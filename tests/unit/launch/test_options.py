@@ -101,6 +101,10 @@ def test_every_flag_gives_its_variable_a_value(
         ("--start-timeout 1234567.5", {"HOROVOD_START_TIMEOUT": "1234567.5"}),
         ("--thread-affinity 3,0", {"HOROVOD_THREAD_AFFINITY": "3,0"}),
         (
+            "--autotune-link-compression Int8,fp8",
+            {"HOROVOD_AUTOTUNE_LINK_COMPRESSION": "int8,fp8"},
+        ),
+        (
             "--no-stall --log-l INFO",
             {"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_LOG_LEVEL": "info"},
         ),
@@ -126,6 +130,10 @@ def test_values(words: str, expected: dict[str, str], parser: argparse.ArgumentP
         ("--start-timeout 0", "start_timeout=0: must be at least 0.001"),
         ("--thread-affinity 1,,2", "thread_affinity=1,,2: expected an integer"),
         ("--thread-affinity -1", "thread_affinity=-1: must be at least 0"),
+        (
+            "--autotune-link-compression int8,fp16",
+            "autotune_link_compression=int8,fp16: expected some of int8, fp8, int4, with commas",
+        ),
         ("--log-level LOUD", "log_level=LOUD: expected one of trace, debug"),
     ],
 )

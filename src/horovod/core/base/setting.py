@@ -36,7 +36,8 @@ class Setting:
     """One setting: its names, what it means, and which values it takes.
 
     ``meaning`` goes on after the name of a value's kind: what the number is, or, for on and off,
-    what the value that is not the default does. An empty tuple as default takes a comma list.
+    what the value that is not the default does. An empty tuple as default takes a comma list: of
+    ``choices``, or of integers if there are none.
     ``left_over`` are values of the original that are ignored, ``replaced`` pairs of another one and
     what is taken in its place; those in lower case stand for any case.
     """
@@ -80,7 +81,7 @@ class Setting:
             return value
         if kind is tuple:
             words = text.split(",") if text else []
-            return tuple(self._number(word, int, 1) for word in words)
+            return tuple(map(self._chosen if self.choices else self._integer, words))
         return self._number(text, kind, factor)
 
     def text(self, value: Any, factor: int = 1) -> str:
@@ -91,6 +92,15 @@ class Setting:
             return value
         value = value / factor if factor != 1 else value
         return str(int(value)) if value == int(value) else str(value)
+
+    def _chosen(self, word: str) -> str:
+        value = word.strip().lower()
+        if value not in self.choices:
+            raise SettingError(f"expected some of {', '.join(self.choices)}, with commas between")
+        return value
+
+    def _integer(self, word: str) -> int:
+        return int(self._number(word, int, 1))
 
     def _number(self, text: str, kind: Any, factor: int) -> Any:
         try:

@@ -381,10 +381,10 @@ def _add_switch(group: argparse._MutuallyExclusiveGroup, setting: Setting, flag:
 
 
 def _metavar(setting: Setting) -> str:
+    if isinstance(setting.default, tuple):
+        return "FORMAT[,FORMAT...]" if setting.choices else "CORE[,CORE...]"
     if setting.choices:
         return "LEVEL"
-    if isinstance(setting.default, tuple):
-        return "CORE[,CORE...]"
     last_word = setting.name.rpartition("_")[2]
     if last_word in ("address", "port"):
         return last_word.upper()
