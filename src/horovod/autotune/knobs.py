@@ -54,7 +54,7 @@ def knobs_for(settings: Settings, given: Collection[str], around: Surroundings) 
     names = [_FUSION, _CYCLE]
     if around.is_native:
         names += [_BLOCK, _SMALL_BETWEEN_HOSTS if around.spans_hosts else _SMALL]
-        # All others change no result, so they need nobody's permission.
+        # It changes results, so the user must have named the formats. No other knob does.
         if around.spans_hosts and settings.autotune_link_compression:
             names.append(_COMPRESSION)
     return tuple(Knob(name, _levels(name, settings)) for name in names if name not in given)

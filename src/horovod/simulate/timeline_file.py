@@ -82,7 +82,7 @@ def _tensors(path: Path, events: Iterable[Any]) -> list[_Tensor]:
     for number, event in enumerate(events):
         try:
             _note(tensors, under_way, event)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path}: event {number} is not one of a timeline: {error}") from None
     return [tensor for tensor in tensors.values() if tensor.size_bytes]
 
@@ -135,13 +135,15 @@ def _step(tensors: Sequence[_Tensor], rank: int) -> tuple[float, list[Gradient]]
     # One thread has the ends of all ranks, or each rank has its own.
     ends = sorted(t for each in own for t in each.ends_us[rank if rank in each.ends_us else 0])
     compute_us, late_us = [], defaultdict(list)
-    for begin, following in pairwise(sorted(own[_anchor(ready)].ready_us[rank])):
+    for begin, following in pairwise(sorted({*own[_anchor(ready)].ready_us[rank]})):
         until = bisect_left(times, following)
         for time, index in ready[bisect_left(times, begin) : until]:
             late_us[index].append(time - begin)
         last = times[until - 1]
         ended = max([last, *ends[bisect_left(ends, last) : bisect_left(ends, following)]])
         compute_us.append(following - begin - (ended - last))
+    if len(compute_us) < _FEWEST_STEPS:  # many at one time are one
+        return None
     compute_s = median(compute_us) / 1e6
     usual_s = sorted((median(late) / 1e6, index) for index, late in late_us.items())
     forward_s = max(0.0, compute_s - usual_s[-1][0])

@@ -21,7 +21,7 @@ from horovod.core.world import engine, local_size, rank, size
 class RankErrors:
     """The errors of this rank by name of the gradient, of the gradients' shapes.
 
-    They stay over a change of the world: nobody else has them.
+    They stay over a change of the world: no other rank has them.
     """
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ the first products while backward runs; ``finish`` does the rest, in one batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,19 +38,11 @@ class PowerSGD(PowerSGDCompressor):
     between. Options and errors are those of ``horovod.core.compression.PowerSGDCompressor``.
     """
 
-    def __init__(
-        self,
-        rank: int = 4,
-        *,
-        start_after: int = 0,
-        min_compression_rate: float = 2.0,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            rank, start_after=start_after, min_compression_rate=min_compression_rate, seed=seed
-        )
-        self._generation: int | None = None  # of the world that the memory belongs to
-        self._memories: dict[str, _Memory] = {}
+    _generation: int | None = None  # of the world that the memory belongs to
+
+    @cached_property
+    def _memories(self) -> dict[str, _Memory]:
+        return {}
 
     def make_exchange(
         self, op: int, prescale: float, postscale: float, process_set: ProcessSet

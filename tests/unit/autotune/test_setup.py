@@ -23,7 +23,7 @@ GIVEN = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0"}
 
 
 class Engine:
-    """Makes steps whenever somebody looks, faster ones with smaller blocks and other formats."""
+    """Makes steps at each look at it, faster ones with smaller blocks and other formats."""
 
     def __init__(self, lasts: int, joins_at: int = 1_000_000) -> None:
         self.tuned: list[Settings] = []

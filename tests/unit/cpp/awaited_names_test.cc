@@ -172,7 +172,7 @@ TEST_CASE("awaited names: messages with a name are checked") {
   }
 }
 
-TEST_CASE("awaited names: an answer that nobody asked for is not kept") {
+TEST_CASE("awaited names: an answer without a question is not kept") {
   AwaitedNames names;
   names.keep_answer(key_of("t"));
   CHECK(!names.ask(key_of("t")));

@@ -171,7 +171,7 @@ TEST_CASE("tuning: formats between hosts change at the same operation on all ran
   }
 }
 
-TEST_CASE("tuning: formats change nothing that nobody allows, nor other process sets") {
+TEST_CASE("tuning: formats change only tensors that allow it, in the world only") {
   if (has_data_plane()) return;
   FormatsWorld world(LinkFormat::kExact);
   world.run([&](int rank, Engine& engine) {

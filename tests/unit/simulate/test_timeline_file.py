@@ -111,6 +111,8 @@ def test_our_own_timeline(tmp_path: Path) -> None:
         ("[]", r"no 5 steps that reduce gradients.* \(0 tensors"),
         (json.dumps(timeline(4)), r"no 5 steps that reduce gradients.* \(3 tensors"),
         ("[1]", "event 0 is not one of a timeline"),
+        ('[{"ph": "B", "pid": Infinity}]', "event 0 is not one of a timeline: cannot convert"),
+        (json.dumps([{**event, "ts": 1} for event in timeline()]), "no 5 steps that reduce"),
         (json.dumps([*names(), {"ph": "B", "pid": 0}]), "event 3 is not one of a timeline: 'ts'"),
         (json.dumps([*names(), {"ph": "B", "pid": 0, "ts": "now"}]), "its time is 'now'"),
         (json.dumps(timeline()).replace("300", "9" * 18), "a tensor of 3999999999999999996 bytes"),
