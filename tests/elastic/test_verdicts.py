@@ -29,7 +29,8 @@ class Story:
         for kind in ("enter", "sync", "start"):
             for rank, process in enumerate(processes):
                 place = {"world": world, "rank": rank, "size": len(processes)}
-                self.add(process, kind, **place, digest=f"d{self.step}", descriptors=9, threads=2)
+                resources: dict[str, object] = {"descriptors": ("pipe", "socket"), "threads": 2}
+                self.add(process, kind, **place, digest=f"d{self.step}", **resources)
 
     def batch(self, world: str, *processes: str, dies: str = "", saves: bool = True) -> None:
         self.step += 1
@@ -186,12 +187,15 @@ def test_an_older_state_that_replaces_a_newer_one_is_found():
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"descriptors": 10}, r"a: descriptors in its worlds of 2: \[9, 10\]"),
+        (
+            {"descriptors": ("pipe", "socket", "socket")},
+            r"a: descriptors in its worlds of 2: 2, then 3: gone \[\], new \['socket'\]",
+        ),
         ({"threads": 3}, r"a: threads in its worlds of 2: \[2, 3\]"),
         ({"resident_bytes": MEMORY_BYTES + (1 << 20)}, "a: 25 MiB more after 4 worlds"),
     ],
 )
-def test_leaks_are_found(facts: dict[str, int], text: str):
+def test_leaks_are_found(facts: dict[str, object], text: str):
     story = Story()
     for world in ("w1", "w2", "w3", "w4"):
         story.enter(world, *(("a", "b") if world in ("w1", "w4") else ("a", "b", "c")))

@@ -13,6 +13,7 @@ from lab import Lab, wait_until
 from long_cable import Distance, has_tun, long_cable
 from network import Host, Interface, plain_cabling
 from ssh_servers import SshServers
+from tampering import Replaced
 
 SUPPORT = Path(__file__).with_name("support")
 CONNECT = """
@@ -185,3 +186,14 @@ def test_nothing_outlives_whoever_made_the_hosts(lab: Lab) -> None:
         maker.kill()
     _, living = psutil.wait_procs([*sleepers, *inits], timeout=200)
     assert [process for process in living if process.status() != "zombie"] == []
+
+
+def test_what_looks_like_a_start_by_chance_goes_on() -> None:
+    """Nobody may send more before it arrives; a longer start waits for its rest."""
+    old, new = b"\x80\x05\x95" + bytes(range(20)), b"n" * 23
+    tamper = Replaced(old, new)
+    assert tamper.feed(b"a code\x80") == (b"a code\x80",)
+    assert tamper.feed(b"and " + old[:9]) == (b"and ",)
+    assert not tamper.has_struck
+    assert tamper.feed(old[9:] + b"\x80\x05") == (new + b"\x80\x05",)
+    assert tamper.has_struck

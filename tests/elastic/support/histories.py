@@ -41,7 +41,7 @@ class Event:
     samples: tuple[int, ...] = ()
     loss: float = 0.0
     digest: str = ""
-    descriptors: int = 0
+    descriptors: tuple[str, ...] = ()
     threads: int = 0
     resident_bytes: int = 0
     weights: tuple[float, ...] = ()
@@ -51,7 +51,7 @@ class Event:
     def decoded(cls, process: str, line: bytes) -> Event:
         """One line of a file."""
         fields = json.loads(line)
-        for name in ("samples", "weights"):
+        for name in ("samples", "weights", "descriptors"):
             if name in fields:
                 fields[name] = tuple(fields[name])
         return cls(process=process, **fields)

@@ -7,7 +7,7 @@ process may keep; a leak exceeds it in a longer run.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from histories import Event, in_order
@@ -103,15 +103,20 @@ def nothing_is_left(ordered: Sequence[Event]) -> list[str]:
     for event in ordered:
         if event.kind == "start":
             starts[event.process, event.size, event.rank == 0].append(event)
-    kinds: list[tuple[str, Callable[[Event], int]]] = [
-        ("descriptors", lambda event: event.descriptors),
-        ("threads", lambda event: event.threads),
-    ]
     for (process, size, _), worlds in starts.items():
-        for name, count in kinds:
-            if len(set(map(count, worlds))) > 1:
-                counts = [count(event) for event in worlds]
-                problems.append(f"{process}: {name} in its worlds of {size}: {counts}")
+        where = f"in its worlds of {size}"
+        threads = [event.threads for event in worlds]
+        if len(set(threads)) > 1:
+            problems.append(f"{process}: threads {where}: {threads}")
+        first = Counter(worlds[0].descriptors)
+        for event in worlds[1:]:
+            found = Counter(event.descriptors)
+            if found != first:
+                gone, new = sorted((first - found).elements()), sorted((found - first).elements())
+                problems.append(
+                    f"{process}: descriptors {where}: {len(worlds[0].descriptors)}, then "
+                    f"{len(event.descriptors)}: gone {gone}, new {new}"
+                )
     by_process: dict[str, list[Event]] = defaultdict(list)
     for event in ordered:
         if event.kind == "start":

@@ -109,10 +109,16 @@ class CutOff(Tamper):
 
 
 class Replaced(Tamper):
-    """Replaces ``old`` by ``new`` of the same length; holds back a possible start of ``old``."""
+    """Replaces ``old`` by ``new`` of the same length; holds back what looks like its start.
+
+    A byte or two at the end of a message may equal that start by chance, and nobody may send more
+    before they arrive, so those are passed on.
+    """
+
+    _LEAST = 8  # bytes that are not there by chance
 
     def __init__(self, old: bytes, new: bytes) -> None:
-        assert len(old) == len(new)
+        assert len(old) == len(new) > self._LEAST
         self._old = old
         self._new = new
         self._held = b""
@@ -122,9 +128,12 @@ class Replaced(Tamper):
         self.has_struck |= self._old in whole
         whole = whole.replace(self._old, self._new)
         held = next(
-            size
-            for size in range(min(len(self._old) - 1, len(whole)), -1, -1)
-            if whole.endswith(self._old[:size])
+            (
+                size
+                for size in range(min(len(self._old) - 1, len(whole)), self._LEAST - 1, -1)
+                if whole.endswith(self._old[:size])
+            ),
+            0,
         )
         self._held = whole[len(whole) - held :]
         passed = whole[: len(whole) - held]
