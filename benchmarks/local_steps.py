@@ -2,8 +2,9 @@
 
 Two hosts, which are namespaces of this machine, with one rank and one compute thread each, train
 about 10 million parameters on the help texts that ship with Python. First, on a link without a
-limit, all ways train for the same number of samples, and the losses of the agreed models on other
-text are compared. Then the link has 100 Mbit/s, round trips of 100 ms and losses, and steps are
+limit, all ways go on from one model that was trained synchronously for a while, as the authors of
+DiLoCo did, for the same number of samples; the losses of the agreed models on other text are
+compared. Then the link has 100 Mbit/s, round trips of 100 ms and losses, and steps are
 timed: over one period of local steps, and a few synchronous steps. The share of computing is that
 of the time in which a rank does not wait for a collective (``blocked_seconds`` of
 ``hvd.metrics()``). Needs root.
@@ -47,6 +48,7 @@ def main() -> int:
     with open_hosts(_HOST_COUNT) as (network, servers):
         if args.steps:
             with _open_group(network, servers) as group:
+                _warm_up(group, args)
                 for name in names:
                     tables.quality.rows.setdefault(_LOSS, {})[name] = [_loss(group, name, args)]
         # Ranks suit their connections to the delay that they find when they connect.
@@ -100,6 +102,14 @@ def _format_kilobytes(count: float) -> str:
     return f"{count / 1e3:.4g} kB"
 
 
+def _warm_up(group: WorkerGroup, args: argparse.Namespace) -> None:
+    """Train the model from which all ways go on."""
+    print("training: the first steps", file=sys.stderr, flush=True)
+    group.call("prepare", way=SYNCHRONOUS, sync_every=args.sync_every)
+    group.call("train", steps=args.warm_steps)
+    group.call("keep")
+
+
 def _loss(group: WorkerGroup, way: str, args: argparse.Namespace) -> float:
     print(f"training: {way}", file=sys.stderr, flush=True)
     group.call("prepare", way=way, sync_every=args.sync_every, steps=args.steps)
@@ -130,6 +140,7 @@ def _step(
 def _parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--steps", type=int, default=640, help="of each way; 0: none, only time")
+    parser.add_argument("--warm-steps", type=int, default=512, help="synchronous ones before them")
     parser.add_argument("--sync-every", type=int, default=128, help="local steps in a period")
     parser.add_argument(
         "--timed-steps", type=int, default=3, help="synchronous steps that are timed"

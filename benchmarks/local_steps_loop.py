@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -44,13 +44,14 @@ class LocalStepsLoop(Loop):
     def __init__(self, contestant: Any) -> None:
         super().__init__(contestant)
         self._text = Text()
+        self._kept: dict[str, torch.Tensor] = {}
 
     def prepare(self, *, way: str, sync_every: int, steps: int = 0) -> int:
-        """A new model and its optimizer, equal for all ways; the number of parameters.
+        """The kept model, or a new one, and an optimizer; the number of parameters.
 
         ``steps``: of the whole training, over which the learning rate falls; 0: it stays.
         """
-        self._model, self._optimizer = make_training(self._text, way, sync_every)
+        self._model, self._optimizer = make_training(self._text, way, sync_every, self._kept)
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, learning_rate(steps))
         self._samples = torch.Generator().manual_seed(1 + self._contestant.rank)
         return sum(param.numel() for param in self._model.parameters())
@@ -72,18 +73,26 @@ class LocalStepsLoop(Loop):
         self.finish()
         return self._text.validation_loss(self._model)
 
+    def keep(self) -> None:
+        """Let later trainings begin with this model."""
+        self._kept = {name: value.clone() for name, value in self._model.state_dict().items()}
+
     def finish(self) -> None:
         """Leave nothing under way."""
         if hasattr(self._optimizer, "finish"):
             self._optimizer.finish()
 
 
-def make_training(text: Text, way: str, sync_every: int) -> tuple[Transformer, Any]:
-    """A model and its optimizer, the same at each call."""
+def make_training(
+    text: Text, way: str, sync_every: int, values: Mapping[str, torch.Tensor] | None = None
+) -> tuple[Transformer, Any]:
+    """A model, with these ``values`` if there are any, and its optimizer; the same at each call."""
     import horovod.torch as hvd
 
     torch.manual_seed(0)
     model = Transformer(text.character_count, width=384, layers=6, heads=6)
+    if values:
+        model.load_state_dict(dict(values))
     inner = torch.optim.AdamW(model.parameters(), lr=LR)
     if way == SYNCHRONOUS:
         return model, hvd.DistributedOptimizer(inner, model.named_parameters())

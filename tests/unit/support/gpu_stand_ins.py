@@ -30,7 +30,7 @@ def build(folder: Path) -> None:
     """Build the two libraries in ``folder``, under the names of the real ones."""
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
     libraries = {
-        "libcuda.so.1": ["cuda_stand_in.cc", "ptx_machine.cc"],
+        "libcuda.so.1": ["cuda_stand_in.cc", "cuda_memory.cc", "cuda_model.cc", "ptx_machine.cc"],
         "libnccl.so.2": ["nccl_stand_in.cc", f"-L{folder}", "-l:libcuda.so.1"],
     }
     for name, parts in libraries.items():
