@@ -31,10 +31,12 @@ class OneRank:
 
     def allgather(self, tensors, name, process_set):
         assert process_set is global_process_set
-        self.sent[name] = [tensor.clone() for tensor in tensors]
-        half = len(tensors) // 2
-        pairs = [self.alter(*pair) for pair in zip(tensors[:half], tensors[half:], strict=True)]
-        return self._start([*(v for v, _ in pairs), *(i for _, i in pairs)])
+        count = len(tensors) // 3
+        values, indices, forms = (tensors[i * count : (i + 1) * count] for i in range(3))
+        assert not any(form.numel() for form in forms)
+        self.sent[name] = [tensor.clone() for tensor in (*values, *indices)]
+        pairs = [self.alter(*pair) for pair in zip(values, indices, strict=True)]
+        return self._start([*(v for v, _ in pairs), *(i for _, i in pairs), *forms])
 
     def synchronize(self, handle):
         results = self.waiting.pop(handle)
