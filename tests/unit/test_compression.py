@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from horovod.core.compression import (
@@ -65,6 +66,11 @@ def test_the_first_q_depends_on_name_and_seed():
     seeds = {PowerSGDCompressor(seed=s).seed_of(name) for s in (0, 1) for name in ("a", "b")}
     assert len(seeds) == 4
     assert all(0 <= seed < 1 << 32 for seed in seeds)
+
+
+def test_short_numbers_of_numpy_do_not_overflow():
+    assert TopKCompressor(np.float16(0.5)).count(1_000_000) == 500_000
+    assert PowerSGDCompressor(1, min_compression_rate=np.float16(2)).matrix_of((50_000, 9))
 
 
 @pytest.mark.parametrize("compressor", [TopKCompressor, PowerSGDCompressor])

@@ -149,7 +149,8 @@ class TopKCompressor(FeedbackCompressor):
         if isinstance(ratio, bool) or not isinstance(ratio, Real) or not 0 < ratio <= 1:
             found = reprlib.repr(ratio)
             raise ValueError(f"topk: ratio must be above 0 and at most 1, found {found}")
-        self._ratio: float = ratio
+        # NumPy's short ones would overflow when they are multiplied.
+        self._ratio: float = float(ratio)
 
     def count(self, elements: int) -> int:
         """How many of so many elements, at least one, are sent; the same on all ranks."""
@@ -192,7 +193,7 @@ class PowerSGDCompressor(FeedbackCompressor):
             )
         self._rank = rank
         self._start_after = start_after
-        self._min_rate = min_compression_rate
+        self._min_rate = float(min_compression_rate)
         self._seed = seed
 
     def matrix_of(self, shape: Sequence[int]) -> tuple[int, int, int] | None:

@@ -87,7 +87,7 @@ def reduce_corrected(reduction: GradientReduction, gradients: Any, errors: dict[
     """The reduced gradients, in their dtypes; ``errors`` are added to them first, and changed.
 
     Raises:
-        ValueError: an error has another shape than its gradient.
+        ValueError: an error does not fit its gradient.
     """
 
     def corrected(path: Any, gradient: Any) -> Any:
@@ -95,14 +95,30 @@ def reduce_corrected(reduction: GradientReduction, gradients: Any, errors: dict[
         error = errors.get(name)
         if error is None:
             return gradient
-        if error.shape != gradient.shape:
-            raise ValueError(
-                f"DistributedOptimizer: the state has errors{name} of shape {list(error.shape)}, "
-                f"expected {list(gradient.shape)} as of the gradient"
-            )
+        _check_error(name, error, gradient)
         return reduction.corrected(gradient, error)
 
     gradients = jax.tree_util.tree_map(jnp.asarray, gradients)
     corrected_ones = jax.tree_util.tree_map_with_path(corrected, gradients)
     reduced = reduction.reduce(corrected_ones, errors)
     return jax.tree_util.tree_map(lambda r, g: r.astype(g.dtype), reduced, gradients)
+
+
+def _check_error(name: str, error: Any, gradient: Any) -> None:
+    """Refuse what would be rounded, or cut to integers, without a word."""
+    found, expected = list(error.shape), list(gradient.shape)
+    if found != expected:
+        raise ValueError(
+            f"DistributedOptimizer: the state has errors{name} of shape {found}, expected "
+            f"{expected} as of the gradient"
+        )
+    if error.dtype not in (jnp.float32, jnp.float64):
+        raise ValueError(
+            f"DistributedOptimizer: the state has errors{name} of dtype {error.dtype}, expected "
+            "float32, or float64 as of the gradient"
+        )
+    if not jnp.issubdtype(gradient.dtype, jnp.floating):
+        raise ValueError(
+            f"DistributedOptimizer: the gradient {name} has dtype {gradient.dtype}, expected a "
+            "floating one as of the parameter that init has seen"
+        )

@@ -88,12 +88,13 @@ class PowerSGDReduction(CompressedReduction):
         """
         for path, error in errors.items():
             matrix = self.compression.matrix_of(error.shape)
-            expected = None if matrix is None else matrix[1:]
-            found = self.q[path].shape if path in self.q else None
-            if expected is None or found != expected:
+            found = list(self.q[path].shape) if path in self.q else "none"
+            expected = "none" if matrix is None else list(matrix[1:])
+            if found != expected or matrix is None:
                 raise ValueError(
-                    f"DistributedOptimizer: the state of powersgd has q{path} of shape {found}, "
-                    f"expected {expected}; make it with optimizer.init(params)"
+                    f"DistributedOptimizer: the state of powersgd has errors{path} of shape "
+                    f"{list(error.shape)} and q{path} of shape {found}, expected {expected}; make "
+                    "it with optimizer.init(params)"
                 )
 
     def _send(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,10 @@ class TopKReduction(CompressedReduction):
         flat = {path: jnp.ravel(array) for path, array in arrays.items()}
         sent = {path: _largest(x, count=self.compression.count(x.size)) for path, x in flat.items()}
         values = [flat[path][indices] * prescale for path, indices in sent.items()]
-        parts = grouped_allgather([*values, *sent.values()], f"{name}.topk", self.process_set)
+        # No bytes. Their shapes make the engine refuse ranks with other shapes or options.
+        forms = [jnp.empty((0, sent[path].size, *x.shape), jnp.uint8) for path, x in arrays.items()]
+        tensors = [*values, *sent.values(), *forms]
+        parts = grouped_allgather(tensors, f"{name}.topk", self.process_set)
         results = {}
         for position, (path, array) in enumerate(arrays.items()):
             left = flat[path].at[sent[path]].set(0, unique_indices=True)

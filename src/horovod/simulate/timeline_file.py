@@ -25,7 +25,8 @@ __all__ = ["workload_in"]
 
 _FEWEST_STEPS = 5
 _REDUCTION = "ALLREDUCE"
-_SHAPE = re.compile(r"\[((\d{1,18}(, ?\d{1,18})*)?,?)\]")
+# Of at most 64 dimensions: multiplying many long numbers takes minutes.
+_SHAPE = re.compile(r"\[((\d{1,18}(, ?\d{1,18}){0,63})?,?)\]")
 _SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 _MOST_BYTES = 1 << 50
 
@@ -48,8 +49,12 @@ def workload_in(path: Path) -> Workload:
         OSError: it cannot be read.
     """
     tensors = _tensors(path, _events(path))
-    ranks = sorted({rank for tensor in tensors for rank in tensor.ready_us})
-    found = [step for rank in ranks if (step := _step(tensors, rank)) is not None]
+    of_rank: dict[int, list[_Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        for rank in tensor.ready_us:
+            of_rank[rank].append(tensor)
+    steps = (_step(own, rank) for rank, own in sorted(of_rank.items()))
+    found = [step for step in steps if step is not None]
     if not found:
         raise ValueError(
             f"{path}: no {_FEWEST_STEPS} steps that reduce gradients; a timeline of ten steps has "
@@ -122,14 +127,17 @@ def _size(args: Any) -> int:
 
 
 def _step(tensors: Sequence[_Tensor], rank: int) -> tuple[float, list[Gradient]] | None:
-    """Seconds of computing in the usual step of a rank, and its gradients; None: too few steps."""
-    counts = Counter(len(tensor.ready_us.get(rank, ())) for tensor in tensors)
+    """Seconds of computing in the usual step of a rank, and its gradients; None: too few steps.
+
+    ``tensors``: those that it had.
+    """
+    counts = Counter(len(tensor.ready_us[rank]) for tensor in tensors)
     counts = Counter({count: count * n for count, n in counts.items() if count > _FEWEST_STEPS})
     if not counts:
         return None
     usual = counts.most_common(1)[0][0]
     # One more or less: the timeline begins and ends within a step.
-    own = [tensor for tensor in tensors if abs(len(tensor.ready_us.get(rank, ())) - usual) <= 1]
+    own = [tensor for tensor in tensors if abs(len(tensor.ready_us[rank]) - usual) <= 1]
     ready = sorted((time, index) for index, t in enumerate(own) for time in t.ready_us[rank])
     times = [time for time, _ in ready]
     # One thread has the ends of all ranks, or each rank has its own.

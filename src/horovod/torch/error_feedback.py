@@ -33,13 +33,36 @@ class RankErrors:
         return {"rank": self._rank, "errors": dict(self._errors)} if self._errors else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a copy of ``state_dict``'s result; from nothing, if it is another rank's."""
-        errors = state["errors"] if state.get("rank") == self._rank else {}
+        """Go on from a copy of ``state_dict``'s result; from nothing, if it is another rank's.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        errors = state.get("errors") if state.get("rank") == self._rank else {}
+        if not isinstance(errors, dict):
+            raise ValueError(
+                "load_state_dict: the errors of a compression must be a dict of tensors by name, "
+                f"found {type(errors).__name__}"
+            )
+        for name, error in errors.items():
+            _check_error(name, error)
         self._errors = {name: self._copied(error) for name, error in errors.items()}
 
     @staticmethod
     def _copied(error: Tensor) -> Tensor:
         return error.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _check_error(name: str, error: Any) -> None:
+    found = f"a {type(error).__name__}"
+    if isinstance(error, Tensor):
+        if error.layout is torch.strided and error.dtype.is_floating_point and not error.is_meta:
+            return
+        found = f"one of {error.dtype}, {error.layout}, on {error.device}"
+    raise ValueError(
+        f"load_state_dict: the error of {name!r} must be a dense tensor of a floating dtype, found "
+        f"{found}"
+    )
 
 
 class ErrorFeedback(RankErrors):

@@ -8,6 +8,7 @@ a gradient scaler leaves out leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from horovod.core.compression import LinkFormat
 from horovod.core.handles import wait_for_all
 from horovod.core.operations import Average, Intent, check_summing
 from horovod.core.process_sets import ProcessSet
+from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 
 Operation = tuple[int, float, float]  # op, prescale, postscale
@@ -99,8 +101,12 @@ class FeedbackExchange(Generic[C]):
                 batch.plain.append((gradient, gradient.contiguous()))
                 plain_names.append(name)
         self._batches.append(batch)
-        self._begin(batch)
-        self._allreduce(batch, [wire for _, wire in batch.plain], plain_names, self._operation)
+        try:
+            self._begin(batch)
+            self._allreduce(batch, [wire for _, wire in batch.plain], plain_names, self._operation)
+        except (ValueError, HorovodInternalError):
+            self._abandon(batch)
+            raise
         return batch
 
     @torch.no_grad()
@@ -123,6 +129,12 @@ class FeedbackExchange(Generic[C]):
         for gradient, wire in plain:
             if wire is not gradient:
                 gradient.copy_(wire)
+
+    def _abandon(self, batch: Batch[C]) -> None:
+        """Forget a batch that was refused, perhaps in part: a later ``finish`` must not want it."""
+        self._batches.remove(batch)
+        with suppress(HorovodInternalError):
+            _wait_for_all([batch])
 
     def _allreduce(
         self,

@@ -125,8 +125,10 @@ class TopKExchange(FeedbackExchange[_Elements]):
         if prescale != 1.0:
             values = [each * prescale for each in values]
         indices = [_short(each.sent, each.total.numel()) for each in batch.compressed]
+        forms = [_form(each) for each in batch.compressed]
         name = f"{batch.compressed[0].name}.topk"
-        handle = adapter.grouped_allgather_async([*values, *indices], name, self._process_set)
+        tensors = [*values, *indices, *forms]
+        handle = adapter.grouped_allgather_async(tensors, name, self._process_set)
         batch.handles.append(handle)
 
     def _complete(self, batches: list[Batch[_Elements]]) -> list[Tensor]:
@@ -166,6 +168,15 @@ def largest(magnitudes: Tensor, count: int) -> Tensor:
 
 def _short(indices: Tensor, elements: int) -> Tensor:
     return indices.to(torch.int32) if elements <= 1 << 31 else indices
+
+
+def _form(each: _Elements) -> Tensor:
+    """No bytes. Its shape makes the engine refuse ranks that have other shapes or options.
+
+    Elements and indices alone would not tell: ranks may gather different numbers of them.
+    """
+    shape = (0, each.sent.numel(), *each.gradient.shape)
+    return each.sent.new_empty(shape, dtype=torch.uint8)
 
 
 def _check(each: _Elements, values: Tensor, indices: Tensor, ranks: int) -> None:

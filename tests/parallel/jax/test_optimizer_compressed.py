@@ -178,6 +178,25 @@ def test_errors_of_another_rank_do_not_count(compression, several_ranks):
     assert {n for n, update in updates.items() if jnp.any(update)} == {"kernel"}
 
 
+@pytest.mark.parametrize("mode", [lambda function: function, jax.jit], ids=["outside", "in jit"])
+@pytest.mark.parametrize(
+    ("shapes", "ratios"),
+    [
+        # As many elements as expected come: the first has as many, the second sends as many.
+        (((60, 50), (50, 60)), (0.05, 0.05)),
+        (((60, 50), (60, 51)), (0.01, 0.01)),
+        (((60, 50), (60, 50)), (0.05, 0.1)),
+    ],
+    ids=["same size", "same number sent", "ratio"],
+)
+def test_ranks_that_differ_are_told(shapes, ratios, mode, several_ranks, request):
+    is_first = hvd.rank() == 0
+    optimizer = make(hvd.Compression.topk(ratios[is_first]), request.node.name)
+    params = {"kernel": jnp.ones(shapes[is_first])}
+    with pytest.raises(Exception, match=r"\['kernel'\]\.topk.* Mismatched .* shapes: rank"):
+        jax.block_until_ready(mode(optimizer.update)(params, optimizer.init(params)))
+
+
 @BOTH
 def test_a_broadcast_state(compression):
     """As after loading a file on rank 0, or from an elastic state: its errors are rank 0's."""

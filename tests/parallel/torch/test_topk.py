@@ -96,14 +96,23 @@ def test_ranks_may_batch_and_order_differently(assert_same_everywhere):
         assert_same_everywhere(list(gradients.values()))
 
 
-def test_ranks_that_differ_are_told_and_the_next_step_works():
+@pytest.mark.parametrize(
+    ("shapes", "ratios"),
+    [
+        (((80, 30), (40, 30)), (0.05, 0.05)),
+        # Here as many elements as expected come: the first has as many, the second sends as many.
+        (((40, 30), (30, 40)), (0.05, 0.05)),
+        (((40, 30), (40, 31)), (0.001, 0.001)),
+        (((40, 30), (40, 30)), (0.05, 0.1)),
+    ],
+)
+def test_ranks_that_differ_are_told_and_the_next_step_works(shapes, ratios):
     if hvd.size() == 1:
         pytest.skip("needs ranks that disagree")
-    exchange = exchange_of()
-    wrong = torch.ones(80 if hvd.rank() == 0 else 40, 30)
-    with pytest.raises(hvd.HorovodInternalError, match=r"Compression\.topk: .* came for 'w'"):
-        exchange.start(["w"], [wrong]).finish()
-    gradient = random_of(hvd.rank(), 40, 30)
+    exchange = exchange_of(ratio=ratios[hvd.rank() == 0])
+    with pytest.raises(hvd.HorovodInternalError, match=r"'w\.topk'.*: Mismatched .* shapes: rank"):
+        exchange.start(["w"], [torch.ones(shapes[hvd.rank() == 0])]).finish()
+    exchange, gradient = exchange_of(), random_of(hvd.rank(), 40, 30)
     exchange.start(["w"], [gradient]).finish()
     assert gradient.count_nonzero() >= 60
 

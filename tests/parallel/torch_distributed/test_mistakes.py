@@ -77,6 +77,30 @@ def test_more_rows_than_the_output_has():
 
 
 @needs_two
+def test_a_message_that_is_refused_does_not_count():
+    """Or all that follow would wait for the one before."""
+    text = ": expected a dense tensor in host memory or on a GPU, found one of layout "
+    for bad in (torch.eye(3).to_sparse(), torch.empty(1, device="meta")):
+        if rank() == 0:
+            with pytest.raises(ValueError, match=f"recv{text}"):
+                dist.recv(bad, 1)
+            with pytest.raises(ValueError, match=f"recv{text}"):
+                dist.recv(bad)
+            dist.recv(found := torch.empty(1), 1)
+            assert found.item() == 5
+        elif rank() == 1:
+            with pytest.raises(ValueError, match=f"send{text}"):
+                dist.send(bad, 0)
+            dist.send(torch.full((1,), 5.0), 0)
+
+
+def test_a_group_of_one_rank_has_no_sender():
+    groups = [dist.new_group([each]) for each in range(size())]
+    with pytest.raises(ValueError, match=r"any source, tag 0\): this rank is the only one of"):
+        dist.recv(torch.empty(1), group=groups[rank()])
+
+
+@needs_two
 def test_a_message_of_another_size():
     if rank() == 0:
         with pytest.raises(MismatchError, match=r"send\..*shapes must match"):

@@ -35,7 +35,9 @@ def gathered(monkeypatch):
     last = []
 
     def gather(parts, name, process_set):
-        last[:] = parts
+        count = len(parts) // 3
+        assert not any(form.size for form in parts[2 * count :])
+        last[:] = parts[: 2 * count]
         return parts
 
     monkeypatch.setattr(topk, "grouped_allgather", gather)
@@ -115,13 +117,44 @@ def test_the_state_of_another_model_is_refused(compression):
         optimizer.update({"kernel": jnp.ones((50, 1, 40))}, state)
 
 
+@BOTH
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.int32])
+def test_a_state_of_another_dtype_is_refused(compression, dtype):
+    """Gradients would be rounded to it."""
+    optimizer = hvd.DistributedOptimizer(optax.identity(), compression=compression)
+    state = optimizer.init(params())
+    errors = {path: error.astype(dtype) for path, error in state.errors.items()}
+    text = rf"errors\['kernel'\] of dtype {jnp.dtype(dtype).name}, expected float32"
+    with pytest.raises(ValueError, match=text):
+        optimizer.update(params(), state._replace(errors=errors))
+
+
+@BOTH
+def test_integers_for_a_floating_parameter_are_refused(compression):
+    optimizer = hvd.DistributedOptimizer(optax.identity(), compression=compression)
+    gradients = jax.tree_util.tree_map(lambda p: jnp.ones(p.shape, jnp.int32), params())
+    with pytest.raises(ValueError, match=r"gradient \['kernel'\] has dtype int32, expected a flo"):
+        optimizer.update(gradients, optimizer.init(params()))
+
+
+def test_errors_that_powersgd_does_not_have_are_refused():
+    optimizer = hvd.DistributedOptimizer(
+        optax.identity(), compression=hvd.Compression.powersgd(rank=2)
+    )
+    state = optimizer.init(params())
+    errors = {**state.errors, "['bias']": jnp.ones(7)}
+    text = r"errors\['bias'\] of shape \[7\] and q\['bias'\] of shape none, expected none"
+    with pytest.raises(ValueError, match=text):
+        optimizer.update(params(), state._replace(errors=errors))
+
+
 def test_a_state_of_another_rank_of_powersgd_is_refused():
     def make(rank):
         compression = hvd.Compression.powersgd(rank=rank)
         return hvd.DistributedOptimizer(optax.identity(), compression=compression)
 
     state = make(2).init(params())
-    with pytest.raises(ValueError, match=r"q\['kernel'\] of shape \(40, 2\), expected \(40, 3\)"):
+    with pytest.raises(ValueError, match=r"q\['kernel'\] of shape \[40, 2\], expected \[40, 3\]"):
         make(3).update(params(), state)
 
 

@@ -121,3 +121,26 @@ def test_our_own_timeline(tmp_path: Path) -> None:
 def test_what_is_no_timeline(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         workload_in(written(tmp_path / "file.json", text))
+
+
+def test_a_shape_of_endless_dimensions_is_none(tmp_path: Path) -> None:
+    """To multiply them would take more than half an hour."""
+    begin = {"ph": "B", "name": "ALLREDUCE", "ts": 1, "pid": 0}
+    shape = f"[{','.join(['9' * 18] * 500_000)}]"
+    end = {"ph": "E", "ts": 2, "pid": 0, "args": {"dtype": "float32", "shape": shape}}
+    with pytest.raises(ValueError, match=r"no 5 steps that reduce gradients.* \(0 tensors"):
+        workload_in(written(tmp_path / "t.json", json.dumps([*names(), begin, end])))
+
+
+def test_many_ranks_and_tensors_that_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
+    """To look at each tensor for each rank would take hours."""
+    events, count = names(), 50_000
+    for number in range(count):
+        events += [
+            {"ph": "M", "pid": number, "name": "process_name", "args": {"name": "many"}},
+            {"ph": "B", "pid": number, "ts": 1, "name": "ALLREDUCE"},
+            {"ph": "E", "pid": number, "ts": 2, "args": {"dtype": "float32", "shape": "[9]"}},
+            {"ph": "X", "pid": 0, "ts": 1, "name": str(number)},
+        ]
+    with pytest.raises(ValueError, match=rf"no 5 steps that reduce.* \({count} tensors"):
+        workload_in(written(tmp_path / "t.json", json.dumps(events)))

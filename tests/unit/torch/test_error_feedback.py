@@ -13,6 +13,7 @@ from horovod.torch import adapter
 from horovod.torch.compression import Compression
 from horovod.torch.error_feedback import ErrorFeedback
 from horovod.torch.gradient_exchange import PlainExchange
+from horovod.torch.topk import TopKErrors
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,27 @@ def test_loaded_errors_are_memory_that_the_engine_can_write(saved):
     assert errors.untyped_storage().nbytes() == 16
     errors.zero_()
     assert saved.sum() == 4
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        (None, "a dict of tensors by name, found NoneType"),
+        ([torch.ones(4)], "a dict of tensors by name, found list"),
+        ({"weight": "x"}, "'weight' must be a dense tensor of a floating dtype, found a str"),
+        ({"weight": None}, "'weight' must be a dense .*, found a NoneType"),
+        ({"weight": torch.ones(4, dtype=torch.complex64)}, "'weight' must be .* torch.complex64"),
+        ({"weight": torch.ones(4, dtype=torch.int64)}, "'weight' must be .* torch.int64"),
+        ({"weight": torch.eye(4).to_sparse()}, "'weight' must be .* torch.sparse_coo"),
+        ({"weight": torch.ones(4, device="meta")}, "'weight' must be .* on meta"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ErrorFeedback, TopKErrors])
+def test_damaged_errors_are_refused(kind, errors, text):
+    with pytest.raises(ValueError, match=f"load_state_dict: the errors? of .*{text}"):
+        kind().load_state_dict({"rank": 0, "errors": errors})
+    with pytest.raises(ValueError, match="load_state_dict: the errors of a compression must be"):
+        kind().load_state_dict({"rank": 0})
 
 
 def test_errors_of_another_model_do_not_count():

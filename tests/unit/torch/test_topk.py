@@ -23,6 +23,7 @@ class OneRank:
         self.sent = {}
         self.waiting = {}
         self.failing = None
+        self.refusing = None
         self.alter = lambda values, indices: (values, indices)
 
     def allreduce(self, tensors, names, op, prescale, postscale, **_options):
@@ -31,10 +32,14 @@ class OneRank:
 
     def allgather(self, tensors, name, process_set):
         assert process_set is global_process_set
-        self.sent[name] = [tensor.clone() for tensor in tensors]
-        half = len(tensors) // 2
-        pairs = [self.alter(*pair) for pair in zip(tensors[:half], tensors[half:], strict=True)]
-        return self._start([*(v for v, _ in pairs), *(i for _, i in pairs)])
+        if self.refusing is not None:
+            raise self.refusing
+        count = len(tensors) // 3
+        values, indices, forms = (tensors[i * count : (i + 1) * count] for i in range(3))
+        assert not any(form.numel() for form in forms)
+        self.sent[name] = [tensor.clone() for tensor in (*values, *indices)]
+        pairs = [self.alter(*pair) for pair in zip(values, indices, strict=True)]
+        return self._start([*(v for v, _ in pairs), *(i for _, i in pairs), *forms])
 
     def synchronize(self, handle):
         results = self.waiting.pop(handle)
@@ -175,6 +180,30 @@ def test_failed_step_leaves_the_errors_alone(engine):
     other.finish()
     assert not engine.waiting
     assert torch.equal(error_of(exchange), before)
+
+
+def test_a_refused_step_is_forgotten(engine):
+    """As in an elastic job, whose next world goes on with the same optimizer."""
+    exchange, want = exchange_of(), random(40, 30, seed=1)
+    reduce(exchange_of(), w=want)
+    engine.refusing = HorovodInternalError("rank 1 died")
+    for _ in range(2):
+        with pytest.raises(HorovodInternalError, match="rank 1 died"):
+            exchange.start(["w"], [random(40, 30)])
+    engine.refusing = None
+    gradient = random(40, 30, seed=1)
+    reduce(exchange, w=gradient)
+    assert torch.equal(gradient, want)
+
+
+def test_what_was_sent_of_a_refused_step_is_waited_for(engine, monkeypatch):
+    def refuse(*_args, **_options):
+        raise ValueError("this dtype cannot be reduced")
+
+    monkeypatch.setattr(adapter, "allreduce_batch_async_", refuse)
+    with pytest.raises(ValueError, match="this dtype"):
+        exchange_of().start(["w", "bias"], [random(40, 30), random(5)])
+    assert not engine.waiting
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])

@@ -89,7 +89,16 @@ class Messages:
         return self._channel(source, self.members.rank, tag).start(tensor, timeout_s, is_blocking)
 
     def receive_any(self, tensor: torch.Tensor, tag: int, timeout_s: float) -> HorovodWork:
-        """Receive from the rank that is found to send first."""
+        """Receive from the rank that is found to send first.
+
+        Raises:
+            ValueError: the group has no other rank.
+        """
+        if len(self.members.ranks) == 1:
+            raise ValueError(
+                f"recv (any source, tag {tag}): this rank is the only one of process group "
+                f"'{self.members.title}'"
+            )
         return _AnySource(self, tensor, tag, timeout_s)
 
     def find_sender(self, tag: int) -> int | None:

@@ -36,6 +36,7 @@ from horovod.torch.distributed.tensors import (
     movable,
     put,
     reducible,
+    sendable,
     single,
     split_into,
 )
@@ -317,17 +318,17 @@ class HorovodProcessGroup(BaseGroup):
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> HorovodWork:
         """Send a tensor to a rank of the group."""
-        tensor = single(tensors, "send")
+        tensor = sendable(tensors, "send")
         arguments = (tensor, dst, tag, self._run.timeout_s, is_blocking_call())
         return self._run.note(self._messages.send(*arguments))
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> HorovodWork:
         """Receive a tensor from a rank of the group."""
-        tensor = single(tensors, "recv")
+        tensor = sendable(tensors, "recv")
         arguments = (tensor, src, tag, self._run.timeout_s, is_blocking_call())
         return self._run.note(self._messages.receive(*arguments))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> HorovodWork:
         """Receive a tensor from the rank that sends one first."""
-        tensor = single(tensors, "recv")
+        tensor = sendable(tensors, "recv")
         return self._run.note(self._messages.receive_any(tensor, tag, self._run.timeout_s))

@@ -12,7 +12,17 @@ import torch
 
 from horovod.torch.adapter import DTYPES
 
-__all__ = ["Landing", "is_plain", "joined", "movable", "put", "reducible", "single", "split_into"]
+__all__ = [
+    "Landing",
+    "is_plain",
+    "joined",
+    "movable",
+    "put",
+    "reducible",
+    "sendable",
+    "single",
+    "split_into",
+]
 
 
 def single(tensors: torch.Tensor | Sequence[torch.Tensor], title: str) -> torch.Tensor:
@@ -22,6 +32,23 @@ def single(tensors: torch.Tensor | Sequence[torch.Tensor], title: str) -> torch.
     if len(tensors) != 1:
         raise ValueError(f"{title}: expected a single tensor, found {len(tensors)}")
     return tensors[0]
+
+
+def sendable(tensors: torch.Tensor | Sequence[torch.Tensor], title: str) -> torch.Tensor:
+    """The only tensor of a message.
+
+    Messages are counted when they start: to refuse one later would shift those that follow.
+
+    Raises:
+        ValueError: there is none, or several, or the engine cannot move it.
+    """
+    tensor = single(tensors, title)
+    if tensor.layout is torch.strided and (tensor.is_cpu or tensor.is_cuda):
+        return tensor
+    raise ValueError(
+        f"{title}: expected a dense tensor in host memory or on a GPU, found one of layout "
+        f"{tensor.layout} on {tensor.device}"
+    )
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
