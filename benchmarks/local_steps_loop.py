@@ -30,8 +30,11 @@ _WARM_UP_STEPS = 32
 
 
 def ways(sync_every: int) -> dict[str, dict[str, Any]]:
-    """The arguments of ``DiLoCo`` by name; ``compression`` by its name."""
-    streaming = {"fragments": 4, "overlap": max(1, sync_every // 8)}
+    """The arguments of ``DiLoCo`` by name; ``compression`` by its name.
+
+    A fragment takes about a step on the slow link, so four steps hide it.
+    """
+    streaming = {"fragments": 4, "overlap": 4, "merge_weight": 1.0}
     return {
         "DiLoCo, int8": {"sync_every": sync_every, "compression": "int8"},
         STREAMING: {"sync_every": sync_every, **streaming, "compression": "int8"},
