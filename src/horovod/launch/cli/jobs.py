@@ -19,7 +19,8 @@ from horovod.launch.cli.options import (
     unused_options,
 )
 from horovod.launch.cli.parser import is_own_python
-from horovod.launch.jobs.report import REPORT_ENVIRONMENT, check_report
+from horovod.launch.jobs.report import REPORT_ENVIRONMENT
+from horovod.launch.model.argument_checks import writable_file
 from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts, check_hosts
@@ -51,7 +52,7 @@ def plan_of(
         from horovod.metrics.setup import check_export
 
         check_export(settings)
-    report = None if given.report is None else check_report(Path(given.report))
+    report = None if given.report is None else writable_file("--report", Path(given.report))
     plan = replace(
         plan_without_command(given, variables, environ),
         command=tuple(command),
