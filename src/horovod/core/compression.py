@@ -273,8 +273,9 @@ def check_compressor(compression: Any) -> None:
         ValueError: it has no ``compress``.
     """
     if not hasattr(compression, "compress"):
+        example = compression if compression in (*LINK_FORMATS, "fp16", "bf16") else "int8"
         raise ValueError(
-            "compression must be a Compressor such as Compression.none or Compression.fp16, found "
+            f"compression must be a Compressor such as hvd.Compression.{example}, found "
             f"{reprlib.repr(compression)}"
         )
 

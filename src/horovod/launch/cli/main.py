@@ -209,7 +209,9 @@ def _check_network(given: argparse.Namespace, command: Sequence[str]) -> int:
     if command:
         raise ValueError(f"{command[0]}: a command and --check-network, which runs its own")
     if given.num_proc is not None:
-        raise ValueError("-np and --check-network: it starts one process on each host")
+        raise ValueError(
+            "-np and --check-network: it starts one process on each host of -H; leave out -np"
+        )
     _refuse_others(given, "--check-network")
     return check_network(given, named_hosts(given), named_interfaces(given))
 
