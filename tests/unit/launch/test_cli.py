@@ -358,6 +358,16 @@ def test_a_timeline_that_cannot_be_written_is_refused_before_the_start(
     assert cli.main([*words, "DYNAMIC", "true"]) == 0
 
 
+def test_a_log_of_autotuning_that_cannot_be_written_is_refused_before_the_start(
+    plans: list[JobPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["-np", "2", "--autotune-log-file", str(tmp_path / "none" / "log.csv")]
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--autotune", "true"])
+    assert f"(HOROVOD_AUTOTUNE_LOG): {tmp_path}/none is no folder" in capsys.readouterr().err
+    assert cli.main([*words, "true"]) == 0  # nothing is written
+
+
 def test_a_shell_completes_options(tmp_path: Path) -> None:
     pytest.importorskip("argcomplete")
     found = tmp_path / "found"

@@ -72,18 +72,20 @@ def plan_of(
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
     if placement.slots[0].hostname not in placement.remote:
-        _check_timeline(settings.timeline)
+        _check_folder("--timeline-filename", "HOROVOD_TIMELINE", settings.timeline)
+        if settings.autotune:
+            _check_folder("--autotune-log-file", "HOROVOD_AUTOTUNE_LOG", settings.autotune_log)
     others = replace(plan.others, addresses=placement.remote)
     return _with_debugger(given, replace(plan, slots=placement.slots, others=others), environ)
 
 
-def _check_timeline(name: str) -> None:
-    """``OSError`` if rank 0, on this machine, could not write its timeline."""
+def _check_folder(option: str, variable: str, name: str) -> None:
+    """``OSError`` if rank 0, on this machine, could not write the file that ``option`` names."""
     folder = Path(name).parent
     if name in ("", DYNAMIC) or os.access(folder, os.W_OK):
         return
     problem = "cannot be written to" if folder.is_dir() else "is no folder"
-    raise OSError(f"--timeline-filename {name} (HOROVOD_TIMELINE): {folder} {problem}")
+    raise OSError(f"{option} {name} ({variable}): {folder} {problem}")
 
 
 def _elastic_job(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:

@@ -136,7 +136,8 @@ def _run_plan(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[s
     except OSError as error:
         if plan.output_directory is None:
             raise
-        parser.error(f"--output-filename: {error}")
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        parser.error(f"--output-filename: {reason}")
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
