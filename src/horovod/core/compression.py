@@ -120,7 +120,7 @@ class FeedbackCompressor(Compressor):
         raise ValueError(
             f"Compression.{cls.title} remembers errors and is more than one reduction: it works as "
             "DistributedOptimizer(compression=...), not with single operations; use "
-            "Compression.none, fp16 or bf16 there"
+            "none, fp16, bf16, int8, fp8 or int4 there"
         )
 
     @staticmethod
