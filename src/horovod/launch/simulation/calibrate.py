@@ -11,6 +11,7 @@ from pathlib import Path
 from horovod.launch.model.argument_checks import writable_file
 from horovod.launch.model.hosts import parse_hosts
 from horovod.launch.model.one_line_parser import OneLineParser
+from horovod.launch.run.call_error import reason_of
 from horovod.launch.run.function import run
 from horovod.launch.simulation.measure import measure
 from horovod.simulate.calibration import costs_from, network_from
@@ -38,7 +39,7 @@ def run_calibration(arguments: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     except RuntimeError as error:
-        parser.exit(1, f"horovodrun: --calibrate: {error}\n")
+        parser.exit(1, f"horovodrun: --calibrate: {reason_of(error)}\n")
     print(f"horovodrun: wrote {given.output}: horovodrun --simulate ... --costs {given.output}")
     return 0
 
