@@ -127,7 +127,8 @@ std::uint64_t signature_of(std::span<const Request> requests) {
 std::optional<std::string> mismatch(const Request& first, const Request& other) {
   if (first.kind != other.kind) {
     return disagree("Mismatched operations", first, upper_name_of(first.kind), other,
-                    upper_name_of(other.kind), "one name means one operation on all ranks");
+                    upper_name_of(other.kind),
+                    "one name or number means one operation on all ranks");
   }
   if (!collective_of(first.kind).has_tensors()) return std::nullopt;
   if (first.memory != other.memory) {

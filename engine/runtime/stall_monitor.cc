@@ -17,6 +17,12 @@ constexpr double kSilence_s = 0.35;  // several slices of a wait
 
 double seconds(std::int64_t duration_ns) { return static_cast<double>(duration_ns) / 1e9; }
 
+// "60.1 s": whole tenths that have passed.
+std::string age_text(double age_s) {
+  const auto tenths = static_cast<std::int64_t>(age_s * 10);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
 // "allreduce 'x' and 7 more (allreduce 'y', ...)".
 std::string titles_text(const std::vector<std::string>& titles) {
   std::string text = titles.front();
@@ -67,8 +73,7 @@ void StallMonitor::check_bucket(ProcessSetContext& context, std::int64_t now) {
   const std::string what =
       context.entries.empty() ? "a collective" : context.title_of(*context.entries.front());
   const std::string text = (context.blocked_on.is_polled ? "the data plane on " + peer : peer) +
-                           " has not moved for " + seconds_text(age_s) + " in the middle of " +
-                           what;
+                           " has not moved for " + age_text(age_s) + " in the middle of " + what;
   if (!std::exchange(state.is_reported, true)) {
     counters_.stalls.add(1);
     report_(text, {rank});
@@ -171,7 +176,7 @@ void StallMonitor::check_leader(ProcessSetContext& context, Entry& entry, std::i
   const double age_s = age_of(context, entry, now);
   const std::string title = context.title_of(entry);
   const std::string text = title + " waits for other hosts, but " + world_.peer_name(leader) +
-                           " has not moved for " + seconds_text(age_s) +
+                           " has not moved for " + age_text(age_s) +
                            " and speaks to them for this host";
   if (!std::exchange(entry.stall_reported, true)) report_(text, {leader});
   if (must_end(age_s)) end_world(text, {leader}, title);
@@ -212,7 +217,7 @@ bool StallMonitor::is_reporter(const ProcessSetContext& context,
 
 std::string StallMonitor::text_of(const std::string& what, const std::vector<int>& missing,
                                   double age_s) const {
-  return what + " waits for ranks that did not submit it for " + seconds_text(age_s) +
+  return what + " waits for ranks that did not submit it for " + age_text(age_s) +
          ". Missing ranks: " + list(missing) + " (" + world_.peer_names(missing) +
          "). They may run other operations, be slower or have ended their loop.";
 }

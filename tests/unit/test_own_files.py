@@ -29,7 +29,8 @@ from horovod.core.base.own_files import (
 from horovod.elastic import ObjectState
 from horovod.errors import InitError
 from horovod.launch.experiment.command import free_number, take_number
-from horovod.launch.jobs.report import JobReport, check_report
+from horovod.launch.jobs.report import JobReport
+from horovod.launch.model.argument_checks import writable_file
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.launch.remote.job_folder import DRIVER, JobFolder, job_folder_path, listen_at
 from horovod.launch.workers.logs import Logs
@@ -231,12 +232,12 @@ def test_a_report_takes_the_spec_of_a_file_alone(tmp_path: Path, kind: str) -> N
     else:
         path.symlink_to("/dev/null")
     with pytest.raises(OSError, match=r"--report .*: (this is a folder|expected a regular file)"):
-        check_report(path)
+        writable_file("--report", path)
 
 
 def test_a_link_to_a_report_stays_one(tmp_path: Path) -> None:
     (tmp_path / "latest.html").symlink_to("new.html")
-    assert check_report(tmp_path / "latest.html") == tmp_path / "new.html"
+    assert writable_file("--report", tmp_path / "latest.html") == tmp_path / "new.html"
 
 
 def save(path: Path) -> None:
@@ -244,7 +245,7 @@ def save(path: Path) -> None:
 
 
 def report(path: Path) -> None:
-    JobReport(check_report(path), ["x"]).write({}, JobOutcome(0), lambda text: None)
+    JobReport(writable_file("--report", path), ["x"]).write({}, JobOutcome(0), lambda text: None)
 
 
 @as_root

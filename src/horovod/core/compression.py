@@ -120,7 +120,7 @@ class FeedbackCompressor(Compressor):
         raise ValueError(
             f"Compression.{cls.title} remembers errors and is more than one reduction: it works as "
             "DistributedOptimizer(compression=...), not with single operations; use "
-            "Compression.none, fp16 or bf16 there"
+            "none, fp16, bf16, int8, fp8 or int4 there"
         )
 
     @staticmethod
@@ -274,8 +274,9 @@ def check_compressor(compression: Any) -> None:
         ValueError: it has no ``compress``.
     """
     if not hasattr(compression, "compress"):
+        example = compression if compression in (*LINK_FORMATS, "fp16", "bf16") else "int8"
         raise ValueError(
-            "compression must be a Compressor such as Compression.none or Compression.fp16, found "
+            f"compression must be a Compressor such as hvd.Compression.{example}, found "
             f"{reprlib.repr(compression)}"
         )
 

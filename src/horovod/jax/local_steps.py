@@ -345,13 +345,15 @@ def _make(
 ) -> LocalStepsOptimizer:
     check_transformation(rules.title, optimizer)
     if isinstance(optimizer, LocalStepsOptimizer) or is_distributed(optimizer):
-        raise ValueError(f"{rules.title}: this optimizer is distributed already")
+        raise ValueError(
+            f"{rules.title}: this optimizer is distributed already; give that of optax itself"
+        )
     check_compressor(compression)
     if isinstance(compression, TransformationCompressor):
         kind = compression if isinstance(compression, type) else type(compression)
         raise ValueError(
             f"{rules.title}: compression={kind.__name__} cannot reduce single arrays, as "
-            "hvd.allreduce does; use Compression.none, fp16 or bf16"
+            "hvd.allreduce does; use none, fp16, bf16, int8, fp8 or int4"
         )
     check_process_set(process_set)
     return LocalStepsOptimizer(optimizer, rules, compression, process_set)

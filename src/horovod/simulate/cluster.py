@@ -177,7 +177,7 @@ def costs_in(path: str) -> tuple[Costs, Network | None]:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(content, dict) or content.get("horovod_costs") != COSTS_VERSION:
         raise ValueError(
-            f"{path}: no file of version {COSTS_VERSION} of horovodrun --calibrate; run it again"
+            f"{path}: expected a file of version {COSTS_VERSION} of horovodrun --calibrate -o FILE"
         )
     costs = _made(Costs, content.get("costs"), f"{path}: costs")
     network = content.get("network")

@@ -30,7 +30,7 @@ def workload_of(recordings: Mapping[int, Recording], title: str) -> Workload | N
     if not gradients:
         return None
     whole_s = fastest.usual.compute_ns / 1e9
-    text = f"{title}, {len(gradients)} gradients, {whole_s * 1e3:.1f} ms of computing a step"
+    text = f"{title}, {whole_s * 1e3:.1f} ms of computing a step"
     return Workload(text, gradients, whole_s)
 
 

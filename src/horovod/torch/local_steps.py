@@ -360,7 +360,7 @@ def _check_compression(title: str, compression: Any) -> None:
         kind = compression if isinstance(compression, type) else type(compression)
         raise ValueError(
             f"{title}: compression={kind.__name__} cannot reduce single tensors, as hvd.allreduce "
-            "does; use Compression.none, fp16 or bf16"
+            "does; use none, fp16, bf16, int8, fp8 or int4"
         )
 
 

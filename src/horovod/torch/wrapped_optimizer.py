@@ -68,7 +68,9 @@ def check_optimizer(title: str, optimizer: object) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"{title}: optimizer must be a torch.optim.Optimizer, found {optimizer!r}")
     if isinstance(optimizer, WrappedOptimizer):
-        raise ValueError(f"{title}: this optimizer is distributed already")
+        raise ValueError(
+            f"{title}: this optimizer is distributed already; give the optimizer of torch itself"
+        )
 
 
 W = TypeVar("W", bound=WrappedOptimizer)

@@ -20,6 +20,7 @@ _CALL = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.
 _BEGIN = "most recent call first"
 _OF_OTHERS = ("site-packages", "dist-packages")
 _PACKAGE = PurePath(__file__).parents[1]  # outside site-packages in an editable install
+_NO_FILE = "<string>"
 _NOTHING = (0, -1)
 _prepared = _NOTHING  # signal and descriptor
 
@@ -94,5 +95,9 @@ def main_thread(stacks: str) -> list[Call]:
 
 
 def own_call(calls: list[Call]) -> Call | None:
-    """The innermost call of the program itself."""
-    return next((call for call in calls if call.is_of_program), None)
+    """The innermost call of the program itself, in a file if there is one.
+
+    Code without a file is that of ``python -c``, or what a library such as ``dataclasses`` made.
+    """
+    own = [call for call in calls if call.is_of_program]
+    return next((call for call in own if call.path != _NO_FILE), own[0] if own else None)

@@ -140,8 +140,8 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
         ("-np 2 --ssh-port ssh x", "expected a port from 1 to 65535"),
         ("-np 2 -H localhost x", "expected name:slots"),
         ("-np 3 -H localhost:2 x", "3 processes were asked for, but the hosts have 2 slots"),
-        ("-np 2 --start-timeout 0 x", "error: start_timeout=0: must be at least 0.001"),
-        ("-np 2 --cache-capacity -1 x", "error: cache_capacity=-1: must be at least 0"),
+        ("-np 2 --start-timeout 0 x", "error: --start-timeout 0: must be at least 0.001"),
+        ("-np 2 --cache-capacity -1 x", "error: --cache-capacity -1: must be at least 0"),
         ("-np 2 --config-file /no-such-file x", "/no-such-file"),
         ("-np 2 --mpi x", "error: --mpi: mpi4py is not installed"),
         ("-np 2 --mpi --gloo x", "not allowed with argument"),
@@ -356,6 +356,16 @@ def test_a_timeline_that_cannot_be_written_is_refused_before_the_start(
     assert plans == []
     assert cli.main([*words, str(tmp_path / "t.json"), "true"]) == 0
     assert cli.main([*words, "DYNAMIC", "true"]) == 0
+
+
+def test_a_log_of_autotuning_that_cannot_be_written_is_refused_before_the_start(
+    plans: list[JobPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["-np", "2", "--autotune-log-file", str(tmp_path / "none" / "log.csv")]
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--autotune", "true"])
+    assert f"(HOROVOD_AUTOTUNE_LOG): {tmp_path}/none is no folder" in capsys.readouterr().err
+    assert cli.main([*words, "true"]) == 0  # nothing is written
 
 
 def test_a_shell_completes_options(tmp_path: Path) -> None:

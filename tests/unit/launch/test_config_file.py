@@ -122,6 +122,16 @@ def test_what_is_refused(text: str, refusal: str, tmp_path: Path) -> None:
             "line 2: params.cycle_time: there is no such key, it is ignored; did you mean "
             "cycle_time_ms?",
         ),
+        (
+            "cycle_time_ms: 1",
+            "line 1: cycle_time_ms: there is no such key, it is ignored; did you mean "
+            "params.cycle_time_ms?",
+        ),
+        (
+            "enabled: true",
+            "line 1: enabled: there is no such key, it is ignored; did you mean "
+            "stall_check.enabled or autotune.enabled?",
+        ),
         ("params: {[a]: 1}", "line 1: params.?: there is no such key"),
     ],
 )

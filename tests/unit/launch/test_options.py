@@ -118,23 +118,23 @@ def test_values(words: str, expected: dict[str, str], parser: argparse.ArgumentP
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("--fusion-threshold-mb -1", "fusion_threshold_mb=-1: must be at least 0"),
-        ("--fusion-threshold-mb 64MB", "fusion_threshold_mb=64MB: expected an integer"),
-        ("--cycle-time-ms nan", "cycle_time_ms=nan: must be"),
-        ("--stall-check-warning-time-seconds -1", "stall_check_warning_time_seconds=-1: must be"),
-        ("--stall-check-shutdown-time-seconds x", "stall_check_shutdown_time_seconds=x: expected"),
-        ("--allreduce-block-kb 32", "allreduce_block_kb=32: must be at least 64"),
-        ("--autotune-steps-per-sample 0", "autotune_steps_per_sample=0: must be at least 1"),
-        ("--autotune-warmup-samples -1", "autotune_warmup_samples=-1: must be at least 0"),
-        ("--autotune-gaussian-process-noise 1.1", "autotune_gaussian_process_noise=1.1: must be"),
-        ("--start-timeout 0", "start_timeout=0: must be at least 0.001"),
-        ("--thread-affinity 1,,2", "thread_affinity=1,,2: expected an integer"),
-        ("--thread-affinity -1", "thread_affinity=-1: must be at least 0"),
+        ("--fusion-threshold-mb -1", "must be at least 0"),
+        ("--fusion-threshold-mb 64MB", "expected an integer"),
+        ("--cycle-time-ms nan", "must be"),
+        ("--stall-check-warning-time-seconds -1", "must be"),
+        ("--stall-check-shutdown-time-seconds x", "expected"),
+        ("--allreduce-block-kb 32", "must be at least 64"),
+        ("--autotune-steps-per-sample 0", "must be at least 1"),
+        ("--autotune-warmup-samples -1", "must be at least 0"),
+        ("--autotune-gaussian-process-noise 1.1", "must be"),
+        ("--start-timeout 0", "must be at least 0.001"),
+        ("--thread-affinity 1,,2", "expected an integer"),
+        ("--thread-affinity -1", "must be at least 0"),
         (
             "--autotune-link-compression int8,fp16",
-            "autotune_link_compression=int8,fp16: expected some of int8, fp8, int4, with commas",
+            "expected some of int8, fp8, int4, with commas",
         ),
-        ("--log-level LOUD", "log_level=LOUD: expected one of trace, debug"),
+        ("--log-level LOUD", "expected one of trace, debug"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(
@@ -142,7 +142,7 @@ def test_a_wrong_value_is_refused_by_its_name(
 ) -> None:
     with pytest.raises(SettingError) as refused:
         environment(parser, words)
-    assert str(refused.value).startswith(text)
+    assert str(refused.value).startswith(f"{words}: {text}")
 
 
 @pytest.mark.parametrize(

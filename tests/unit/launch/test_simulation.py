@@ -37,6 +37,7 @@ def test_a_page_with_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     words = f"--simulate 1,8,64 {MODEL} --network 1gbit-tcp -o {path}".split()
     for _ in range(2):  # an earlier page is replaced
         assert cli.main(words) == 0
+        assert f"horovodrun: wrote {path}" in capsys.readouterr().err
     text = path.read_text()
     assert text.count('class="step"') == 3
     assert "resnet50, batch 64" in text
@@ -133,6 +134,11 @@ def test_a_step_that_never_ends_is_no_prediction(
         (f"--simulate 2 {MODEL} --mtbf nan", "mtbf_s must be in 0.001 to 1e+12: nan"),
         (f"--simulate 2 {MODEL} --commit-s 1", "need --mtbf: how often a host fails"),
         ("--simulate 2 --from no-such-job", "no recordings of job no-such-job"),
+        ("--simulate 2 --from none/t.json", "no such file, and none/t.json: there is no such fold"),
+        (f"--simulate 2 {MODEL} -o none/x.html", "none is no folder"),
+        (f"--simulate 2 {MODEL} --netwrk x", "--netwrk: no such option; did you mean --network?"),
+        (f"--simulate 2 {MODEL} python x.py", "python: expected an option"),
+        ("--calibrate -o none/x.json", "none is no folder"),
         ("-np 2 --simulate", "--simulate comes first"),
         ("-np 2 --calibrate", "--calibrate comes first"),
         ("--calibrate -H a:1", "--calibrate measures between two hosts, not 1: a:1"),
@@ -143,7 +149,9 @@ def test_what_is_refused(words: str, text: str, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as ended:
         cli.main(words.split())
     assert ended.value.code == 2
-    assert text in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert text in err
+    assert err.count("\n") == 1
 
 
 def test_a_file_of_others_is_not_overwritten(

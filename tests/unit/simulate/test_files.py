@@ -73,10 +73,10 @@ def test_a_file_of_costs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"horovod_costs": 2}, "no file of version 1 of horovodrun --calibrate"),
+        ({"horovod_costs": 2}, "expected a file of version 1 of horovodrun --calibrate"),
         ({"horovod_costs": 1, "costs": {"byte_s": -1}}, "byte_s must be a number, 0 or more: -1"),
         ({"horovod_costs": 1, "costs": {"byte_ms": 1}}, "unknown 'byte_ms'"),
-        ([], "no file of version 1"),
+        ([], "expected a file of version 1"),
         ({"horovod_costs": 1, "costs": {"overlap": "false"}}, "overlap must be true or false: 'f"),
         ({"horovod_costs": 1, "costs": {"byte_s": 10**400}}, "byte_s must be a number, 0 or more"),
         ({"horovod_costs": 1, "costs": {}, "network": [1]}, "expected a mapping, found list"),

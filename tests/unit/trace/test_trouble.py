@@ -220,6 +220,9 @@ def test_the_stack_of_the_program_is_found() -> None:
     assert main_thread("") == []
     assert own_call(calls[:2]) is None
     assert own_call([replace(calls[1], path=errors.__file__)]) is None  # installed editable
+    generated = replace(calls[0], path="<string>", line=12)  # by dataclasses
+    assert own_call([generated, *calls]) == call
+    assert own_call([generated]) == generated  # of python -c
 
 
 def test_recordings_are_told_apart_by_world_and_processes() -> None:

@@ -125,6 +125,8 @@ def _entries(
 
 
 def _hint(name: str, known: Collection[str]) -> str:
+    if sections := [section for section, keys in _SECTIONS.items() if name in keys]:
+        return f"did you mean {' or '.join(f'{section}.{name}' for section in sections)}?"
     nearest = get_close_matches(name, known, 1)
     return f"did you mean {nearest[0]}?" if nearest else f"known are {_listed(known)}"
 

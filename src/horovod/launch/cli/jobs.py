@@ -19,7 +19,8 @@ from horovod.launch.cli.options import (
     unused_options,
 )
 from horovod.launch.cli.parser import is_own_python
-from horovod.launch.jobs.report import REPORT_ENVIRONMENT, check_report
+from horovod.launch.jobs.report import REPORT_ENVIRONMENT
+from horovod.launch.model.argument_checks import writable_file
 from horovod.launch.model.host_plan import command_argv
 from horovod.launch.model.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits, OtherHosts, check_hosts
@@ -51,7 +52,7 @@ def plan_of(
         from horovod.metrics.setup import check_export
 
         check_export(settings)
-    report = None if given.report is None else check_report(Path(given.report))
+    report = None if given.report is None else writable_file("--report", Path(given.report))
     plan = replace(
         plan_without_command(given, variables, environ),
         command=tuple(command),
@@ -71,18 +72,20 @@ def plan_of(
     hosts = hosts or parse_hosts(f"localhost:{given.num_proc}")
     placement = place(hosts, given.num_proc or sum(host.slots for host in hosts))
     if placement.slots[0].hostname not in placement.remote:
-        _check_timeline(settings.timeline)
+        _check_folder("--timeline-filename", "HOROVOD_TIMELINE", settings.timeline)
+        if settings.autotune:
+            _check_folder("--autotune-log-file", "HOROVOD_AUTOTUNE_LOG", settings.autotune_log)
     others = replace(plan.others, addresses=placement.remote)
     return _with_debugger(given, replace(plan, slots=placement.slots, others=others), environ)
 
 
-def _check_timeline(name: str) -> None:
-    """``OSError`` if rank 0, on this machine, could not write its timeline."""
+def _check_folder(option: str, variable: str, name: str) -> None:
+    """``OSError`` if rank 0, on this machine, could not write the file that ``option`` names."""
     folder = Path(name).parent
     if name in ("", DYNAMIC) or os.access(folder, os.W_OK):
         return
     problem = "cannot be written to" if folder.is_dir() else "is no folder"
-    raise OSError(f"--timeline-filename {name} (HOROVOD_TIMELINE): {folder} {problem}")
+    raise OSError(f"{option} {name} ({variable}): {folder} {problem}")
 
 
 def _elastic_job(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:

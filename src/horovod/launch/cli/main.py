@@ -136,7 +136,8 @@ def _run_plan(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[s
     except OSError as error:
         if plan.output_directory is None:
             raise
-        parser.error(f"--output-filename: {error}")
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        parser.error(f"--output-filename: {reason}")
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -209,7 +210,9 @@ def _check_network(given: argparse.Namespace, command: Sequence[str]) -> int:
     if command:
         raise ValueError(f"{command[0]}: a command and --check-network, which runs its own")
     if given.num_proc is not None:
-        raise ValueError("-np and --check-network: it starts one process on each host")
+        raise ValueError(
+            "-np and --check-network: it starts one process on each host of -H; leave out -np"
+        )
     _refuse_others(given, "--check-network")
     return check_network(given, named_hosts(given), named_interfaces(given))
 

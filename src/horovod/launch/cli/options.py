@@ -211,7 +211,7 @@ def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, by their names.
 
     Raises:
-        SettingError: a value is invalid; the text begins with ``<name>=<value>``.
+        SettingError: a value is invalid; the text begins with option and value.
     """
     chosen = {}
     for setting in SETTINGS:
@@ -222,8 +222,7 @@ def chosen_settings(given: argparse.Namespace) -> dict[str, Any]:
             try:
                 value = setting.parse(value, setting.flag.factor)
             except SettingError as error:
-                name = setting.flag.name.lstrip("-").replace("-", "_")
-                raise SettingError(f"{name}={value}: {error}") from None
+                raise SettingError(f"{setting.flag.name} {value}: {error}") from None
         chosen[setting.name] = value
     return chosen
 

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NoReturn
+from typing import Any
 
 from horovod.launch.cli.options import add_options, file_form
+from horovod.launch.model.one_line_parser import OneLineParser
 
 # Options of torchrun and mpirun, and what they are called here.
 _OTHER_NAMES = {
@@ -32,8 +33,8 @@ _OTHER_NAMES = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """Names the nearest option for one that it does not know, and has a short and a long help."""
+class Parser(OneLineParser):
+    """The one of ``horovodrun`` itself: it has a short and a long help."""
 
     def __init__(self, short_help: str, **details: Any) -> None:
         super().__init__(add_help=False, **details)
@@ -41,20 +42,17 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action=_Help, nargs=0, help="print the usual options")
         self.add_argument("--help-all", action=_Help, nargs=0, help="print all of this")
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but for the error."""
-        given, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            self.error(unknown_option(unknown[0], list(self._option_string_actions)))
-        return given
+    def problem_of(self, word: str) -> str:
+        """A sentence about a word that is not known, perhaps an option of ``torchrun``."""
+        name = word.partition("=")[0]
+        meant = _OTHER_NAMES.get(name.replace("_", "-"))
+        if meant is None:
+            return super().problem_of(word)
+        return f"{name}: no such option; did you mean {meant}?"
 
     def print_short_help(self) -> None:
         """Print what most jobs need."""
         print(self._short_help, end="")
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line, without the usage."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 class _Help(argparse.Action):
@@ -64,18 +62,6 @@ class _Help(argparse.Action):
         assert isinstance(parser, Parser)
         parser.print_help() if option == "--help-all" else parser.print_short_help()
         parser.exit()
-
-
-def unknown_option(word: str, known: Sequence[str]) -> str:
-    """A sentence about an option that is not known."""
-    name = word.partition("=")[0]
-    meant = _OTHER_NAMES.get(name.replace("_", "-"))
-    if meant is None:
-        from difflib import get_close_matches  # here, because few starts need it
-
-        near = get_close_matches(name.replace("_", "-"), known, 1)
-        meant = near[0] if near else None
-    return f"{name}: no such option" + (f"; did you mean {meant}?" if meant else "")
 
 
 def command_problem(command: Sequence[str], environ: Mapping[str, str]) -> str | None:

@@ -72,11 +72,13 @@ def find_exceptions(world: RecordedWorld, outcome: Outcome | None) -> list[Findi
 
 def _exception(world: RecordedWorld, text: str, same: Sequence[RankFailure]) -> Finding:
     first, ranks = same[0], sorted(failure.rank for failure in same)
+    has_others = len(ranks) < len(world.names)
     return Finding(
         Severity.PROBLEM,
         "exception",
         f"{capital(named_ranks(ranks, world.names))} {text}",
-        "Look at that line: the other ranks have ended because of it.",
+        "Look at that line"
+        + (": the other ranks have ended because of it." if has_others else "."),
         tuple(ranks),
         _printed(first),
         {

@@ -71,6 +71,8 @@ def find_job(job: str, environ: Mapping[str, str]) -> Path:
     path = Path(base) / job_name({JOB_ID: job}, 0)
     if not _is_of_a_job(path):
         _refuse_foreign(path)
+        if os.sep in job:
+            raise NothingFoundError(f"{job}: there is no such folder")
         known = ", ".join(folder.name for folder in _jobs(Path(base))[-5:]) or "none"
         raise NothingFoundError(f"no recordings of job {job} in {base}; jobs there: {known}")
     return path

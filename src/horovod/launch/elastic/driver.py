@@ -277,6 +277,7 @@ class _ElasticDriver:
             _, assignment = self._record.answers.get(worker.number, (0, None))
             if assignment is not None and not assignment.removal:
                 self._groups.set_rank(worker.number, assignment)
+                self._loop.world_size = assignment.rank_info.size
 
     def refused(self, group: RemoteWorkerGroup) -> None:
         self._loop.say_verbose(f"{group.hostname}: {group.child.how_it_ended}; trying again")
@@ -382,8 +383,10 @@ class _ElasticDriver:
             if not self._groups.has(number):
                 continue  # its end is among the events to come
             slot = None if assignment.removal else self._groups.set_rank(number, assignment)
-            if self._answers is not None and slot is not None and not assignment.is_provisional:
-                self._answers.note_position(action.world, number, slot)
+            if slot is not None and not assignment.is_provisional:
+                self._loop.world_size = slot.size
+                if self._answers is not None:
+                    self._answers.note_position(action.world, number, slot)
             self._messages.answer(number, assignment)
 
     def _finish(self, action: Finish) -> None:

@@ -88,7 +88,10 @@ class _Ending:
 
 
 class JobLoop:
-    """Worker groups and the loop that serves them. Keys of ``selector`` carry what to call."""
+    """Worker groups and the loop that serves them. Keys of ``selector`` carry what to call.
+
+    ``world_size`` is the number of ranks that the last line tells; an elastic job changes it.
+    """
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class JobLoop:
         self._output = Output(selector)
         self._talks = not (plan.is_quiet or plan.is_silent) and plan.call is None
         self._status = StatusLine(is_shown=self._talks and self._stderr.is_terminal)
-        self._ranks = len(plan.slots)  # or as many as ran a moment ago
+        self.world_size = plan.elastic.limits.np if plan.elastic else len(plan.slots)
         self._here: LocalWorkerGroup | None = None
         self._others: list[RemoteWorkerGroup] = []
         self._children: dict[int, Callable[[int], None]] = {}
@@ -278,8 +281,8 @@ class JobLoop:
         self.say(self.logs.news())
 
     def _show_status(self) -> None:
-        self._ranks = len(self._plan.slots) or self.living or self._ranks
-        if self._ending is None and (text := self._status.text(self._ranks)) is not None:
+        ranks = len(self._plan.slots) or self.living or self.world_size
+        if self._ending is None and (text := self._status.text(ranks)) is not None:
             self._stderr.show_status(text)
 
     def _take_turn(self, handler: JobHandler) -> None:
@@ -372,7 +375,7 @@ class JobLoop:
             self._plan, ending.outcome, is_killed=ending.is_killing
         )
         if self._talks and outcome.status == 0:
-            self.say(self._status.last(self._ranks))
+            self.say(self._status.last(self.world_size))
         self.say(self._write_outcome(outcome))
         if self._plan.call is None:  # the caller of a function raises the outcome as an error
             self._stderr.write(outcome.text.encode(errors="surrogateescape"))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod.core.base.own_files import OwnFolder, follow, replacing
+from horovod.core.base.own_files import OwnFolder, replacing
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
 from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import write_outcome
@@ -33,28 +32,6 @@ REPORT_ENVIRONMENT = {"_HOROVOD_REPORT": "1"}
 _MOST_SAID = 200
 # Findings that the page shows otherwise, or that are no news at the end.
 _NOT_IN_REPORT = ("exit", "missing", "too-few-steps")
-
-
-def check_report(path: Path) -> Path:
-    """``path`` as an absolute one, if a file can be written there.
-
-    Raises:
-        OSError: it cannot, is a folder, or is reached over another user's link.
-    """
-    try:
-        path = follow(path)  # what a link leads to is replaced, not the link
-    except OSError as error:
-        raise OSError(f"--report {error}") from None
-    if path.is_dir():
-        raise IsADirectoryError(f"--report {path}: this is a folder; expected a file's name")
-    if path.exists() and not path.is_file():
-        raise OSError(f"--report {path}: expected a regular file to replace, or none")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise OSError(f"--report {path}: cannot be written: {error.strerror}") from None
-    return path
 
 
 def say_last(text: str) -> None:

@@ -1,13 +1,16 @@
-"""What numbers among the arguments of a Python function may be; refused by the parameter's name."""
+"""What numbers and files among arguments may be; refused by the name of the parameter or option."""
 
 from __future__ import annotations
 
 import argparse
 import operator
+import tempfile
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
+from horovod.core.base.own_files import follow
 from horovod.launch.model.job_plan import Limits
 
 T = TypeVar("T")
@@ -82,3 +85,27 @@ _MOST_PROCESSES = 99_999
 process_number = whole_number(
     f"a number of processes, 1 or more, at most {_MOST_PROCESSES}", 1, _MOST_PROCESSES
 )
+
+
+def writable_file(option: str, path: Path) -> Path:
+    """The absolute ``path`` of a file that ``option`` names, if one can be written there.
+
+    Raises:
+        OSError: it cannot, is a folder, or is reached over another user's link.
+    """
+    try:
+        path = follow(path)  # what a link leads to is replaced, not the link
+    except OSError as error:
+        raise OSError(f"{option} {error}") from None
+    if path.is_dir():
+        raise IsADirectoryError(f"{option} {path}: this is a folder; expected a file's name")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{option} {path}: expected a regular file to replace, or none")
+    if not path.parent.is_dir():
+        raise NotADirectoryError(f"{option} {path}: {path.parent} is no folder")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OSError(f"{option} {path}: cannot be written: {error.strerror}") from None
+    return path

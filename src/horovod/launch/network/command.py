@@ -15,6 +15,7 @@ from horovod.launch.doctor.tables import add_row, plain_console, plain_table
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.network.links import Link, Pair, Verdict, judge, rounds_of
 from horovod.launch.network.measure import measure_links
+from horovod.launch.run.call_error import reason_of
 from horovod.launch.run.function import run
 from horovod.launch.workers.machine import recognise
 
@@ -47,7 +48,7 @@ def check_network(
             verbose=given.verbose,
         )
     except RuntimeError as error:
-        print(f"horovodrun: the network cannot be checked: {error}", file=sys.stderr)
+        print(f"horovodrun: the network cannot be checked: {reason_of(error)}", file=sys.stderr)
         return 1
     links = sorted((link for links in by_rank for link in links), key=lambda link: link.pair)
     verdict = judge(links)

@@ -24,6 +24,11 @@ _PARAMETERS = {
 }
 
 
+def reason_of(error: RuntimeError) -> str:
+    """The text of a ``job_error`` for commands that have no processes of the user's."""
+    return str(error).removeprefix(_BEGINNING)
+
+
 def job_error(outcome: JobOutcome, failures: Sequence[Failure | None]) -> RuntimeError:
     """The error for a job without all results; ``failures`` are the ranks' reports, by rank.
 

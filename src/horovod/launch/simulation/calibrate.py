@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from horovod.launch.model.argument_checks import writable_file
 from horovod.launch.model.hosts import parse_hosts
+from horovod.launch.model.one_line_parser import OneLineParser
+from horovod.launch.run.call_error import reason_of
 from horovod.launch.run.function import run
 from horovod.launch.simulation.measure import measure
 from horovod.simulate.calibration import costs_from, network_from
@@ -20,7 +22,7 @@ _DEFAULT_FILE = "horovod-costs.json"
 
 def run_calibration(arguments: Sequence[str]) -> int:
     """Measure, write the file, and return 0, or 1 if a job fails. Blocks for some seconds."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="horovodrun --calibrate",
         description="Measure what reductions cost here, for horovodrun --simulate --costs FILE.",
         allow_abbrev=False,
@@ -37,25 +39,33 @@ def run_calibration(arguments: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     except RuntimeError as error:
-        parser.exit(1, f"horovodrun: --calibrate: {error}\n")
+        parser.exit(1, f"horovodrun: --calibrate: {reason_of(error)}\n")
     print(f"horovodrun: wrote {given.output}: horovodrun --simulate ... --costs {given.output}")
     return 0
 
 
 def _output(path: str) -> Path:
-    """The file to write. ``ValueError`` if there is one that is not of ``--calibrate``."""
+    """The file to write.
+
+    Raises:
+        ValueError: there is one that is not of ``--calibrate``.
+        OSError: it cannot be written.
+    """
     if os.path.lexists(path):
         try:
             costs_in(path)
         except ValueError as error:
             raise ValueError(f"-o: it is not overwritten: {error}") from None
-    return Path(path)
+    return writable_file("-o", Path(path))
 
 
 def _hosts(text: str | None) -> list[str]:
     names = [host.hostname for host in parse_hosts(text)] if text else []
     if text and len(names) != 2:
-        raise ValueError(f"--calibrate measures between two hosts, not {len(names)}: {text}")
+        raise ValueError(
+            f"--calibrate measures between two hosts, not {len(names)}: {text}; without -H it "
+            "measures this machine alone"
+        )
     return names
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from io import StringIO
@@ -16,6 +17,8 @@ from rich.table import Table
 from horovod.core.base.checked import printable
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
 from horovod.launch.doctor.tables import add_row, plain_console, plain_table
+from horovod.launch.model.argument_checks import writable_file
+from horovod.launch.model.one_line_parser import OneLineParser
 from horovod.launch.simulation.page import page, write_page
 from horovod.simulate import (
     ARCHITECTURES,
@@ -48,6 +51,7 @@ def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     try:
+        output = None if given.output is None else writable_file("-o", Path(given.output))
         workload = _workload(given, environ)
         costs, network = _places(given)
         options = Options(algorithm=given.algorithm, fusion_threshold=given.fusion_threshold)
@@ -57,9 +61,10 @@ def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             predict(workload, each, options, given.jitter, failures=failures) for each in clusters
         ]
         advice = advise(workload, clusters[-1], options, given.jitter, failures)
-        if given.output:
+        if output is not None:
             rows = _rows(found)
-            write_page(given.output, page(workload, network, given.algorithm, found, advice, rows))
+            write_page(output, page(workload, network, given.algorithm, found, advice, rows))
+            print(f"horovodrun: wrote {output}", file=sys.stderr)
     except (ValueError, OSError, NothingFoundError) as error:
         parser.error(printable(str(error)))
     if given.json:
@@ -69,8 +74,8 @@ def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
         prog="horovodrun --simulate",
         description="Predict how training scales on a cluster that is not at hand.",
         epilog="docs/simulate.md says what is computed, and how close it comes.",
@@ -145,19 +150,23 @@ def _workload(given: argparse.Namespace, environ: Mapping[str, str]) -> Workload
     if given.model is not None:
         if given.samples_per_second is None:
             raise ValueError(
-                "--model needs --samples-per-second: what one device does alone with this batch"
+                "--model needs --samples-per-second: what one device does alone with this batch, "
+                "for example --samples-per-second 125"
             )
         return of_model(given.model, given.batch, given.samples_per_second)
     if Path(given.job).is_file():
         return workload_in(Path(given.job))
-    evidence = gather(find_job(given.job, environ))
+    try:
+        evidence = gather(find_job(given.job, environ))
+    except NothingFoundError as error:
+        raise ValueError(f"--from {given.job!r}: no such file, and {error}") from None
     for world in reversed(evidence.worlds):
         found = workload_of(world.recordings, evidence.folder.name)
         if found is not None:
             return found
     raise ValueError(
         f"{evidence.folder}: no recording with several steps that reduce gradients; run at least "
-        "ten steps on two ranks, and name the job that horovodrun prints"
+        "ten steps on two ranks with horovodrun -np 2, and then --from ''"
     )
 
 

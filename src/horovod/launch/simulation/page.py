@@ -58,7 +58,7 @@ def page(
     )
 
 
-def write_page(path: str, text: str) -> None:
+def write_page(path: Path, text: str) -> None:
     """Write the page, in place of an earlier one.
 
     Raises:
@@ -70,5 +70,5 @@ def write_page(path: str, text: str) -> None:
             head = file.read(_HEAD_BYTES)
         if _GENERATOR.encode() not in head:
             raise ValueError(f"-o: {path} is no page of {_GENERATOR}; it is not overwritten")
-    with replacing(Path(path)) as file:
+    with replacing(path) as file:
         file.write(text.encode(errors="backslashreplace"))

@@ -152,7 +152,10 @@ class _Channel:
     def __init__(self, members: Members, source: int, to: int, tag: int) -> None:
         title, peer = ("send", to) if source == members.rank else ("recv", source)
         if source == to or not 0 <= peer < len(members.ranks):
-            raise ValueError(f"{title}: rank {peer} is no other rank of {len(members.ranks)}")
+            raise ValueError(
+                f"{title}: rank {peer}: expected another rank than {members.rank}, from 0 to "
+                f"{len(members.ranks) - 1}"
+            )
         self._members = members
         self._source = source
         self._is_source = source == members.rank

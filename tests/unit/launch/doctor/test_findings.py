@@ -249,10 +249,20 @@ def test_the_rank_that_raised_an_exception_is_the_cause_and_not_its_victims() ->
     assert exception.text.startswith("Rank 1 (pid 101 on node) raised ValueError: bad batch (")
     assert (exception.ranks, exception.lines[-1]) == ((1,), "  last line")
     assert exception.evidence["line"] == 19
+    assert exception.advice == "Look at that line: the other ranks have ended because of it."
     names = "Rank 0 (pid 100 on node) and rank 2 (pid 102 on node)"
     assert victims.text == f"{names} lost their peer."
     states = [row.state for row in examination.rows]
     assert states == ["lost peer", "failed", "lost peer"]
+
+
+def test_an_exception_of_all_ranks_has_no_victims() -> None:
+    recordings = [script.recording(300) for script in training_scripts([10, 10])]
+    raised = [RankFailure(rank, 1, (), "ValueError", "x", "train.py", 19) for rank in (0, 1)]
+    world = world_of({recording.rank: recording for recording in recordings})
+    examination = examine([world], {}, Outcome(1, "it failed", 0, tuple(raised)))
+    finding = only(examination, "exception")
+    assert (finding.ranks, finding.advice) == ((0, 1), "Look at that line.")
 
 
 def test_who_ended_a_hang_is_not_its_cause() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from horovod.launch.cli import main as cli
-from horovod.launch.jobs.report import JobReport, check_report
+from horovod.launch.jobs.report import JobReport
+from horovod.launch.model.argument_checks import writable_file
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.trace.failures import RankFailure
 
@@ -50,7 +51,7 @@ def test_the_exception_is_named_without_recordings(tmp_path: Path) -> None:
 def test_a_folder_that_has_gone_costs_the_report_only(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    report = JobReport(check_report(folder / "out.html"), ["x"])
+    report = JobReport(writable_file("--report", folder / "out.html"), ["x"])
     folder.rmdir()
     assert (
         written(report)[-1]
@@ -72,7 +73,7 @@ def test_what_is_said_is_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["", "missing/out.html"])
 def test_what_cannot_be_written_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(OSError, match=f"--report {tmp_path}/?{path}: "):
-        check_report(tmp_path / path)
+        writable_file("--report", tmp_path / path)
 
 
 @pytest.mark.parametrize(
