@@ -42,6 +42,13 @@ def test_a_protection_that_does_not_cover_the_data_plane_is_said(
     assert [notice.startswith(text) for notice in world.notices()] == [True] * is_said
 
 
+@pytest.mark.parametrize("is_tuned", [False, True])
+def test_formats_to_tune_without_autotuning_are_said(is_tuned: bool) -> None:
+    settings = Settings(autotune=is_tuned, autotune_link_compression=("int8",))
+    notices = replace(world_of(0), settings=settings).notices()
+    assert ["has an effect only with" in notice for notice in notices] == [True] * (not is_tuned)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -67,18 +67,25 @@ class World:
 
     def notices(self) -> list[str]:
         """Sentences about settings of the user that have no effect in this world."""
-        chosen, level = self.settings.cpu_operations, self.settings.link_protection
+        settings = self.settings
+        chosen, level = settings.cpu_operations, settings.link_protection
+        found: list[str] = []
         if chosen.lower() == MPI and self.data_plane_name == NATIVE:
-            return [
+            found.append(
                 f"HOROVOD_CPU_OPERATIONS={chosen}: MPI has not started these processes, the native "
                 "engine carries tensors (docs/migrating.md)"
-            ]
-        if self.data_plane is None or level == "control":
-            return []
-        return [
-            f"HOROVOD_LINK_PROTECTION={level}: tensors travel over {self.data_plane_name}, which "
-            "it does not protect (docs/security.md)"
-        ]
+            )
+        elif self.data_plane is not None and level != "control":
+            found.append(
+                f"HOROVOD_LINK_PROTECTION={level}: tensors travel over {self.data_plane_name}, "
+                "which it does not protect (docs/security.md)"
+            )
+        if settings.autotune_link_compression and not settings.autotune:
+            found.append(
+                "HOROVOD_AUTOTUNE_LINK_COMPRESSION (--autotune-link-compression) has an effect "
+                "only with HOROVOD_AUTOTUNE=1 (--autotune)"
+            )
+        return found
 
 
 _generations: Counter[str] = Counter()  # worlds begun, by scope
