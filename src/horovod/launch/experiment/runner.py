@@ -207,7 +207,7 @@ class _ExperimentRunner:
             self._note_end(record, State.FAILED, f"cannot be started: {error.strerror}")
 
     def _on_wakeup(self) -> None:
-        signals = self._wakeups.take_signals()
+        signals = self._wakeups.take()
         for signum in signals:
             if signum != signal.SIGCHLD:
                 self._end(signum)

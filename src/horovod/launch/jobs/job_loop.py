@@ -293,8 +293,7 @@ class JobLoop:
             self.end(JobOutcome(128 + signal.SIGPIPE, f"horovodrun: {broken.problem}\n"))
 
     def _on_wakeup(self) -> None:
-        self.wakeups.take_calls()
-        signals = self.wakeups.take_signals()
+        signals = self.wakeups.take()
         if signal.SIGCHLD in signals:
             self._reap()
         for signum in signals:

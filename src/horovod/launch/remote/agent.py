@@ -354,7 +354,7 @@ class Agent:
         self._connection.send(encode(Kind.TROUBLE, trouble.to_bytes()))
 
     def _on_wakeup(self) -> None:
-        signals = self._wakeups.take_signals()
+        signals = self._wakeups.take()
         for pid, exit_code in reaped():
             if pid == self._watchdog.pid:
                 self._watchdog.was_reaped()

@@ -74,12 +74,16 @@ class Wakeups:
         with contextlib.suppress(OSError):  # full, so it wakes anyway; or nothing waits any more
             self._writer.send(b"\0")
 
-    def take_signals(self) -> list[int]:
-        """The signals since the last call, in their order; never blocks."""
+    def take(self) -> list[int]:
+        """Do what other threads have asked for; the signals since the last call, in their order.
+
+        Reads all wakeups first: a call that comes later makes ``fileno`` readable again.
+        """
         numbers: list[int] = []
         with contextlib.suppress(BlockingIOError):
             while received := self._reader.recv(4096):
                 numbers += [number for number in received if number]
+        self.take_calls()
         return numbers
 
     def take_calls(self) -> None:

@@ -1,7 +1,8 @@
-"""No signal is lost on the way to the launcher's loop."""
+"""No signal and no call is lost on the way to the launcher's loop."""
 
 from __future__ import annotations
 
+import selectors
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -49,6 +50,33 @@ def test_a_signal_while_handlers_change_is_handled_or_told(
             pass
     else:
         with Wakeups() as wakeups:
-            assert wakeups.take_signals() == [signal.SIGTERM]
+            assert wakeups.take() == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) is handle
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_call_while_wakeups_are_read_is_done_or_wakes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two workers may speak at nearly the same time, and nothing else may come after them."""
+    done: list[str] = []
+    with Wakeups() as wakeups, selectors.DefaultSelector() as selector:
+        selector.register(wakeups, selectors.EVENT_READ)
+        reader = wakeups._reader
+
+        class Reader:
+            """Another thread calls just before each read."""
+
+            def recv(self, size: int) -> bytes:
+                if len(done) + len(wakeups._calls) < 2:
+                    wakeups.call(lambda: done.append("second"))
+                return reader.recv(size)
+
+        wakeups.call(lambda: done.append("first"))
+        with monkeypatch.context() as patch:
+            patch.setattr(wakeups, "_reader", Reader())
+            assert wakeups.take() == []
+        while len(done) < 2:
+            assert selector.select(0)
+            wakeups.take()
+    assert done == ["first", "second"]
