@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -149,7 +150,7 @@ def test_a_stopped_worker_is_ended_too() -> None:
     with start("-np", "1", "sh", "-c", 'echo "self $$"; kill -STOP $$; sleep 1000') as process:
         pids = pids_told(process, 1)
         while psutil.Process(pids[0]).status() != psutil.STATUS_STOPPED:
-            os.sched_yield()
+            time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 143
