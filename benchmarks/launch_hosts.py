@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 
 from command_line import make_parser
 from on_hosts import Network, SshServers, open_hosts
@@ -67,13 +66,10 @@ def _measured(
 def _ssh(network: Network, servers: SshServers, count: int) -> None:
     hosts = network.hosts[:count]
     words = ["ssh", "-T", *servers.options]
-    with ExitStack() as stack:
-        clients = [
-            stack.enter_context(hosts[0].start([*words, host.name, "true"])) for host in hosts
-        ]
-        for client in clients:
-            if client.wait(_TIMEOUT_S) != 0:
-                raise RuntimeError(f"{client.args} failed with {client.returncode}")
+    clients = [hosts[0].start([*words, host.name, "true"]) for host in hosts]
+    for client in clients:  # the network ends what is late
+        if client.wait(_TIMEOUT_S) != 0:
+            raise RuntimeError(f"{client.args} failed with {client.returncode}")
 
 
 def _launch(network: Network, servers: SshServers, count: int) -> None:

@@ -189,7 +189,7 @@ def test_nothing_outlives_whoever_made_the_hosts(lab: Lab) -> None:
 
 
 def test_what_looks_like_a_start_by_chance_goes_on() -> None:
-    """Nobody may send more before it arrives; a longer start waits for its rest."""
+    """The ranks may send nothing more before it arrives; a longer start waits for its rest."""
     old, new = b"\x80\x05\x95" + bytes(range(20)), b"n" * 23
     tamper = Replaced(old, new)
     assert tamper.feed(b"a code\x80") == (b"a code\x80",)

@@ -104,7 +104,7 @@ class FeedbackExchange(Generic[C]):
         try:
             self._begin(batch)
             self._allreduce(batch, [wire for _, wire in batch.plain], plain_names, self._operation)
-        except (ValueError, HorovodInternalError):
+        except Exception:  # torch's, too, such as one of memory
             self._abandon(batch)
             raise
         return batch

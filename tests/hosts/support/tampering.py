@@ -111,8 +111,8 @@ class CutOff(Tamper):
 class Replaced(Tamper):
     """Replaces ``old`` by ``new`` of the same length; holds back what looks like its start.
 
-    A byte or two at the end of a message may equal that start by chance, and nobody may send more
-    before they arrive, so those are passed on.
+    A byte or two at the end of a message may equal that start by chance. They are passed on: the
+    ranks may send nothing more before those bytes arrive.
     """
 
     _LEAST = 8  # bytes that are not there by chance

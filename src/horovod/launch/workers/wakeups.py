@@ -75,9 +75,9 @@ class Wakeups:
             self._writer.send(b"\0")
 
     def take(self) -> list[int]:
-        """Do what other threads have asked for; the signals since the last call, in their order.
+        """Do what other threads have asked for, and return the signals since the last call.
 
-        Reads all wakeups first: a call that comes later makes ``fileno`` readable again.
+        It reads all wakeups first, so a call that comes later makes ``fileno`` readable again.
         """
         numbers: list[int] = []
         with contextlib.suppress(BlockingIOError):
