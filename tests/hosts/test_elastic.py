@@ -51,6 +51,21 @@ class Counting:
     def says(self, pattern: str) -> None:
         self.wait_for(lambda: re.search(pattern, self.said.read_text()), pattern)
 
+    def goes_on_as(self, world: int, *hosts: str) -> None:
+        """A world of these hosts has begun.
+
+        Their order is open: the survivor with the newest commit is rank 0, and where one has
+        committed a batch that the others lost, it is not the first host.
+        """
+        started = re.compile(rf"world {world} has {len(hosts)} workers on (.+)")
+
+        def hosts_of_world() -> set[str]:
+            found = started.search(self.said.read_text())
+            return set(found[1].split(", ")) if found else set()
+
+        self.wait_for(hosts_of_world, f"world {world} on {hosts}")
+        assert hosts_of_world() == set(hosts)
+
     def counts_more(self, size: int) -> None:
         """Worker 0 continues in worlds of this size."""
         history = self.folder / "0.txt"
@@ -90,9 +105,9 @@ def test_a_worker_on_another_host_is_replaced(lab: Lab, counting: Counting) -> N
     assert pid > 0
     worker.send_signal(signal.SIGKILL)
     counting.says(r"host1.* was ended by SIGKILL; host1 is blacklisted for \d s")
-    counting.says("world 2 has 2 workers on host0, host2")
+    counting.goes_on_as(2, "host0", "host2")
     counting.counts_more(2)
-    counting.says("world 3 has 3 workers on host0, host2, host1")
+    counting.goes_on_as(3, "host0", "host1", "host2")
     counting.counts_more(3)
     counting.end()
 
@@ -106,10 +121,10 @@ def is_worker(process: psutil.Process) -> bool:
 def test_a_link_is_lost_and_comes_back(lab: Lab, counting: Counting) -> None:
     counting.counts_more(3)
     lab.network.disconnect(lab.hosts[2])
-    counting.says("world 2 has 2 workers on host0, host1")
+    counting.goes_on_as(2, "host0", "host1")
     counting.counts_more(2)
     lab.network.connect(lab.hosts[2])
-    counting.says("world 3 has 3 workers on host0, host1, host2")
+    counting.goes_on_as(3, "host0", "host1", "host2")
     counting.counts_more(3)
     counting.end()
 
