@@ -346,7 +346,7 @@ def test_command_line_as_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_run_a_command(tmp_path: Path) -> None:
-    settings = Settings(num_proc=2, hosts="localhost:2", verbose=0, start_timeout=30)
+    settings = Settings(num_proc=2, hosts="localhost:2", verbose=0, start_timeout=300)
     folder = tmp_path / "made"
     gloo_run(settings, None, {"FOLDER": str(folder)}, "127.0.0.1", 'mkdir "$FOLDER.$HOROVOD_RANK"')
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made.0", "made.1"]

@@ -95,7 +95,7 @@ def counting(lab: Lab, ssh: SshServers, tmp_path: Path) -> Iterator[Counting]:
     yield job
     if job.process.poll() is None:
         job.process.terminate()
-    job.process.wait(30)
+    job.process.wait(120)
 
 
 def test_a_worker_on_another_host_is_replaced(lab: Lab, counting: Counting) -> None:

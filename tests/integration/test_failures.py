@@ -111,7 +111,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     shared_memory = set(os.listdir("/dev/shm"))
     job = Job(tmp_path)
     yield job
-    remaining = psutil.wait_procs(job.processes(), timeout=10)[1]
+    remaining = psutil.wait_procs(job.processes(), timeout=60)[1]
     for process in remaining:
         process.kill()
     assert not remaining

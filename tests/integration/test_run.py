@@ -156,7 +156,7 @@ def test_workers_read_nothing_and_are_told_the_start_timeout() -> None:
     def body() -> tuple[str, str]:
         return sys.stdin.read(), os.environ["HOROVOD_START_TIMEOUT"]
 
-    assert horovod.run(body, num_proc=2, start_timeout=12) == [("", "12")] * 2
+    assert horovod.run(body, num_proc=2, start_timeout=312) == [("", "312")] * 2
 
 
 def test_no_secret_and_no_data_on_a_command_line_and_no_file_for_children() -> None:

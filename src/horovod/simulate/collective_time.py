@@ -75,10 +75,12 @@ def _horovod(size_bytes: int, cluster: Cluster) -> float:
     if cluster.hosts == 1:
         return inside_s
     traffic, network = traffic_of(size_bytes, cluster), cluster.network
-    # Each rank of the host serves the links of its own part.
+    # Each rank serves the links of its own part, with the thread that sums in memory: the two add
+    # up. What they do overlaps with the wire.
     work_s = traffic.size_bytes * cluster.costs.link_byte_s + traffic.messages * network.message_s
-    wire_s = max(traffic.size_bytes / network.bandwidth, work_s / cluster.ranks_per_host)
-    longer_s, shorter_s = max(inside_s, wire_s), min(inside_s, wire_s)
+    thread_s = inside_s + work_s / cluster.ranks_per_host
+    wire_s = traffic.size_bytes / network.bandwidth
+    longer_s, shorter_s = max(thread_s, wire_s), min(thread_s, wire_s)
     return longer_s + shorter_s / traffic.chunks + traffic.trips * network.latency_s
 
 

@@ -103,7 +103,7 @@ class WatchedJob:
         if status != 0:
             raise JobError(f"the job ended with {status}\n{self.told()}")
         self.watch.look()
-        left = psutil.wait_procs(self.processes(), timeout=10)[1]
+        left = psutil.wait_procs(self.processes(), timeout=60)[1]
         if left:
             raise JobError(f"left: {[process.cmdline() for process in left]}")
 

@@ -16,7 +16,7 @@ __all__ = ["JobStore"]
 
 _SCRIPT = Path(__file__).with_name("store_process.py")
 _SECRET_BYTES = 32
-_END_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 120.0
 
 
 class JobStore:

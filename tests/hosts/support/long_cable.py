@@ -18,7 +18,7 @@ from network import Host, Network
 __all__ = ["Distance", "has_tun", "long_cable"]
 
 _SCRIPT = Path(__file__).with_name("cable_process.py")
-_END_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 120.0
 _QUEUED_PACKETS = 10_000  # before the process looks at them
 
 

@@ -57,7 +57,7 @@ _SO_ORIGINAL_DST = 80
 _ADDRESS = struct.Struct("!2xH4s8x")  # sockaddr_in
 _READ_BYTES = 64 * 1024
 _MOST_HELD_BYTES = 1024 * 1024
-_END_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 120.0
 _LINK = link_handshake.PROTOCOL
 # The claims in a hello. They end with a digest that is the same for all links of a world.
 _CLAIMS_AT = _LINK.challenge_bytes

@@ -29,8 +29,8 @@ __all__ = ["Host", "Interface", "Network", "Traffic", "missing", "plain_cabling"
 
 _TOOLS = ("ip", "tc", "nft", "mount", "nsenter", "unshare")
 _PACKAGES = "iproute2 mount nftables util-linux"
-_START_TIMEOUT_S = 30.0
-_COMMAND_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
+_COMMAND_TIMEOUT_S = 120.0
 _LISTENING = "0A"  # a TCP state in /proc
 _OWN_NAMESPACES = ("--mount", "--uts", "--ipc", "--net", "--pid")
 

@@ -22,7 +22,7 @@ __all__ = ["PORT", "SshServers", "missing_ssh"]
 
 PORT = 2222
 _SERVER = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/bin") or ""
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
 
 _SERVER_CONFIG = """
 Port {port}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo", "sbatch")
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 120
 TASKS = 4
 
 CONFIGURATION = """

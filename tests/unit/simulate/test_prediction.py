@@ -54,6 +54,21 @@ def test_without_cores_to_spare_all_is_reduced_at_the_end() -> None:
     assert found.duration_s == pytest.approx(1.02, rel=1e-3)
 
 
+def test_a_rank_sums_and_serves_its_links_with_one_thread() -> None:
+    def seconds(network: Network, byte_s: float, link_byte_s: float) -> float:
+        costs = dataclasses.replace(FREE, byte_s=byte_s, link_byte_s=link_byte_s)
+        return reduction_s(100 * MB, 1, Cluster(2, 2, network, costs), "horovod")
+
+    fast = dataclasses.replace(NETWORK, bandwidth=1e15)
+    memory_s, links_s = seconds(fast, 1e-9, 0), seconds(fast, 0, 1e-9)
+    assert memory_s > links_s > 0.04
+    assert seconds(fast, 1e-9, 1e-9) == pytest.approx(memory_s + links_s, rel=1e-3)
+    # A wire that is slower than both together hides them but for a chunk.
+    wire_s = seconds(NETWORK, 0, 0)
+    slow = dataclasses.replace(NETWORK, bandwidth=NETWORK.bandwidth / 4)
+    assert seconds(slow, 1e-9, 1e-9) == pytest.approx(4 * wire_s, rel=0.1)
+
+
 def test_buckets_are_cut_as_the_engine_cuts_them() -> None:
     together = workload(1.0, 1.0, 1.0)
     cluster = Cluster(2, 1, NETWORK, FREE)
