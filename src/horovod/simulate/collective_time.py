@@ -65,13 +65,24 @@ def reduction_s(size_bytes: int, tensors: int, cluster: Cluster, algorithm: str)
 
 
 def _inside_s(size_bytes: float, cluster: Cluster) -> float:
-    """Summing in the memory of a host; the cost is that of two ranks, which copy half."""
+    """Rings inside a host; the cost is that of two ranks, which copy half."""
     ranks = cluster.ranks_per_host
     return size_bytes * cluster.costs.byte_s * 2 * (ranks - 1) / ranks
 
 
+def _in_memory_s(size_bytes: float, cluster: Cluster) -> float:
+    """A sum in the memory that ranks share: each reads a tensor, and copies what others summed.
+
+    The cost is that of two ranks, which read one tensor and copy half of one.
+    """
+    ranks = cluster.ranks_per_host
+    if ranks == 1:
+        return 0.0
+    return size_bytes * cluster.costs.byte_s * (1 + (ranks - 1) / ranks) / 1.5
+
+
 def _horovod(size_bytes: int, cluster: Cluster) -> float:
-    inside_s = _inside_s(size_bytes, cluster)
+    inside_s = _in_memory_s(size_bytes, cluster)
     if cluster.hosts == 1:
         return inside_s
     traffic, network = traffic_of(size_bytes, cluster), cluster.network

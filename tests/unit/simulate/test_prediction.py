@@ -69,6 +69,13 @@ def test_a_rank_sums_and_serves_its_links_with_one_thread() -> None:
     assert seconds(slow, 1e-9, 1e-9) == pytest.approx(4 * wire_s, rel=0.1)
 
 
+@pytest.mark.parametrize(("ranks", "tensors"), [(1, 0), (2, 1.5), (4, 1.75), (8, 1.875)])
+def test_each_rank_reads_a_tensor_and_copies_what_others_summed(ranks: int, tensors: float) -> None:
+    costs = dataclasses.replace(FREE, byte_s=1e-9)
+    found = reduction_s(100 * MB, 1, Cluster(1, ranks, NETWORK, costs), "horovod")
+    assert found == pytest.approx(0.1 * tensors / 1.5)  # byte_s is that of two ranks
+
+
 def test_buckets_are_cut_as_the_engine_cuts_them() -> None:
     together = workload(1.0, 1.0, 1.0)
     cluster = Cluster(2, 1, NETWORK, FREE)
