@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from launching import default_signals
+from launching import assert_gone, default_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 500
@@ -97,11 +97,6 @@ def states(err: str) -> dict[str, str]:
     return {line.split()[0]: line for line in table.splitlines()[2:] if line}
 
 
-def ended(pids: list[int]) -> bool:
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    return not psutil.wait_procs(processes, timeout=200)[1]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
     folder = Folder(tmp_path)
@@ -116,7 +111,7 @@ def test_a_line_starts_when_all_processes_have_finished_the_one_before(folder: F
     process = folder.start([first, second])
     pids = told(process, 2)
     # Rank 1 ends its line only now, after rank 0 has passed its own.
-    assert ended([int(pids["[1][0]"])])
+    assert_gone([int(pids["[1][0]"])])
     (folder.path / "gate").write_text("go\n")
     status, out, err = finish(process)
     assert status == 0, err
@@ -224,7 +219,7 @@ def test_a_signal_ends_all_experiments(folder: Folder, signum: int, status: int)
     code, out, err = finish(process)
     assert code == status
     assert out.count("asked") == 4
-    assert ended(pids)
+    assert_gone(pids)
     final = states(err)
     assert [final[f"1.{n}"].split()[2] for n in (1, 2, 3)] == 3 * ["Killed"]
     assert "before its first line" in final["1.3"]
@@ -243,7 +238,7 @@ def test_a_second_ctrl_c_kills_at_once(folder: Folder) -> None:
     code, _, err = finish(process)
     assert code == 130
     assert err.count("did not end before a second signal") == 2
-    assert ended(pids)
+    assert_gone(pids)
 
 
 def test_nothing_outlives_a_killed_launcher(folder: Folder) -> None:
@@ -251,7 +246,7 @@ def test_nothing_outlives_a_killed_launcher(folder: Folder) -> None:
     process.kill()
     code, _, _ = finish(process)
     assert code == -signal.SIGKILL
-    assert ended(pids)
+    assert_gone(pids)
 
 
 def test_a_launcher_that_is_killed_fails_its_experiment_only(folder: Folder) -> None:
@@ -260,7 +255,7 @@ def test_a_launcher_that_is_killed_fails_its_experiment_only(folder: Folder) -> 
     process = folder.start(line, workers=1, parameters={"n": [1, 2]}, concurrency=2)
     (pid,) = told(process, 1).values()
     psutil.Process(psutil.Process(int(pid)).ppid()).kill()
-    assert ended([int(pid)])
+    assert_gone([int(pid)])
     (folder.path / "gate").write_text("well\n")
     status, out, err = finish(process)
     assert (status, out) == (1, "[1.2][0]<stdout>:well\n")
@@ -286,7 +281,7 @@ def test_the_end_of_the_reader_ends_all(folder: Folder) -> None:
     assert process.wait(TIMEOUT_S) == 128 + signal.SIGPIPE
     process.stderr.close()
     assert "SIGPIPE: ending" in err
-    assert ended(pids)
+    assert_gone(pids)
 
 
 def test_the_copy_of_the_file_runs_one_experiment_again(folder: Folder) -> None:
