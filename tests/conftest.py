@@ -63,6 +63,7 @@ def _days_of(test: str, parts: int) -> list[int]:
     """The days that have this test, one at least: of divided tests, one of its set's days."""
     sets = [days for name, days in _DAYS.items() if name in test]
     days = [day for day in range(parts) if all(day in each for each in sets)]
+    assert days, f"{test}: no day of {parts} has all of its sets"
     if any(name in test for name in _DIVIDED):
         return [days[zlib.crc32(test.encode()) % len(days)]]
     return days

@@ -57,7 +57,7 @@ class Counting:
         Their order is open: the survivor with the newest commit is rank 0, and where one has
         committed a batch that the others lost, it is not the first host.
         """
-        started = re.compile(rf"world {world} has {len(hosts)} workers on (.+)")
+        started = re.compile(rf"world {world} has {len(hosts)} workers on (.+)\n")
 
         def hosts_of_world() -> set[str]:
             found = started.search(self.said.read_text())
