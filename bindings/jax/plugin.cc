@@ -3,7 +3,6 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "bindings/engine_port.h"
@@ -11,6 +10,7 @@
 #include "bindings/jax/gpu_call.h"
 #include "bindings/jax/job.h"
 #include "bindings/jax/promise.h"
+#include "core/quiet_thread.h"
 
 namespace hvd::jax {
 
@@ -62,10 +62,10 @@ XLA_FFI_Error* run_self_test(XLA_FFI_CallFrame* frame) {
   const Promise promise(frame->api);
   if (promise.future() == nullptr) return promise.error();
   frame->future = promise.future();
-  std::thread([&in, &out, promise] {
+  start_detached([&in, &out, promise] {
     *static_cast<std::int32_t*>(out.data) = *static_cast<const std::int32_t*>(in.data);
     promise.available();
-  }).detach();
+  });
   return nullptr;
 }
 

@@ -3,13 +3,13 @@
 #include <atomic>
 #include <functional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "bindings/engine_port.h"
 #include "bindings/tensorflow/job.h"
 #include "bindings/tensorflow/ops.h"
 #include "bindings/tensorflow/port.h"
+#include "core/quiet_thread.h"
 
 namespace hvd::tensorflow {
 
@@ -113,7 +113,7 @@ void compute_world_number(void* kernel, TF_OpKernelContext* context) {
 
 // Ends a node from another thread, after its function has returned.
 void compute_self_test(void*, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  std::thread([context, done = DeferredDone(done)] {
+  start_detached([context, done = DeferredDone(done)] {
     const Status status;
     TF_Tensor* input = nullptr;
     TF_GetInput(context, 0, &input, status.get());
@@ -121,7 +121,7 @@ void compute_self_test(void*, TF_OpKernelContext* context, TF_AsyncOpKernelDoneC
     if (status.ok()) TF_SetOutput(context, 0, value.get(), status.get());
     if (!status.ok()) TF_OpKernelContext_Failure(context, status.get());
     done();
-  }).detach();
+  });
 }
 
 void register_kernel(const char* op, TF_KernelBuilder* builder, TF_Status* status) {

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <system_error>
-#include <thread>
 #include <utility>
+
+#include "core/quiet_thread.h"
 
 namespace hvd {
 
@@ -190,7 +191,7 @@ void DeviceMemory::free(const Blocks& blocks) const {
     others.clear();  // before the driver
   };
   try {
-    std::thread(free_others).detach();
+    start_detached(free_others);
   } catch (const std::system_error&) {  // there can be no more threads
     free_others();
   }

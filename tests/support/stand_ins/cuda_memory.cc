@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/quiet_thread.h"
 #include "cuda_model.h"
 
 using namespace stand_in;
@@ -96,10 +97,10 @@ int cuMemPoolCreate(void** pool, const int* properties) {
 int cuMemPoolDestroy(void* pool) {
   CALL("cuMemPoolDestroy");
   const int device = static_cast<Pool*>(pool)->device;
-  std::thread([pool, device] {
+  hvd::start_detached([pool, device] {
     wait_for_device(device);
     delete static_cast<Pool*>(pool);
-  }).detach();
+  });
   return kSuccess;
 }
 

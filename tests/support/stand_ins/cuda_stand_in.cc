@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/quiet_thread.h"
 #include "cuda_model.h"
 
 using namespace stand_in;
@@ -152,11 +153,11 @@ int cuStreamDestroy_v2(void* stream) {
   CALL("cuStreamDestroy");
   if (current.empty()) return kInvalidContext;
   const std::lock_guard guard(world().mutex);
-  std::thread([destroyed = world().streams.at(stream)] {
+  hvd::start_detached([destroyed = world().streams.at(stream)] {
     destroyed->synchronize();
     const std::lock_guard erasing(world().mutex);
     world().streams.erase(destroyed.get());
-  }).detach();
+  });
   return kSuccess;
 }
 
