@@ -1,16 +1,18 @@
-"""``horovod.simulate`` against allreduces on this machine, whose hosts are namespaces.
+"""``horovod.simulate`` against this machine, whose hosts are namespaces.
 
 Calibrated on 2 hosts of 1 and of 2 ranks without a limit on the links; everything else is predicted
-first and measured then. All ranks share the cores of this machine, which the model knows
-(``on_cores``). A measured time is the median over rounds of the slowest rank's. Needs root.
+first and measured then: allreduces, and training steps of three models of ``training.py``, whose
+computing is that of as many ranks without communication. All ranks share the cores of this machine,
+which the model knows (``on_cores``). A measured time is the median over rounds of the slowest
+rank's. Needs root.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from os import cpu_count, getloadavg
 
@@ -19,6 +21,7 @@ from command_line import make_parser
 from on_hosts import Network as Hosts
 from on_hosts import RanksOnHosts, SshServers, open_hosts
 from report import OURS
+from training_loop import MODELS
 from worker_groups import GroupSpec, WorkerGroup, measure_and_release, open_groups
 
 from horovod.simulate import Cluster, Costs, Gradient, Network, Options, Workload, on_cores
@@ -26,8 +29,10 @@ from horovod.simulate.step import simulate_step
 
 _CORES = cpu_count() or 1
 _SPEC = GroupSpec(OURS, "horovodrun", "horovod")
+_ALONE = GroupSpec("alone", "processes", "alone")
 _SMALL, _LARGE, _MANY = Work.parse("4B"), Work.parse("64MB"), Work.parse("1000x4KB")
 _WORKS = (_SMALL, Work.parse("64KB"), Work.parse("1MB"), Work.parse("16MB"), _LARGE, _MANY)
+_TRAINED = list(MODELS)[:3]
 _CALIBRATED = ((2, 1), (2, 2))
 _TOPOLOGIES = (*_CALIBRATED, (1, 2), (1, 4), (4, 1), (4, 2), (8, 1))
 _LIMITS: tuple[int | None, ...] = (None, 1000, 100)  # Mbit/s
@@ -39,13 +44,26 @@ _Times = dict[tuple[int, int, str], float]
 
 
 @dataclass(frozen=True)
-class _Case:
-    """One allreduce, or many at once."""
+class _Place:
+    """Hosts, ranks on each of them, and the limit of each host's link."""
 
     hosts: int
     ranks: int
-    work: Work
     mbit_per_s: int | None
+
+    def cluster(self, link: Network, costs: Costs) -> Cluster:
+        """For the model."""
+        if self.mbit_per_s is not None:
+            link = replace(link, bandwidth=_PAYLOAD * self.mbit_per_s * 1e6 / 8)
+        return Cluster(self.hosts, self.ranks, link, costs)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One allreduce, many at once, or a training step."""
+
+    place: _Place
+    label: str
     predicted_s: float
     measured_s: float
 
@@ -57,15 +75,16 @@ class _Case:
     @property
     def line(self) -> str:
         """For people."""
-        limit = f"{self.mbit_per_s} Mbit/s" if self.mbit_per_s else "unlimited"
+        place = self.place
+        limit = f"{place.mbit_per_s} Mbit/s" if place.mbit_per_s else "unlimited"
         times = f"{1e3 * self.measured_s:10.3f} ms {1e3 * self.predicted_s:10.3f} ms"
-        place = f"{self.hosts} x {self.ranks}  {self.work.label:10} {limit:12}"
-        return f"{place}{times} {self.error:+7.0%}"
+        what = f"{place.hosts} x {place.ranks}  {self.label:29} {limit:12}"
+        return f"{what}{times} {self.error:+7.0%}"
 
     @property
     def shares_cores(self) -> bool:
         """Whether there are more ranks than cores."""
-        return self.hosts * self.ranks > _CORES
+        return self.place.hosts * self.place.ranks > _CORES
 
 
 def main() -> int:
@@ -74,11 +93,16 @@ def main() -> int:
     with open_hosts(max(hosts for hosts, _ in topologies)) as (network, servers):
         known: _Times = {}
         for hosts, ranks in _CALIBRATED:
-            for work, seconds in _measured(network, servers, hosts, ranks, None, args.quick):
+            place = _Place(hosts, ranks, None)
+            for work, seconds in _measured(network, servers, place, args.quick):
                 known[hosts, ranks, work.label] = seconds
         costs, link = _calibrated(known)
         print(f"calibrated: {costs}\n{link}\nload {getloadavg()[0]:.1f}", flush=True)
-        cases = list(_cases(network, servers, topologies, costs, link, args.quick))
+        steps = _steps_alone(topologies, args.quick)
+        cases = []
+        for case in _cases(network, servers, topologies, costs, link, steps, args.quick):
+            print(case.line, flush=True)
+            cases.append(case)
     _print_summary(cases)
     return 0
 
@@ -89,51 +113,99 @@ def _cases(
     topologies: tuple[tuple[int, int], ...],
     costs: Costs,
     link: Network,
+    steps: dict[int, list[Workload]],
     is_quick: bool,
 ) -> Iterator[_Case]:
     for hosts, ranks in topologies:
         for limit in _LIMITS if hosts > 1 else _LIMITS[:1]:
-            if (hosts, ranks) in _CALIBRATED and limit is None:
-                continue
+            place = _Place(hosts, ranks, limit)
+            cluster = place.cluster(link, costs)
+            if (hosts, ranks) not in _CALIBRATED or limit is not None:
 
-            def predicted(work: Work, limit: int | None = limit) -> float:
-                limited = link if limit is None else _limited(link, limit)
-                return _predicted(work, Cluster(hosts, ranks, limited, costs))  # noqa: B023
+                def predicted(work: Work, cluster: Cluster = cluster) -> float:
+                    return _predicted(_allreduces(work), cluster)
 
-            for work, seconds in _measured(
-                network, servers, hosts, ranks, limit, is_quick, predicted
-            ):
-                case = _Case(hosts, ranks, work, limit, predicted(work), seconds)
-                print(case.line, flush=True)
-                yield case
+                for work, seconds in _measured(network, servers, place, is_quick, predicted):
+                    yield _Case(place, work.label, predicted(work), seconds)
+            expected = {each.title: _predicted(each, cluster) for each in steps[hosts * ranks]}
+            for model, seconds in _trained(network, servers, place, is_quick, expected):
+                yield _Case(place, model, expected[model], seconds)
 
 
-def _limited(link: Network, mbit_per_s: int) -> Network:
-    return replace(link, bandwidth=_PAYLOAD * mbit_per_s * 1e6 / 8)
+@contextmanager
+def _ranks(
+    network: Hosts, servers: SshServers, place: _Place, loop: str
+) -> Iterator[list[WorkerGroup]]:
+    """The ranks of a place, whose links have its limit."""
+    part = _Part(network, place.hosts)
+    with (
+        closing(RanksOnHosts(part, servers, place.ranks)) as start,  # type: ignore[arg-type]
+        open_groups([_SPEC], place.hosts * place.ranks, loop, start) as groups,
+    ):
+        for host in part.hosts if place.mbit_per_s else ():
+            host.limit_rate(place.mbit_per_s)
+        yield groups
+        for host in part.hosts if place.mbit_per_s else ():
+            host.limit_rate(None)
 
 
 def _measured(
     network: Hosts,
     servers: SshServers,
-    hosts: int,
-    ranks: int,
-    limit: int | None,
+    place: _Place,
     is_quick: bool,
     predicted: Callable[[Work], float] = lambda work: 0.0,
 ) -> Iterator[tuple[Work, float]]:
     """Each work that does not take too long, and its seconds."""
-    part = _Part(network, hosts)
-    with (
-        closing(RanksOnHosts(part, servers, ranks)) as start,  # type: ignore[arg-type]
-        open_groups([_SPEC], hosts * ranks, "collective_loop:CollectiveLoop", start) as groups,
-    ):
-        for host in part.hosts if limit else ():
-            host.limit_rate(limit)
+    with _ranks(network, servers, place, "collective_loop:CollectiveLoop") as groups:
         for work in _WORKS:
             if predicted(work) <= _MOST_S:
-                yield work, _time_of(work, groups, hosts * ranks, is_quick)
-        for host in part.hosts if limit else ():
-            host.limit_rate(None)
+                for group in groups:
+                    prepare(group, work, place.hosts * place.ranks)
+                yield work, _median(groups, is_quick, 0.1)
+
+
+def _trained(
+    network: Hosts,
+    servers: SshServers,
+    place: _Place,
+    is_quick: bool,
+    expected: dict[str, float],
+) -> Iterator[tuple[str, float]]:
+    """Each model whose step does not take too long, and the seconds of a step."""
+    with _ranks(network, servers, place, "training_loop:TrainingLoop") as groups:
+        for model, predicted_s in expected.items():
+            if predicted_s <= _MOST_S:
+                for group in groups:
+                    group.call("prepare", model=model)
+                yield model, _median(groups, is_quick, 0.5)
+
+
+def _steps_alone(
+    topologies: tuple[tuple[int, int], ...], is_quick: bool
+) -> dict[int, list[Workload]]:
+    """By number of ranks: the step of each model while as many compute, none of which waits."""
+    steps: dict[int, list[Workload]] = {}
+    for ranks in {hosts * ranks for hosts, ranks in topologies}:
+        with open_groups([_ALONE], ranks, "training_loop:TrainingLoop") as groups:
+            for model in _TRAINED:
+                for group in groups:
+                    group.call("prepare", model=model)
+                step_s = _median(groups, is_quick, 0.5)
+                steps.setdefault(ranks, []).append(_step_of(model, step_s))
+    return steps
+
+
+def _step_of(model: str, step_s: float) -> Workload:
+    build, _, _ = MODELS[model]
+    sizes = [parameter.numel() * 4 for parameter in build().parameters()]
+    gradients = [Gradient(str(index), size, step_s) for index, size in enumerate(reversed(sizes))]
+    return Workload(model, gradients, step_s)
+
+
+def _median(groups: Sequence[WorkerGroup], is_quick: bool, loop_s: float) -> float:
+    (times,) = measure_and_release(groups, is_quick, loop_s, loop_s / 2).values()
+    return statistics.median(times)
 
 
 class _Part:
@@ -141,12 +213,6 @@ class _Part:
 
     def __init__(self, network: Hosts, count: int) -> None:
         self.hosts = network.hosts[:count]
-
-
-def _time_of(work: Work, groups: list[WorkerGroup], size: int, is_quick: bool) -> float:
-    for group in groups:
-        prepare(group, work, size)
-    return statistics.median(measure_and_release(groups, is_quick, 0.1, 0.05)[OURS])
 
 
 def _calibrated(known: _Times) -> tuple[Costs, Network]:
@@ -166,25 +232,35 @@ def _calibrated(known: _Times) -> tuple[Costs, Network]:
     for _ in range(60):
         byte_s = (low_s + high_s) / 2
         cluster = Cluster(2, 2, link, replace(costs, byte_s=byte_s))
-        is_less = _predicted(_LARGE, cluster) < known[2, 2, _LARGE.label]
+        is_less = _predicted(_allreduces(_LARGE), cluster) < known[2, 2, _LARGE.label]
         low_s, high_s = (byte_s, high_s) if is_less else (low_s, byte_s)
     return replace(costs, byte_s=low_s), link
 
 
-def _predicted(work: Work, cluster: Cluster) -> float:
+def _allreduces(work: Work) -> Workload:
     gradients = [
         Gradient(str(index), work.element_count * 4, 0.0) for index in range(work.tensor_count)
     ]
-    workload = Workload(work.label, gradients, 1e-9)
+    return Workload(work.label, gradients, 1e-9)
+
+
+def _predicted(workload: Workload, cluster: Cluster) -> float:
     return simulate_step(workload, on_cores(cluster, _CORES), Options()).duration_s
 
 
 def _print_summary(cases: list[_Case]) -> None:
-    for title, is_shared in (("cores not shared", False), ("cores shared", True)):
-        errors = [abs(case.error) for case in cases if case.shares_cores == is_shared]
-        if errors:
-            median, worst = statistics.median(errors), max(errors)
-            print(f"{title}: {len(errors)} cases, median error {median:.0%}, worst {worst:.0%}")
+    for shared in (False, True):
+        for trained in (False, True):
+            errors = [
+                abs(case.error)
+                for case in cases
+                if case.shares_cores == shared and (case.label in MODELS) == trained
+            ]
+            if errors:
+                what = "training steps" if trained else "allreduces"
+                title = f"{what}, cores {'shared' if shared else 'not shared'}: {len(errors)}"
+                print(f"{title}, median error {statistics.median(errors):.0%}", end="")
+                print(f", worst {max(errors):.0%}")
     print(f"load of the machine: {getloadavg()[0]:.1f} on {_CORES} cores")
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SOURCES = Path(__file__).parents[2] / "support" / "stand_ins"
+_ROOT = Path(__file__).parents[3]
+SOURCES = _ROOT / "tests" / "support" / "stand_ins"
 
 _KINDS = {"f": 2, "i": 0, "u": 1}  # DLPack's codes
 _CUDA = 2
@@ -29,6 +30,7 @@ PATIENCE_S = 500
 def build(folder: Path) -> None:
     """Build the two libraries in ``folder``, under the names of the real ones."""
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
+    compiler += ["-I", str(_ROOT / "engine")]
     libraries = {
         "libcuda.so.1": ["cuda_stand_in.cc", "cuda_memory.cc", "cuda_model.cc", "ptx_machine.cc"],
         "libnccl.so.2": ["nccl_stand_in.cc", f"-L{folder}", "-l:libcuda.so.1"],
