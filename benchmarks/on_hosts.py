@@ -17,12 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "hosts" /
 
 from job_store import JobStore
 from long_cable import Distance, long_cable
-from network import Host, Network, missing, plain_cabling
+from network import BURST_BYTES, Host, Network, missing, plain_cabling
 from ranks import slots_of
 from ssh_servers import SshServers, missing_ssh
 from worker_groups import Commands
 
 __all__ = [
+    "BURST_BYTES",
     "Distance",
     "Network",
     "RanksOnHosts",

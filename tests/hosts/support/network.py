@@ -25,7 +25,17 @@ from typing import Any
 
 import psutil
 
-__all__ = ["Host", "Interface", "Network", "Traffic", "missing", "plain_cabling"]
+__all__ = [
+    "BURST_BYTES",
+    "Host",
+    "Interface",
+    "Network",
+    "Traffic",
+    "missing",
+    "plain_cabling",
+]
+
+BURST_BYTES = 256 << 10  # that pass at once on a link with a limit, after a pause
 
 _TOOLS = ("ip", "tc", "nft", "mount", "nsenter", "unshare")
 _PACKAGES = "iproute2 mount nftables util-linux"
@@ -186,7 +196,7 @@ class Host:
         if mbit_per_s is None:
             self.in_network(["tc", "qdisc", "del", "dev", interface, "root"])
             return
-        shape = ["tbf", "rate", f"{mbit_per_s}mbit", "burst", "256kb", "latency", "50ms"]
+        shape = ["tbf", "rate", f"{mbit_per_s}mbit", "burst", str(BURST_BYTES), "latency", "50ms"]
         self.in_network(["tc", "qdisc", "replace", "dev", interface, "root", *shape])
 
     def lose_packets(self, percent: int) -> None:
