@@ -13,7 +13,7 @@ bool takes_signals() {
   return sigismember(&blocked, SIGINT) == 0;
 }
 
-TEST_CASE("a quiet thread takes no signals, and who starts it takes them as before") {
+TEST_CASE("a quiet thread takes no signals, and the thread that starts it still does") {
   bool is_quiet = false;
   quiet_thread([&] { is_quiet = !takes_signals(); }).join();
   CHECK(is_quiet);
