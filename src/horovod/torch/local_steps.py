@@ -32,14 +32,20 @@ from horovod.core.process_sets import (
     global_process_set,
     has_others,
 )
-from horovod.core.world import rank
+from horovod.core.world import cross_size, rank
 from horovod.elastic import is_elastic_job
 from horovod.numpy.agreement import check_equal_settings
 from horovod.torch.compression import Compression
 from horovod.torch.fragments import Fragment
 from horovod.torch.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
-from horovod.torch.outer_state import OuterHeader, digest_of, outer_state, put_outer_state
+from horovod.torch.outer_state import (
+    OuterHeader,
+    digest_of,
+    outer_state,
+    put_outer_state,
+    send_tensors,
+)
 from horovod.torch.parameter_names import choose_names
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
 
@@ -180,7 +186,8 @@ class LocalStepsOptimizer(SteppingAlone):
     def broadcast_rest(self, root_rank: int, process_set: ProcessSet) -> None:
         """Give all ranks the root's agreed parameters, outer momentum and number of steps.
 
-        Where all have them already, as after the loss of a rank, only digests travel.
+        Only digests travel to ranks that have them already, such as those that stay when a rank is
+        lost or another joins.
         """
         rules = self._rules
         check_equal_settings(rules.title, rules.name, self._settings(), process_set)
@@ -188,16 +195,24 @@ class LocalStepsOptimizer(SteppingAlone):
             fragment.wait()
         state = outer_state(self._fragments, rules, self.local_step)
         name = f"{rules.name}.state"
-        digests = allgather_object(digest_of(state), f"{name}.digest", process_set)
-        if len(set(digests)) == 1:
+        report = digest_of(state), cross_size()
+        digests, hosts = zip(*allgather_object(report, f"{name}.digest", process_set), strict=True)
+        members = list(process_set.ranks or ())
+        wanted = digests[members.index(root_rank)]
+        lacking = [each for each, found in zip(members, digests, strict=True) if found != wanted]
+        if not lacking:
             return
         header = broadcast_object(OuterHeader.of(state), root_rank, name, process_set)
-        if rank() != root_rank:
+        if rank() in lacking:
             self.drop()
             state = header.make_room(self._fragments)
         tensors = header.tensors_of(state, name)
-        broadcast_parameters(tensors, root_rank, process_set)
-        if rank() != root_rank:
+        # The root's link carries a broadcast once for each other host.
+        if len(lacking) < min(hosts) - 1:
+            send_tensors(tensors, root_rank, lacking, process_set)
+        else:
+            broadcast_parameters(tensors, root_rank, process_set)
+        if rank() in lacking:
             self.local_step = put_outer_state(state, self._fragments, rules)
 
     @property

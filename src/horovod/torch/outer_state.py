@@ -11,17 +11,21 @@ schedule   sync_every, fragments, overlap: what ``arrived`` belongs to
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from horovod.core.handles import wait_for_all
 from horovod.core.local_steps import LocalSteps
+from horovod.core.process_sets import ProcessSet
+from horovod.core.world import rank
+from horovod.torch import adapter
 from horovod.torch.fragments import Fragment
 
-__all__ = ["OuterHeader", "digest_of", "outer_state", "put_outer_state"]
+__all__ = ["OuterHeader", "digest_of", "outer_state", "put_outer_state", "send_tensors"]
 
 _LISTS = ("agreed", "momentum")
 
@@ -126,6 +130,37 @@ def digest_of(state: dict[str, Any]) -> str:
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         digest.update(flat.cpu().numpy().data)
     return digest.hexdigest()
+
+
+def send_tensors(
+    named: Sequence[tuple[str, Tensor]],
+    root_rank: int,
+    receivers: Collection[int],
+    process_set: ProcessSet,
+) -> None:
+    """Overwrite the tensors of some ranks with the root's; blocks until done.
+
+    All ranks of the set call it with tensors of the same names, shapes and dtypes. Links between
+    hosts carry the tensors once for each receiver.
+
+    Raises:
+        HorovodInternalError: a rank was lost.
+    """
+    is_root = rank() == root_rank
+    splits = [int(is_root and each in receivers) for each in process_set.ranks or ()]
+
+    def start() -> Iterator[tuple[int, Tensor]]:
+        for name, tensor in named:
+            rows = tensor.detach().expand(sum(splits), *tensor.shape).contiguous()
+            yield adapter.alltoall_async(rows, splits, name, process_set), tensor
+
+    def finish(started: tuple[int, Tensor]) -> None:
+        handle, tensor = started
+        received, _ = adapter.synchronize(handle)
+        if rank() in receivers:
+            tensor.copy_(received[0])
+
+    wait_for_all(start(), finish)
 
 
 def _schedule(rules: LocalSteps) -> dict[str, int]:

@@ -127,8 +127,15 @@ def _alone() -> Iterator[None]:
         hvd.remove_process_set(ALONE)
 
 
-def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of):
-    """The others keep their parameters and their inner state."""
+@pytest.mark.parametrize("hosts", [1, 9])
+def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of, monkeypatch, hosts):
+    """The others keep their parameters and their inner state.
+
+    With more hosts than ranks join, the tensors are sent to these ranks only.
+    """
+    monkeypatch.setattr(local_steps, "cross_size", lambda: hosts)
+    if hosts > 1:
+        monkeypatch.setattr(local_steps, "broadcast_parameters", None)
     model, optimizer = make(make_model)
     state = TorchState(model=model, optimizer=optimizer)
     state.sync()
