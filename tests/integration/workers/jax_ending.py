@@ -13,11 +13,11 @@ from endings import end_rank_1
 import horovod.jax as hvd
 
 hvd.init()
-reduce = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum, "last"))
-jax.block_until_ready(reduce(jnp.ones(1000)))
-# Compiled before: the launcher ends a rank a few seconds after another one has failed.
+# Compiled on all ranks first: the launcher ends a rank a few seconds after another one has failed.
 increment, one = jax.jit(lambda x: x + 1), jnp.ones(1)
 jax.block_until_ready(increment(one))
+reduce = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum, "last"))
+jax.block_until_ready(reduce(jnp.ones(1000)))
 end_rank_1(hvd, sys.argv[1])
 start = time.monotonic()
 try:
