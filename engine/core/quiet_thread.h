@@ -33,7 +33,7 @@ std::thread quiet_thread(Run run) {
   return std::thread(std::move(run));
 }
 
-// Starts a thread that nobody joins. Throws std::system_error if there can be no more threads.
+// Starts a thread that no other thread joins. Throws std::system_error if there can be no more.
 // std::thread::detach() would read the memory of a thread that has ended already, which glibc may
 // have unmapped (its bug 19951). A thread that starts detached is not touched again.
 template <typename Run>
