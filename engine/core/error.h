@@ -2,7 +2,7 @@
 // for people, and for programs the subject of the error. No code reads the sentence.
 #pragma once
 
-#include <stdexcept>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,10 +29,13 @@ struct Subject {
   std::string operation;  // "allreduce 'x'"
 };
 
-class Error : public std::runtime_error {
+// Not a std::runtime_error: in wheels each plugin has its own copy of libstdc++, and one copy cannot
+// free a std::runtime_error that another one has moved from.
+class Error : public std::exception {
  public:
-  Error(ErrorCode code, const std::string& text, Subject subject = {})
-      : std::runtime_error(text), code_(code), subject_(std::move(subject)) {}
+  Error(ErrorCode code, std::string text, Subject subject = {})
+      : code_(code), text_(std::move(text)), subject_(std::move(subject)) {}
+  const char* what() const noexcept override { return text_.c_str(); }
   ErrorCode code() const { return code_; }
   const Subject& subject() const { return subject_; }
   // The same error as the failure of `operation`. The text begins with the operation.
@@ -40,6 +43,7 @@ class Error : public std::runtime_error {
 
  private:
   ErrorCode code_;
+  std::string text_;
   Subject subject_;
 };
 

@@ -79,15 +79,20 @@ call_2() {
 }
 
 # The bodies of the CPU's tests, with tensors on the card.
+pytest="-m pytest -q -W default -p no:cacheprovider --timeout 60 --tb=short --capture=no"
 bodies() { # FOLDER SECONDS
-  HOROVOD_TEST_DEVICE=cuda LINES_SHOWN=4 job "bodies_$1" "$2" 2 "$PYTHON" -m pytest -q -W default \
-    -p no:cacheprovider --timeout 60 --tb=short --capture=no "tests/parallel/$1"
+  HOROVOD_TEST_DEVICE=cuda LINES_SHOWN=4 job "bodies_$1" "$2" 2 "$PYTHON" $pytest "tests/parallel/$1"
+}
+bodies_on_nccl() { # FOLDER SECONDS
+  HOROVOD_TEST_DEVICE=cuda LINES_SHOWN=4 WAY=auto \
+    on_nccl "bodies_$1_nccl" "$2" $pytest "tests/parallel/$1"
 }
 
 call_3() {
   bodies torch 100 &
   bodies torch_distributed 100 &
   bodies jax 100 &
+  bodies_on_nccl torch 100 &
   wait
   LINES_SHOWN=150 step benchmark 130 "$PYTHON" benchmarks/gpu.py --quick
 }

@@ -1,4 +1,5 @@
-"""Shared by the parallel JAX tests: two CPU devices, 64-bit types, both ways in which code runs."""
+"""Shared by the parallel JAX tests: two CPU devices or a GPU, 64-bit types, both ways in which code
+runs."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import os
 
 import pytest
 
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_PLATFORMS"] = os.environ.get("HOROVOD_TEST_DEVICE", "cpu")
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # ranks share a GPU
 os.environ["JAX_ENABLE_X64"] = "1"
 # Each program runs once or twice: optimising it takes longer than it saves.
 os.environ["XLA_FLAGS"] = (
