@@ -50,6 +50,9 @@ call_1() {
   job jax_1 90 1 "$PYTHON" $workers/jax_collectives.py &
   wait
   job jax_2 90 2 "$PYTHON" $workers/jax_collectives.py &
+  on_nccl jax_nccl 90 $workers/jax_collectives.py &
+  job jax_errors 90 2 "$PYTHON" $workers/jax_errors.py &
+  on_nccl jax_errors_nccl 90 $workers/jax_errors.py &
   job torch_distributed_1 60 1 "$PYTHON" $workers/torch_distributed.py &
   wait
   job torch_distributed_2 60 2 "$PYTHON" $workers/torch_distributed.py &
@@ -91,7 +94,7 @@ bodies_on_nccl() { # FOLDER SECONDS
 call_3() {
   bodies torch 100 &
   bodies torch_distributed 100 &
-  bodies jax 100 &
+  bodies jax 250 &
   bodies_on_nccl torch 100 &
   wait
   LINES_SHOWN=150 step benchmark 130 "$PYTHON" benchmarks/gpu.py --quick

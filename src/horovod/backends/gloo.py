@@ -87,7 +87,7 @@ class GlooBackend(Backend):
 
     def allgather(self, given: Bytes, taken: Bytes, sizes: Sequence[int]) -> Request:
         """Gloo gathers equal sizes only, so each member's part is a broadcast."""
-        tensor: Any = self._torch.empty(len(taken), dtype=self._torch.uint8)
+        tensor: Any = self._torch.empty(len(taken), dtype=self._torch.uint8, device="cpu")
         parts = tensor.split(list(sizes))
         parts[self.group.rank].copy_(self._torch.from_numpy(given))
         works = [self._broadcast(part, root) for root, part in enumerate(parts) if len(part)]
@@ -96,7 +96,7 @@ class GlooBackend(Backend):
     def alltoall(
         self, given: Bytes, given_sizes: Sequence[int], taken: Bytes, taken_sizes: Sequence[int]
     ) -> Request:
-        tensor: Any = self._torch.empty(len(taken), dtype=self._torch.uint8)
+        tensor: Any = self._torch.empty(len(taken), dtype=self._torch.uint8, device="cpu")
         sizes = (list(taken_sizes), list(given_sizes))
         work = self._plane.alltoall_base(tensor, self._copy(given), *sizes)
         return self._request([work], tensor, taken)

@@ -57,7 +57,7 @@ if hasattr(torch, "uint16"):  # since 2.3
     DTYPES[torch.uint16] = Dtype.UINT16
 
 
-_PLACE = torch.empty(1)  # of empty tensors, which have no memory
+_PLACE = torch.empty(1, device="cpu")  # of empty tensors, which have no memory
 
 _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
 

@@ -149,7 +149,7 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
 
     def _compare(self) -> None:
         """Adapt the sizes to the speeds of all ranks; blocks until all are here."""
-        own = torch.tensor([self._speed.take()], dtype=torch.float64)
+        own = torch.tensor([self._speed.take()], dtype=torch.float64, device="cpu")
         speeds = adapter.allgather(own, "balanced_sampler.speeds").tolist()
         if all(speed > 0 for speed in speeds):
             self.sizes = split_by_speed(speeds, self.step_size)

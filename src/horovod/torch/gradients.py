@@ -90,7 +90,7 @@ def allgather_with_gradient(
     rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
 
     def backward(grads: Sequence[Tensor]) -> list[Tensor]:
-        own = torch.tensor([rows], dtype=torch.int64)
+        own = torch.tensor([rows], dtype=torch.int64, device="cpu")
         sizes = adapter.allgather(own, gradient_name(name, "rows"), process_set)
         begins = sizes[: process_set.rank()].sum(0).tolist()
         reduced = reduce(grads, name=gradient_name(name), process_set=process_set)

@@ -82,6 +82,7 @@ class PowerSGD(PowerSGDCompressor):
                 f"{[rows, columns]}"
             )
         else:
+            q, error = q.to(matrix.device), error.to(matrix.device)  # of a file, perhaps elsewhere
             matrix.add_(error)
         return _Matrix(name, gradient, memory, matrix, matrix @ q, q, q)
 
@@ -171,8 +172,8 @@ class PowerSGDExchange(FeedbackExchange[_Matrix]):
 
 def _first_q(seed: int, columns: int, rank: int) -> Tensor:
     """Random orthonormal columns."""
-    generator = torch.Generator().manual_seed(seed)
-    return _orthonormal(torch.randn(columns, rank, generator=generator))
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return _orthonormal(torch.randn(columns, rank, generator=generator, device="cpu"))
 
 
 def _orthonormal(matrix: Tensor) -> Tensor:

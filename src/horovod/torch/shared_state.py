@@ -99,7 +99,8 @@ def _parts(
         return unit.cut(adapter.allgather(own, name, process_set))
     splits = [0] * (process_set.size() or 1)
     splits[0] = own.numel()
-    flat = adapter.alltoall(own, torch.tensor(splits, dtype=torch.int32), name, process_set)[0]
+    counts = torch.tensor(splits, dtype=torch.int32, device="cpu")
+    flat = adapter.alltoall(own, counts, name, process_set)[0]
     return unit.cut(flat) if is_root else []
 
 

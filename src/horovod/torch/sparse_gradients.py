@@ -63,9 +63,7 @@ def sparse_allreduce_async(
             size = process_set.size() or 1
             is_float = all_values.dtype.is_floating_point
             all_values = torch.div(all_values, size, rounding_mode=None if is_float else "trunc")
-        return torch.sparse_coo_tensor(
-            all_indices.t(), all_values, tensor.shape, check_invariants=False
-        )
+        return _sparse(all_indices.t(), all_values, tensor.shape)
 
     return synchronize
 
@@ -139,7 +137,8 @@ class GradientLayouts:
         unseen = self._unseen
         if not unseen:
             return
-        codes = torch.tensor([_code_of(params[index].grad) for index in unseen], dtype=torch.uint8)
+        own = [_code_of(params[index].grad) for index in unseen]
+        codes = torch.tensor(own, dtype=torch.uint8, device="cpu")
         adapter.allreduce_(codes, name=name, op=Max, process_set=self._process_set)
         for index, code in zip(unseen, codes.tolist(), strict=True):
             self._codes[index] = code
@@ -301,8 +300,14 @@ class SparseGradients:
 def empty_sparse(param: Tensor, sparse_dim: int) -> Tensor:
     indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
     values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
-    empty = torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
-    return empty.coalesce()
+    return _sparse(indices, values, param.shape).coalesce()
+
+
+def _sparse(indices: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
+    """Where the values are; torch would take the program's default device."""
+    return torch.sparse_coo_tensor(
+        indices, values, shape, device=values.device, check_invariants=False
+    )
 
 
 def _to_sparse(grad: Tensor, sparse_dim: int) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 os.environ["JAX_PLATFORMS"] = os.environ.get("HOROVOD_TEST_DEVICE", "cpu")
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # ranks share a GPU
 os.environ["JAX_ENABLE_X64"] = "1"
+os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # GPUs would round float32
 # Each program runs once or twice: optimising it takes longer than it saves.
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"

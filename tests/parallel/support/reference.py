@@ -19,7 +19,12 @@ DTYPES = [*FLOATS, *INTEGERS, torch.bool]
 def values(dtype: torch.dtype, shape: Sequence[int], *seed: int) -> Tensor:
     """A tensor that every rank can make: small numbers, so that integers do not overflow."""
     made = "f8" if dtype.is_floating_point else str(dtype).removeprefix("torch.")
-    return torch.from_numpy(arithmetic.values(made, shape, *seed)).to(dtype)
+    return _tensor(arithmetic.values(made, shape, *seed)).to(dtype)
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """On the device that the tests are about."""
+    return torch.from_numpy(array).to(torch.get_default_device())
 
 
 def ops_of(dtype: torch.dtype) -> list[int]:
@@ -31,7 +36,9 @@ def ops_of(dtype: torch.dtype) -> list[int]:
 
 def bits(tensor: Tensor) -> np.ndarray:
     """The tensor's memory as an array; NumPy has no bfloat16."""
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy(
+        force=True
+    )
 
 
 def reduced(
@@ -41,19 +48,20 @@ def reduced(
     dtype = inputs[0].dtype
     if dtype.is_floating_point and dtype != torch.float64:
         inputs = [tensor.float() for tensor in inputs]
-    arrays = [tensor.numpy() for tensor in inputs]
-    return torch.from_numpy(arithmetic.reduced(op, arrays, prescale, postscale)).to(dtype)
+    arrays = [tensor.numpy(force=True) for tensor in inputs]
+    return _tensor(arithmetic.reduced(op, arrays, prescale, postscale)).to(dtype)
 
 
 def adasum(inputs: Sequence[Tensor]) -> Tensor:
     """Adasum in float64 along its tree."""
-    return torch.from_numpy(arithmetic.adasum([tensor.double().numpy() for tensor in inputs]))
+    return _tensor(arithmetic.adasum([tensor.double().numpy(force=True) for tensor in inputs]))
 
 
 def assert_adasum(result: Tensor, expected: Tensor) -> None:
     """``result`` is this Adasum, rounded once to its dtype."""
     wide = result.double() if result.dtype == torch.float64 else result.float()
-    arithmetic.assert_adasum(wide.numpy(), expected.numpy(), torch.finfo(result.dtype).eps)
+    arrays = (wide.numpy(force=True), expected.numpy(force=True))
+    arithmetic.assert_adasum(*arrays, torch.finfo(result.dtype).eps)
 
 
 def rows_of_part(rows: int, size: int, set_rank: int) -> tuple[int, int]:

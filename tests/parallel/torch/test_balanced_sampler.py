@@ -39,7 +39,7 @@ def sizes_of_ranks(batch: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_sizes_follow_the_speeds_within_20_steps(clock: _Clock, workers: int) -> None:
-    data = torch.arange(6000)
+    data = torch.arange(6000, device="cpu")  # a forked worker cannot use a GPU
     sampler = hvd.BalancedSampler(data, batch_size=60)
     loader = DataLoader(data, batch_sampler=sampler, num_workers=workers)
     for step, batch in enumerate(loader):

@@ -96,7 +96,7 @@ def test_one_rank_fails(make_model, batch_of, undisturbed, assert_same_everywher
 
 
 def test_ranks_fail_in_turn(make_model, batch_of, undisturbed, assert_same_everywhere):
-    plan = Plan(**{f"backward{1 + hvd.rank()}": error()})
+    plan = Plan(**{f"stepped{1 + hvd.rank()}": error()})
     weights = train(make_state(make_model), batch_of, plan)
     assert plan.calls == 1 + hvd.size()
     check(weights, undisturbed, assert_same_everywhere)

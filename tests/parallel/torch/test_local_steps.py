@@ -222,7 +222,7 @@ def test_infinite_gradients_on_one_rank_leave_out_its_step_only(assert_same_ever
     """A rank with infinite gradients calls ``step``, too, so no rank waits for it."""
     params = parameters(torch.float32)
     optimizer = hvd.LocalSGD(sgd(params), sync_every=1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4.0)
     for number in range(1, 3):
         optimizer.zero_grad()
         loss = sum((param - 1).square().sum() for param in params)

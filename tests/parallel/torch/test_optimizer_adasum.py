@@ -135,7 +135,7 @@ def test_grad_scaler_with_infinite_gradients_on_one_rank(assert_same_everywhere)
     """That rank changes nothing and lowers its own scale; the others step."""
     param = nn.Parameter(torch.zeros(3))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), op=hvd.Adasum)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=8.0)
     for spoil in (True, False):
         optimizer.zero_grad()
         loss = param.sum() * (float("inf") if spoil and hvd.rank() == 0 else 1.0)

@@ -9,6 +9,8 @@ from torch import nn
 import horovod.torch as hvd
 from horovod.torch import adapter
 
+DEVICE = torch.get_default_device().type
+
 
 @pytest.fixture(params=[False, True], ids=["no_spare_cores", "spare_cores"], autouse=True)
 def _cores(request, monkeypatch):
@@ -70,7 +72,7 @@ def test_equals_one_process(make_model, batch_of, assert_same_everywhere, way, f
         return torch.optim.SGD(of.parameters(), lr=0.005, momentum=momentum, fused=fused)
 
     optimizer = hvd.DistributedOptimizer(make_optimizer(model), model.named_parameters(), op=op)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=1024.0)
     for spoil in (True, False, True, False):
         optimizer.zero_grad()
         loss = loss_of(model, batch_of(hvd.rank()))
@@ -91,7 +93,7 @@ def test_accumulation(make_model, batch_of, way):
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.005), backward_passes_per_step=2
     )
-    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=64.0)
     plain = torch.optim.SGD(reference.parameters(), lr=0.005)
     for _ in range(2):
         for number in range(2):
@@ -112,7 +114,7 @@ def test_missing_gradient_on_some_ranks():
     """Each rank uses the parameter of its own number only."""
     params = [nn.Parameter(torch.zeros(3)) for _ in range(hvd.size())]
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=1.0))
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=8.0)
     for _ in range(3):
         optimizer.zero_grad()
         scaler.scale(params[hvd.rank()].sum()).backward()
@@ -125,7 +127,7 @@ def test_missing_gradient_on_some_ranks():
 def test_disabled_scaler(make_model, batch_of, assert_same_everywhere):
     model = make_model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    scaler = torch.amp.GradScaler(DEVICE, enabled=False)
     for step in range(2):
         optimizer.zero_grad()
         scaler.scale(loss_of(model, batch_of(hvd.rank(), step))).backward()
@@ -137,11 +139,11 @@ def test_disabled_scaler(make_model, batch_of, assert_same_everywhere):
 def test_autocast(make_model, batch_of, assert_same_everywhere):
     model = make_model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
-    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=64.0)
     before = [param.detach().clone() for param in model.parameters()]
     for step in range(2):
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             output = model(batch_of(hvd.rank(), step))
         assert output.dtype == torch.bfloat16
         scaler.scale(output.float().pow(2).sum()).backward()

@@ -281,7 +281,7 @@ def test_other_memory_orders() -> None:
 def test_a_scaler(fused: bool) -> None:
     made = pair(torch.optim.SGD, {"lr": 0.1, "fused": fused})
     for model, optimizer in made:
-        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4.0)
         for step in range(3):
             optimizer.zero_grad()
             loss = loss_of(model, step) * (float("inf") if (step, hvd.rank()) == (1, 0) else 1.0)

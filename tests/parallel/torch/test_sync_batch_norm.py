@@ -103,7 +103,8 @@ def test_large_means(mean):
     ours.reset_running_stats()
     ours.momentum = 1.0
     ours(mine(x))
-    torch.testing.assert_close(ours.running_var.double(), variance, rtol=2e-4, atol=0)
+    rtol = 5e-4 if x.is_cuda else 2e-4  # torch's kernel for GPUs updates the mean in float32
+    torch.testing.assert_close(ours.running_var.double(), variance, rtol=rtol, atol=0)
 
 
 def test_ranks_far_apart():
@@ -206,7 +207,7 @@ def test_autocast():
     linear = nn.Linear(3, 3, bias=False)
     nn.init.eye_(linear.weight)
     x = joined(2)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         y = ours(linear(mine(x)))
         want = plain(linear(x))
     assert y.dtype == torch.bfloat16

@@ -183,7 +183,7 @@ def test_an_elastic_state_keeps_the_errors_of_each_rank():
     state.sync()
     kept = optimizer.state_dict()["compression_errors"]
     assert kept["rank"] == hvd.rank()
-    assert torch.equal(kept["errors"]["weight"], error)
+    assert torch.equal(kept["errors"]["weight"].to(error.device), error)
     step(optimizer, params, 2)
 
 

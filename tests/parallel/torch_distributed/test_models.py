@@ -157,8 +157,8 @@ def test_fsdp2_and_checkpoints(tmp_path_factory: pytest.TempPathFactory):
         torch.manual_seed(5)
         return nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4))
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     sharded, whole = layers(), layers()
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
     fully_shard(sharded[0], mesh=mesh)
     fully_shard(sharded, mesh=mesh)
     of_sharded = torch.optim.SGD(sharded.parameters(), 0.1)
@@ -207,8 +207,8 @@ def test_tensor_parallel():
         def forward(self, batch: torch.Tensor) -> torch.Tensor:
             return self.down(torch.relu(self.up(batch)))
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     whole, parallel = Block(), Block()
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
     plan = {"norm": SequenceParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
     parallelize_module(parallel, mesh, plan)
     batch = torch.randn(4, 6, generator=torch.Generator(torch.get_default_device()).manual_seed(2))

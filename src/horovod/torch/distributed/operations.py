@@ -160,7 +160,9 @@ class Operations:
             if reduction.op == Average:
                 found = found / len(self._members.ranks)
             shape = tensor.shape  # which other ranks know on their own: so rows are checked
-            whole = torch.sparse_coo_tensor(rows.t(), found, shape, check_invariants=True)
+            whole = torch.sparse_coo_tensor(
+                rows.t(), found, shape, device=found.device, check_invariants=True
+            )
             with torch.no_grad():
                 tensor.copy_(whole.coalesce())
 

@@ -68,7 +68,7 @@ class TensorLeaf:
             return torch.load(io.BytesIO(data), weights_only=True)
         dtype, shape = getattr(torch, header[0]), header[1]
         if not data:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
