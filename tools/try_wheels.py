@@ -45,6 +45,35 @@ for length in (3, 100_000):
 assert hvd.allgather_object(hvd.rank()) == [0, 1]
 hvd.shutdown()
 """
+# In a compiled program an error of the engine passes through the library of the framework.
+COLLECTIVES = {
+    "jax": """
+import jax
+import horovod.jax as hvd
+
+collective, ones = jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum)), jax.numpy.ones
+""",
+    "tensorflow-cpu": """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+collective, ones = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum)), tf.ones
+""",
+}
+MISTAKES = """
+import numpy as np
+
+hvd.init()
+for _ in range(3):
+    try:
+        np.asarray(collective(ones(2 + hvd.rank())))
+    except Exception as error:
+        assert "shapes must match" in str(error), error
+    else:
+        raise AssertionError("no error")
+    assert np.asarray(collective(ones(2))).tolist() == [2, 2]
+hvd.shutdown()
+"""
 
 
 def main() -> None:
@@ -85,14 +114,18 @@ def try_here(wheel: Path, folder: Path, examples: list[str]) -> None:
     start = time.monotonic()
     run(*pip, str(wheel))
     print(f"{wheel.name}: installed in {time.monotonic() - start:.1f} s", flush=True)
-    programs = [write_program(folder), *(ROOT / "examples" / EXAMPLES[name] for name in examples)]
+    programs = [write_program(folder, PROGRAM)]
+    for name in examples:
+        programs.append(ROOT / "examples" / EXAMPLES[name])
+        if name in COLLECTIVES:
+            programs.append(write_program(folder, COLLECTIVES[name] + MISTAKES, f"wrong_{name}.py"))
     for program in programs:
         run_on_two_ranks([f"{folder}/bin/horovodrun"], f"{folder}/bin/python", program, folder)
 
 
-def write_program(folder: Path) -> Path:
-    path = folder / "program.py"
-    path.write_text(PROGRAM)
+def write_program(folder: Path, text: str, name: str = "program.py") -> Path:
+    path = folder / name
+    path.write_text(text)
     return path
 
 
@@ -129,7 +162,7 @@ def try_emulated(wheel: Path, folder: Path) -> bool:
     pip = (sys.executable, "-m", "pip", "install", *OPTIONS)
     run(*pip, *target, str(wheel))
     launch = [str(python), "-m", "horovod.runner.launch"]
-    program = write_program(folder)
+    program = write_program(folder, PROGRAM)
     run_on_two_ranks(launch, str(python), program, folder, PYTHONPATH=str(packages))
     return True
 

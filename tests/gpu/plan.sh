@@ -87,7 +87,7 @@ bodies() { # FOLDER SECONDS
   HOROVOD_TEST_DEVICE=cuda LINES_SHOWN=4 job "bodies_$1" "$2" 2 "$PYTHON" $pytest "tests/parallel/$1"
 }
 bodies_on_nccl() { # FOLDER SECONDS
-  HOROVOD_TEST_DEVICE=cuda LINES_SHOWN=4 WAY=auto \
+  HOROVOD_TEST_DEVICE=cuda HOROVOD_TEST_OVER_NCCL=1 LINES_SHOWN=4 WAY=auto \
     on_nccl "bodies_$1_nccl" "$2" $pytest "tests/parallel/$1"
 }
 

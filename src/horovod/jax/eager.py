@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 from numpy.typing import NDArray
 
 from horovod.core.calls import Call
@@ -105,8 +106,8 @@ _calls = ArrayCalls(_AligningAdapter())
 def run(*arrays: Any, call: ProgramCall) -> list[jax.Array]:
     """A call on arrays of JAX that are there, or are on their way; blocks until it is done.
 
-    Results lie where JAX puts arrays. A result that has the shape of an input which is spread over
-    several devices of this process is spread alike.
+    Results lie where JAX puts arrays. A result that has the shape of an input to which the program
+    has given a sharding, over one device or several of this process, has the same sharding.
     """
     results = run_on_host(call, arrays)
     if not call.keeps_shape:
@@ -134,7 +135,7 @@ def _run(call: ProgramCall, arrays: Sequence[Any], splits: Sequence[int] = ()) -
 
 
 def _place_like(array: Any, result: Array) -> jax.Array:
-    if isinstance(array, jax.Array) and array.sharding.num_devices > 1:
+    if isinstance(array, jax.Array) and not isinstance(array.sharding, SingleDeviceSharding):
         return jax.device_put(result, array.sharding)
     return jnp.asarray(result)
 

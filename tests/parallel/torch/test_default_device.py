@@ -75,8 +75,8 @@ def test_local_steps(make, assert_same_everywhere):
 def test_a_sharded_optimizer(assert_same_everywhere):
     model = linear()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    adam = torch.optim.Adam(model.parameters(), lr=0.01)
-    optimizer = hvd.DistributedOptimizer(adam, model.named_parameters(), sharded=True)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(sgd, model.named_parameters(), sharded=True)
     train(model, optimizer, batch())
     optimizer.state_dict()
     assert_same_everywhere(list(model.parameters()))

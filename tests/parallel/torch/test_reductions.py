@@ -121,7 +121,8 @@ def test_factors(process_sets, dtype):
                 result = hvd.allreduce(
                     mine, None, "factors", hvd.Compression.none, op, *factors, process_set
                 )
-                assert torch.equal(result, reference.reduced(op, inputs, *factors)), (op, factors)
+                expected = reference.reduced(op, inputs, *factors)
+                assert reference.is_reduced(result, expected, process_set), (op, factors)
 
 
 @pytest.mark.parametrize("dtype", reference.INTEGERS, ids=str)
@@ -136,6 +137,8 @@ def test_integers_wrap_around(dtype):
 
 @pytest.mark.parametrize("op", [hvd.Sum, hvd.Min, hvd.Max, hvd.Product, hvd.Average])
 def test_infinities_and_nans_reach_every_rank(op):
+    if reference.OVER_NCCL and op in (hvd.Min, hvd.Max):
+        pytest.skip("NCCL's Min and Max ignore NaN")
     special = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0])
     mine = special if hvd.rank() == hvd.size() - 1 else torch.ones(4)
     result = hvd.allreduce(mine, op=op, name="special")
@@ -154,7 +157,8 @@ def check_reducescatter(form: str, process_set: hvd.ProcessSet, cases, **options
         whole = reference.reduced(options["op"], inputs, *factors)
         begin, end = reference.rows_of_part(len(whole), process_set.size(), process_set.rank())
         assert result.dtype == whole.dtype
-        assert torch.equal(result, whole[begin:end]), (form, options, whole.shape)
+        is_right = reference.is_reduced(result, whole[begin:end], process_set)
+        assert is_right, (form, options, whole.shape)
 
 
 @pytest.mark.parametrize("dtype", reference.FLOATS + reference.INTEGERS, ids=str)
