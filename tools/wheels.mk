@@ -3,6 +3,8 @@
 # The last one makes the wheel of the stable ABI, for itself and all newer ones.
 WHEEL_PYTHONS ?= 3.10 3.11 3.12
 WHEEL_ARCHITECTURES ?= x86_64 aarch64
+WHEELS ?= dist/*.whl
+WHEEL_EXAMPLES ?=
 WHEELS_VENV := .venv-wheels
 WHEELS_STAMP := $(WHEELS_VENV)/.made
 
@@ -11,8 +13,8 @@ wheels: $(WHEELS_STAMP) ## build wheels for WHEEL_PYTHONS and WHEEL_ARCHITECTURE
 	$(NO_JOBSERVER) $(WHEELS_VENV)/bin/python tools/wheels.py --pythons $(WHEEL_PYTHONS) \
 	  --architectures $(WHEEL_ARCHITECTURES) --output dist
 
-test-wheels: $(WHEELS_STAMP) ## install the wheels of dist that run here, and run them on two ranks
-	$(WHEELS_VENV)/bin/python tools/try_wheels.py $(sort $(wildcard dist/*.whl))
+test-wheels: $(WHEELS_STAMP) ## install the WHEELS that run here, and run them, and WHEEL_EXAMPLES, on two ranks
+	$(WHEELS_VENV)/bin/python tools/try_wheels.py $(sort $(wildcard $(WHEELS))) --examples $(WHEEL_EXAMPLES)
 
 # Of Debian or Ubuntu, as root or with sudo.
 wheel-packages: ## install what make wheels needs of the system

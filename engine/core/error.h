@@ -29,8 +29,8 @@ struct Subject {
   std::string operation;  // "allreduce 'x'"
 };
 
-// Not a std::runtime_error: in wheels each plugin has its own copy of libstdc++, and one copy cannot
-// free a std::runtime_error that another one has moved from.
+// Not a std::runtime_error: in wheels each plugin has a libstdc++ of its own, and one of them
+// cannot free a std::runtime_error that another one has moved from.
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string text, Subject subject = {})
