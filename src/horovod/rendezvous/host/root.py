@@ -74,7 +74,8 @@ def host_mesh(group: HostGroup) -> HostMesh:
     try:
         with _Root(claims, members[1:], group.secret, group.deadline) as root:
             try:
-                group.store.set(group.key, root.name.encode())
+                if len(members) > 1:
+                    group.store.set(group.key, root.name.encode())
                 root.gather(lambda: _check(group.store, group.key))
                 fds.append(make_region(claims.region_bytes))
                 if group.with_doorbells:

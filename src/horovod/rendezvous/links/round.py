@@ -251,17 +251,14 @@ class LinkRound:
             attempt.step(budget.remaining_s())
         attempt.give_up()
         own = attempt.report(self._rank)
-        self._step.post(own.to_bytes() if own.unreached else b"")
-        answers = None
+        self._step.begin(own.to_bytes() if own.unreached else b"")
         start_s = time.monotonic()
-        while answers is None:
+        while (answers := self._poll(attempt)) is None:
             # A rank that expects no connection blocks on the store; the others poll it.
             pause_s = _POLLED_PART * (time.monotonic() - start_s)
             next_poll = Deadline(min(max(_POLL_S, pause_s), _MOST_POLL_S))
             while not (next_poll.has_passed or attempt.listener.is_complete):
                 attempt.step(next_poll.remaining_s())
-            answers = self._step.poll(_CHECK_S if attempt.listener.is_complete else 0.0)
-            attempt.step(0.0)
         known = frozenset(self._ranks)
         if not any(answers):
             return []
@@ -271,6 +268,11 @@ class LinkRound:
             else Report(rank, tuple(dialled_by(rank)), [])
             for rank, answer in zip(self._ranks, answers, strict=True)
         ]
+
+    def _poll(self, attempt: LinkAttempt) -> list[bytes] | None:
+        answers = self._step.poll(_CHECK_S if attempt.listener.is_complete else 0.0)
+        attempt.step(0.0)
+        return answers
 
     def _receive_rest(self, attempt: LinkAttempt) -> None:
         """Wait for the last messages of the ranks that have dialled this one with success."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import RecordCodes
@@ -56,15 +57,22 @@ class StoreChannel:
             self._socket.close()
             raise
 
-    def ask(self, request: bytes, timeout_s: float) -> bytes:
-        """The body of the answer to the body of a request.
+    def ask(self, requests: Sequence[bytes], timeout_s: float) -> list[bytes]:
+        """The bodies of the answers to the bodies of requests, which are sent together.
 
         Raises:
-            SilentError: no answer has begun within ``timeout_s``.
+            SilentError: an answer has not begun within ``timeout_s``.
             LostError: the connection was cut, or its bytes were altered on the way.
         """
-        self._deadline = time.monotonic() + timeout_s
-        self._send(wire.frame(request, self._send_codes))
+        self._deadline = end = time.monotonic() + timeout_s
+        self._send(b"".join(wire.frame(request, self._send_codes) for request in requests))
+        answers = []
+        for _ in requests:
+            self._deadline = end
+            answers.append(self._answer())
+        return answers
+
+    def _answer(self) -> bytes:
         received = self._receive(1)
         self._deadline = min(self._deadline, time.monotonic() + _MESSAGE_S)
         try:

@@ -12,8 +12,9 @@ import math
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.tcp import address_text
@@ -64,6 +65,26 @@ def wait_for(store: Store, key: str) -> bytes:
             return store.get(key, _REQUEST_S)
 
 
+def set_and_get(store: Store, key: str, value: bytes, wanted: str, timeout_s: float) -> bytes:
+    """``set``, then ``get`` of ``wanted``; one round trip where the store is our launcher's.
+
+    Raises as both.
+    """
+    if isinstance(store, StoreClient):
+        return store.set_and_get(key, value, wanted, timeout_s)
+    store.set(key, value)
+    return store.get(wanted, timeout_s)
+
+
+class _Asked(NamedTuple):
+    """What a client asks its store for."""
+
+    operation: wire.Operation
+    key: str
+    value: bytes
+    timeout_s: float
+
+
 class AbandonedError(InitError):
     """The key belongs to a world that has been given up; the text says why."""
 
@@ -103,50 +124,70 @@ class StoreClient:
 
     def set(self, key: str, value: bytes) -> None:
         """See ``Store.set``; ValueError for keys over 255 bytes or values over about 64 KiB."""
-        self._ask(wire.Operation.SET, key, value, 0.0)
+        self._ask(self._setting(key, value))
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """See ``Store.get``."""
-        status, value = self._ask(wire.Operation.GET, key, b"", timeout_s)
-        if status != wire.Status.DONE:
-            raise TimeoutError(f"store: {key!r} was not set within {timeout_s:g} s")
-        return value
+        return self._value_in(self._ask(self._getting(key, timeout_s)), key, timeout_s)
+
+    def set_and_get(self, key: str, value: bytes, wanted: str, timeout_s: float) -> bytes:
+        """``set`` of a value, then ``get`` of the key ``wanted``, in one round trip."""
+        asked = self._setting(key, value), self._getting(wanted, timeout_s)
+        return self._value_in(self._ask(*asked), wanted, timeout_s)
 
     def close(self) -> None:
         """See ``Store.close``."""
         self._has_ended.set()
         self._channel.close()
 
-    def _ask(
-        self, operation: wire.Operation, key: str, value: bytes, timeout_s: float
-    ) -> tuple[int, bytes]:
+    def _setting(self, key: str, value: bytes) -> _Asked:
+        return _Asked(wire.Operation.SET, key, value, 0.0)
+
+    def _getting(self, key: str, timeout_s: float) -> _Asked:
+        return _Asked(wire.Operation.GET, key, b"", timeout_s)
+
+    def _value_in(self, answer: bytes, key: str, timeout_s: float) -> bytes:
+        if answer[0] != wire.Status.DONE:
+            raise TimeoutError(f"store: {key!r} was not set within {timeout_s:g} s")
+        return answer[1:]
+
+    def _ask(self, *asked: _Asked) -> bytes:
+        """The body of the answer to the last of these requests, after the others."""
         with self._lock:
             if self.is_closed:
                 raise InitError(f"init: the connection to the store at {self._name} has ended")
-            self._count += 1
-            request = wire.Request(operation, key.encode(), value, 0, self._id, self._count)
-            wire.check_size(request.to_bytes())
+            requests = [self._request(each) for each in asked]
             try:
-                body = self._exchange(request, timeout_s)
+                answers = self._exchange(requests, asked[-1].timeout_s)
             except BaseException:
                 # Interrupted before the answer, which the next request would take for its own.
                 self.close()
                 raise
-        if body[0] == wire.Status.ABANDONED:
-            raise AbandonedError(f"init: {body[1:].decode(errors='replace')}")
-        if body[0] == wire.Status.FULL:
-            raise InitError(f"init: {key!r} cannot be set: {body[1:].decode(errors='replace')}")
-        return body[0], body[1:]
+        for each, body in zip(asked, answers, strict=True):
+            if body[0] == wire.Status.ABANDONED:
+                raise AbandonedError(f"init: {body[1:].decode(errors='replace')}")
+            if body[0] == wire.Status.FULL:
+                text = body[1:].decode(errors="replace")
+                raise InitError(f"init: {each.key!r} cannot be set: {text}")
+        return answers[-1]
 
-    def _exchange(self, request: wire.Request, timeout_s: float) -> bytes:
-        """The body of the answer, over this connection or a later one."""
+    def _request(self, asked: _Asked) -> wire.Request:
+        self._count += 1
+        operation, key, value, _ = asked
+        request = wire.Request(operation, key.encode(), value, 0, self._id, self._count)
+        wire.check_size(request.to_bytes())
+        return request
+
+    def _exchange(self, requests: Sequence[wire.Request], timeout_s: float) -> list[bytes]:
+        """The bodies of the answers, over this connection or a later one."""
         until = time.monotonic() + timeout_s
         attempts: _Attempts | None = None
         while True:
             left_s = max(0.0, until - time.monotonic())
-            timed = replace(request, timeout_ms=math.ceil(left_s * 1000))
+            timeout_ms = math.ceil(left_s * 1000)
+            timed = [replace(request, timeout_ms=timeout_ms).to_bytes() for request in requests]
             try:
-                body = self._channel.ask(timed.to_bytes(), left_s + _GRACE_S)
+                answers = self._channel.ask(timed, left_s + _GRACE_S)
             except SilentError:
                 raise
             except LostError as error:
@@ -158,9 +199,9 @@ class StoreClient:
                     raise
                 self._dial_again(error, attempts)
             else:
-                if not body:
+                if not all(answers):
                     raise InitError(f"init: the store at {self._name} sent an empty answer")
-                return body
+                return answers
 
     def _dial_again(self, lost: LostError, attempts: _Attempts) -> None:
         try:

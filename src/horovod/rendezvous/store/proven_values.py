@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from horovod.rendezvous.base.authentication import PROOF_BYTES, is_proof, prove
-from horovod.rendezvous.store.client import Store
+from horovod.rendezvous.store.client import Store, set_and_get
 
 _CHUNK_BYTES = 60_000
 _MOST_CHUNKS = 4096  # of one value, 245 MB
@@ -29,12 +29,17 @@ class ProvenValues:
         self._role = role
 
     def put(self, key: str, value: bytes) -> None:
-        """Set ``key`` to ``value``. The first chunk, which counts the others, is written last."""
-        starts = range(_CHUNK_BYTES, len(value), _CHUNK_BYTES)
-        for number, start in enumerate(starts):
-            self._store.set(f"{key}/{number}", value[start : start + _CHUNK_BYTES])
-        proof = prove(self._secret, self._role, key.encode(), value)
-        self._store.set(key, _HEAD.pack(proof, len(starts)) + value[:_CHUNK_BYTES])
+        """Set ``key`` to ``value``."""
+        self._store.set(key, self._head_of(key, value))
+
+    def put_and_take(self, key: str, value: bytes, wanted: str, wait_s: float) -> bytes | None:
+        """``put``, then ``take`` of ``wanted``, together in one round trip if values are short."""
+        head = self._head_of(key, value)
+        try:
+            first = set_and_get(self._store, key, head, wanted, wait_s)
+        except TimeoutError:
+            return None
+        return self._proven(wanted, first)
 
     def take(self, key: str, wait_s: float) -> bytes | None:
         """The value under ``key``; None if there is none in time.
@@ -46,6 +51,17 @@ class ProvenValues:
             first = self._store.get(key, wait_s)
         except TimeoutError:
             return None
+        return self._proven(key, first)
+
+    def _head_of(self, key: str, value: bytes) -> bytes:
+        """The first chunk, which counts the others: these are in the store before it."""
+        starts = range(_CHUNK_BYTES, len(value), _CHUNK_BYTES)
+        for number, start in enumerate(starts):
+            self._store.set(f"{key}/{number}", value[start : start + _CHUNK_BYTES])
+        proof = prove(self._secret, self._role, key.encode(), value)
+        return _HEAD.pack(proof, len(starts)) + value[:_CHUNK_BYTES]
+
+    def _proven(self, key: str, first: bytes) -> bytes:
         if len(first) < _HEAD.size:
             raise UnprovenError(key)
         proof, count = _HEAD.unpack_from(first)

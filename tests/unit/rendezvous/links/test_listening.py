@@ -406,6 +406,33 @@ def test_the_first_address_that_authenticates_wins(rank_0: Rank0, impostor: Impo
     connector.close()
 
 
+@pytest.mark.parametrize("is_best_right", [True, False])
+def test_all_links_are_dialled_at_the_best_address_at_once(
+    rank_0: Rank0, impostor: Impostor, is_best_right: bool
+) -> None:
+    """If another address wins, those dialled ahead are dropped and dialled there."""
+    count = 12  # more than tries of addresses at a time
+    mine = [Link(Purpose.DATA, 0, channel, 0) for channel in range(3, 3 + count)]
+    theirs = [dataclasses.replace(link, peer=1) for link in mine]
+    rank_0.listener.expect(theirs, CONTEXT, {"127.0.0.9"})
+    routes = [rank_0.route, Route(new_loopback(), 1)]  # the second one is not dialled
+    if not is_best_right:
+        routes = [impostor(lambda connected: None), rank_0.route]
+    connector = Connector()
+    dialled = PeerDial(RankDialer(connector, 1, SECRET, CONTEXT), mine, routes)
+    dialled.advance()
+    assert len(dialled._under_way) == count
+    while not dialled.is_settled:
+        dialled.advance()
+        connector.step(min(dialled.wait_s(), 0.1))
+    connector.close()
+    assert not dialled.missing
+    for made in dialled.made.values():
+        assert made.socket.getpeername() == rank_0.route.target
+        made.socket.close()
+    assert not dialled.reasons
+
+
 def test_many_dead_addresses_are_tried_a_few_at_a_time(
     rank_0: Rank0, impostor: Impostor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

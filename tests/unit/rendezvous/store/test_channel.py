@@ -25,7 +25,10 @@ from horovod.rendezvous.store.server import StoreServer
 SECRET = b"s" * 32
 VALUE = b"value" * 10
 # Bytes in each direction during ``use``; a test below checks them.
-BYTES = {TO_SERVER: 72 + 119 + 69 + 69, TO_CLIENT: 40 + 48 + 37 + 87 + 37}
+BYTES = {
+    TO_SERVER: 72 + 119 + 69 + 69 + (119 + 69),
+    TO_CLIENT: 40 + 48 + 37 + 87 + 37 + (37 + 87),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +59,9 @@ class Served:
             assert client.get("key", 30) == VALUE
             with pytest.raises(TimeoutError):
                 client.get("not", 0.0)
+            assert client.set_and_get("yek", VALUE, "key", 30) == VALUE
             client.close()
-            assert self.set == [("key", VALUE)]
+            assert self.set == [("key", VALUE), ("yek", VALUE)]
             return proxy.count
 
 
@@ -176,7 +180,8 @@ def test_a_delayed_request_changes_nothing(served: Served) -> None:
 
     def set_over(channel: StoreChannel, number: int, value: bytes) -> bytes:
         request = wire.Request(wire.Operation.SET, b"key", value, client=b"c" * 16, number=number)
-        return channel.ask(request.to_bytes(), 30)
+        (answer,) = channel.ask([request.to_bytes()], 30)
+        return answer
 
     answers = [
         set_over(channel, number, value)

@@ -60,6 +60,12 @@ def test_an_absent_key_times_out_and_the_connection_lives_on(client: StoreClient
     assert client.get("absent", 30) == b"now"
 
 
+def test_a_value_is_set_also_if_the_wanted_one_is_absent(client: StoreClient) -> None:
+    with pytest.raises(TimeoutError, match="'absent' was not set within 0 s"):
+        client.set_and_get("key", b"value", "absent", 0.0)
+    assert client.set_and_get("other", b"2", "key", 30) == b"value"
+
+
 def test_get_waits_for_set(server: StoreServer, client: StoreClient) -> None:
     asked = threading.Event()
 
