@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -45,6 +46,27 @@ def test_what_a_finished_worker_left_in_its_group_is_ended() -> None:
     status, out, _ = run("-np", "1", "sh", "-c", 'sleep 1000 & echo "child $!"')
     assert status == 0
     assert_gone([int(out.split()[-1])])
+
+
+def test_a_rank_that_had_exited_with_0_before_a_failure_is_named(tmp_path: Path) -> None:
+    script = (
+        "import os, pathlib, psutil, sys\n"
+        "mark = pathlib.Path(sys.argv[1])\n"
+        "if os.environ['HOROVOD_RANK'] == '0':\n"
+        "    mark.with_suffix('.new').write_text(str(os.getpid()))\n"
+        "    mark.with_suffix('.new').rename(mark)\n"
+        "    sys.exit()\n"
+        "while not mark.exists():\n"
+        "    pass\n"
+        "while psutil.pid_exists(int(mark.read_text())):  # until the launcher knows\n"
+        "    pass\n"
+        "sys.exit(3)\n"
+    )
+    words = (sys.executable, "-c", script, str(tmp_path / "mark"))
+    status, _, err = run("-np", "2", *words)
+    assert status == 1
+    assert "horovodrun: rank 0 had exited with code 0 before\n" in err
+    assert err.splitlines()[-2:] == ["Process name: 1", "Exit code: 3"]
 
 
 def test_an_exit_code_is_reported_and_the_others_are_ended() -> None:

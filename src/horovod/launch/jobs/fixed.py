@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from textwrap import indent
 
+from horovod.core.base.ranks import ranks_text
 from horovod.launch.jobs.job_loop import JobLoop, open_job_loop
 from horovod.launch.jobs.last_words import worker_failure
 from horovod.launch.jobs.report import with_job_id
@@ -338,6 +339,7 @@ class _FixedJob:
         for worker in ended:
             self._loop.say_verbose(f"{worker.name} {describe_exit(worker.exit_code or 0)}")
         call = self._plan.call
+        workers = [worker for group in self._groups for worker in group.workers.values()]
         failed = [w for w in ended if w.exit_code or (call and not call.has_result(w.number))]
         if failed:
             # Of several seen at one moment, a worker that a signal ended is the likelier cause.
@@ -345,9 +347,11 @@ class _FixedJob:
             living = self._loop.living
             others = f"; ending {counted(living)}" if living else ""
             self._loop.say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
+            # It may be the cause: others wait for a rank that has left early.
+            if gone := [w.rank_info.rank for w in workers if w.exit_code == 0 and w not in failed]:
+                self._loop.say(f"{ranks_text(sorted(gone))} had exited with code 0 before")
             self._loop.end(worker_failure(first))
             return
-        workers = [worker for group in self._groups for worker in group.workers.values()]
         if sum(worker.exit_code == 0 for worker in workers) == len(self._plan.slots):
             self._loop.end(JobOutcome(0))
 

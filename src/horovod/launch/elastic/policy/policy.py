@@ -35,6 +35,8 @@ class ElasticPolicy:
         self._is_over = False
         self._is_launched = False
         self._has_succeeded = False
+        # Workers that exited with 0 in training: at its end, unless others ask for another world.
+        self._quiet: list[Entry] = []
         # The current world.
         self._must_sync = True
         self._published = HostUpdate.NONE
@@ -73,6 +75,8 @@ class ElasticPolicy:
                 return self._settle()
             is_member = entry.world == pool.world
             is_leaving = is_member and entry.phase in (Phase.RUNNING, Phase.DONE)
+            if is_leaving and not self._is_done:
+                self._doubt_quiet()
             entry.ready = ready
             entry.enter(Phase.READY, pool.now)
             if ready.state_version >= self._newest.state_version:
@@ -177,9 +181,20 @@ class ElasticPolicy:
         return actions
 
     @property
-    def _is_finishing(self) -> bool:
+    def _is_done(self) -> bool:
+        """Whether a training function has returned."""
         is_done = any(entry.phase is Phase.DONE for entry in self._pool.registry)
         return is_done or self._has_succeeded
+
+    @property
+    def _is_finishing(self) -> bool:
+        return self._is_done or bool(self._quiet)
+
+    def _doubt_quiet(self) -> None:
+        """The training goes on, so workers that exited with 0 have failed."""
+        quiet, self._quiet = self._quiet, []
+        for entry in quiet:
+            self._fail(entry, "exited with code 0 without having finished", 0)
 
     def _end_overdue(self) -> None:
         pool, now = self._pool, self._pool.now
@@ -215,7 +230,7 @@ class ElasticPolicy:
         if world == 0:
             busy.add(Phase.STARTING)  # a command that never asks for a rank
         is_busy = any(e.phase in busy and e.world == world for e in self._pool.registry)
-        if self._has_succeeded and not is_busy:
+        if (self._has_succeeded or self._quiet) and not is_busy:
             self._finish(0, "")
 
     def _start_workers(self) -> None:
@@ -230,13 +245,15 @@ class ElasticPolicy:
         """Decide what the end of a process means that the driver did not end."""
         # A command without elastic training says nothing before its end.
         is_alone = self._pool.world == 0 and entry.phase is Phase.STARTING
-        has_finished = entry.phase is Phase.RUNNING and self._pool.is_usable(entry)
+        is_running = entry.phase is Phase.RUNNING and self._pool.is_usable(entry)
         if exit_code:
             self._fail(entry, describe_exit(exit_code), exit_code)
         elif not is_complete:
             self._fail(entry, "exited with code 0 and left no result", 0)
-        elif entry.phase is Phase.DONE or is_alone or has_finished:
+        elif entry.phase is Phase.DONE or is_alone:
             self._has_succeeded = True
+        elif is_running and self._apart_since is None:
+            self._quiet.append(entry)
         else:
             self._fail(entry, "exited with code 0 without having finished", 0)
 

@@ -118,3 +118,28 @@ def test_a_worker_that_leaves_less_than_was_expected_has_failed() -> None:
     assert "worker 1 (rank 1, b) exited with code 0 and left no result" in story.said
     assert story.outcome is None
     assert story.exits(0, code=0).outcome == JobOutcome(0)
+
+
+@pytest.mark.parametrize("is_exit_first", [True, False])
+def test_a_worker_that_exits_with_0_while_others_train_has_failed(is_exit_first: bool) -> None:
+    story = running(Story(2, min_np=1), a=1, b=1)
+    if is_exit_first:
+        story.exits(1, code=0)
+        assert story.outcome is None
+        assert story.started == []  # it may be the end of the training
+        story.failed(0)
+    else:
+        story.failed(0)
+        story.exits(1, code=0)
+    assert "worker 1 (rank 1, b) exited with code 0 without having finished" in story.said
+    assert story.outcome is None
+    assert (story.members, story.sizes) == ((0,), [2, 1])
+    story.done(0)
+    assert story.exits(0, code=0).outcome == JobOutcome(0)
+
+
+def test_workers_that_all_exit_with_0_have_finished() -> None:
+    """As with sys.exit() in the training function, at its end or when the job's time is over."""
+    story = running(Story(2, min_np=1), a=1, b=1)
+    assert story.exits(1, code=0).outcome is None
+    assert story.exits(0, code=0).outcome == JobOutcome(0)
