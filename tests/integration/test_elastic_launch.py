@@ -93,7 +93,7 @@ def test_too_few_workers_end_the_job_after_a_while(jobs: Callable[..., Job]) -> 
     job.watch(0, lambda history: counts(history, 2) > 3)
     job.line("started rank 1")
     os.kill(job.pids[1], signal.SIGKILL)
-    job.line("waiting: 2 are needed to go on")
+    job.line("waiting: 2 are needed, ")
     out, _ = job.process.communicate(timeout=TIMEOUT_S)
     text = out.decode()
     assert job.process.returncode == 1

@@ -95,10 +95,11 @@ def never_together(world: int, attempts: int, members: Iterable[Entry]) -> str:
     )
 
 
-def newest_state(ready: Ready, name: str, is_alive: bool) -> str:
-    """Where the newest reported state is."""
+def newest_state(ready: Ready, name: str, is_alive: bool, unasked: int) -> str:
+    """Where the newest reported state is; ``unasked``: workers in training, which may have one."""
     if not ready.state_version.has_state:
-        return "No worker has reported a committed state.\n"
+        still = f"; {_there_are(unasked)} in training, which may have one" if unasked else ""
+        return f"No worker has reported a committed state{still}.\n"
     had = "was" if not is_alive else "is"
     text = f"The newest committed state {had} that of {name}: {_commits(ready.state_version)}"
     file = f"its checkpoint is {ready.checkpoint}" if ready.checkpoint else "without a checkpoint"
@@ -109,7 +110,7 @@ def waiting(needed: int, count: int) -> str:
     """Why there is no next world yet: too few workers, or only such without the state."""
     if count >= needed:
         return f"waiting: {_there_are(count)}, and none of them has the state"
-    return f"waiting: {needed} are needed to go on, {_there_are(count)}"
+    return f"waiting: {needed} are needed, {_there_are(count)} that can go on"
 
 
 def _commits(state_version: StateVersion) -> str:

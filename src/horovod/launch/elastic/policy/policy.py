@@ -386,7 +386,9 @@ class ElasticPolicy:
         """Finish with ``why``, where the state is, and the failure that may have led to this."""
         entry = self._newest_of
         is_alive = entry is not None and self._pool.registry.get(entry.number) is entry
-        text = why + texts.newest_state(self._newest, entry.name if entry else "", is_alive)
+        unasked = sum(each.phase is Phase.RUNNING for each in self._pool.registry)
+        name = entry.name if entry else ""
+        text = why + texts.newest_state(self._newest, name, is_alive, unasked)
         failure = self._pool.failure
         self._finish(1, text + (failure.text if failure else ""), failure)
 

@@ -165,7 +165,7 @@ def test_discovery_empties_for_longer_and_recovers() -> None:
     story = running(Story(2), a=2)
     assert story.hosts().wait(TIMEOUT_S).published == [HostUpdate.MIXED]
     assert story.updated(0, 1).members == ()
-    assert "waiting: 2 are needed to go on, there are 0 workers" in story.said
+    assert "waiting: 2 are needed, there are 0 workers that can go on" in story.said
     story.wait(TIMEOUT_S / 2)
     assert story.hosts(a=2).members == (0, 1)
     assert story.removed == {}
