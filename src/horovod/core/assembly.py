@@ -57,6 +57,7 @@ class World:
     connect_members: ConnectMembers | None = None  # the same
     hosts: tuple[tuple[int, ...], ...] = ((0,),)  # ranks that share memory
     data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
+    pid: int = field(default_factory=os.getpid)  # of the process that is in it; no forked child is
 
     def end(self) -> None:
         """Leave the world. Operations that have not ended fail."""

@@ -7,6 +7,14 @@ from typing import Any
 from horovod.core import built, process_sets, tracing, world
 
 
+def is_initialized() -> bool:
+    """Whether ``init`` succeeded and ``shutdown`` was not called.
+
+    A forked child answers as its parent at the fork; ``rank`` and ``size`` do, too.
+    """
+    return world.has_place()
+
+
 class HorovodBasics:
     """Every life-cycle function as a method; all objects stand for the one world of this process.
 
@@ -18,7 +26,7 @@ class HorovodBasics:
 
     init = staticmethod(world.init)
     shutdown = staticmethod(world.shutdown)
-    is_initialized = staticmethod(world.is_initialized)
+    is_initialized = staticmethod(is_initialized)
     rank = staticmethod(world.rank)
     size = staticmethod(world.size)
     local_rank = staticmethod(world.local_rank)

@@ -12,8 +12,8 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from horovod.core.operations import Dtype, Intent
-from horovod.core.world import at_end, engine
-from horovod.errors import HorovodInternalError
+from horovod.core.world import at_end, at_fork, engine
+from horovod.errors import HorovodInternalError, ShutdownError
 
 if TYPE_CHECKING:
     from horovod import _native
@@ -98,7 +98,7 @@ _COMPUTE = Intent.COMPUTE  # to look it up takes longer than to pass it
 Finish = Callable[["list[_native.Output]", Any, Any], Any]
 # The engine that runs an operation, its input, its output (None: allocated by the engine) and its
 # ``Finish``. A plain tuple, because one is made for each call.
-_Pending = tuple["_native.Engine | _Finished", Any, Any, Finish | None]
+_Pending = tuple["_native.Engine | _Finished | _OfParent", Any, Any, Finish | None]
 
 # Operations whose handle was lost to a signal handler's exception. The engine may still read and
 # write these tensors, so they are never released.
@@ -121,6 +121,22 @@ class _Finished:
         return self._outputs
 
 
+class _OfParent:
+    """In place of the engine, in a forked child: the operation goes on in the parent."""
+
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
+
+    def poll(self, handle: int) -> bool:
+        raise ShutdownError(self._refusal)
+
+    def contains(self, handle: int) -> bool:
+        return False
+
+    def wait(self, handle: int) -> list[_native.Output]:
+        raise ShutdownError(self._refusal)
+
+
 class PendingOperations(Generic[T]):
     """Operations of one framework by handle. Handles are plain ints, valid once."""
 
@@ -129,6 +145,7 @@ class PendingOperations(Generic[T]):
         self._pending: dict[int, _Pending] = {}
         self._errors: dict[int, Exception] = {}  # of operations that ended with their world
         at_end(self._keep_results)
+        at_fork(self._leave_to_parent)
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is done, so that ``synchronize`` does not block."""
@@ -215,6 +232,12 @@ class PendingOperations(Generic[T]):
                 self._pending.pop(handle, None)  # another thread may have been first
             else:
                 self._pending[handle] = (_Finished(outputs), *pending[1:])
+
+    def _leave_to_parent(self, engine: _native.Engine, refusal: str) -> None:
+        """In a forked child: ``synchronize`` refuses what the parent has under way."""
+        for handle, pending in list(self._pending.items()):
+            if pending[0] is engine:
+                self._pending[handle] = (_OfParent(refusal), *pending[1:])
 
 
 def submit_and_wait(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.core.assembly import MPI, World, assemble
@@ -26,6 +26,7 @@ class ProvisionalRank:
     settings: Settings
     comm: Any
     static_sets: Sequence[ProcessSet]
+    pid: int = field(default_factory=os.getpid)
 
 
 def join_as(identity: ProcessInfo, settings: Settings) -> World:

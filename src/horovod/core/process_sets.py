@@ -38,6 +38,7 @@ __all__ = [
     "add_process_set",
     "check_process_set",
     "close_registry",
+    "freeze_registry",
     "global_process_set",
     "has_others",
     "ids_and_ranks",
@@ -66,6 +67,7 @@ class Registry:
     _connect_set: ConnectSet | None = None
     _data_plane: DataPlane | None = None
     _comm: Any = None
+    refusal: str = ""  # in a forked child, where sets can be read only
 
     def __post_init__(self) -> None:
         self._agreement = Agreement(self._engine, self._key, self.rank, self._size)
@@ -342,8 +344,18 @@ def close_registry() -> None:
         registry.close()
 
 
+def freeze_registry(refusal: str) -> None:
+    """In a forked child: sets keep what they say of themselves, and ``refusal`` refuses changes."""
+    registry = replace_registry(None)
+    if registry is not None:
+        registry.refusal = refusal
+        replace_registry(registry)
+
+
 def _dynamic_registry(operation: str) -> Registry:
     registry = current_registry()
+    if registry.refusal:
+        raise ValueError(f"{operation}: {registry.refusal}")
     if not registry.is_dynamic:
         raise ValueError(
             f"{operation} needs dynamic process sets: call hvd.init(process_sets='dynamic') or set "

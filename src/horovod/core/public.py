@@ -3,6 +3,7 @@
 A binding exports them with ``from horovod.core.public import *`` and ``__all__ += public.__all__``.
 """
 
+from horovod.core.basics import is_initialized
 from horovod.core.built import (
     ccl_built,
     cuda_built,
@@ -25,7 +26,6 @@ from horovod.core.world import (
     cross_size,
     gloo_enabled,
     init,
-    is_initialized,
     local_rank,
     local_size,
     metrics,

@@ -3,8 +3,8 @@
 ``init`` finds out the rank of this process, connects to the other ranks and starts the engine;
 ``shutdown`` ends it. Both may be repeated. While an elastic job goes on without this process,
 ``init`` has only a *provisional rank*, and connects when training begins, so that no rank waits for
-what the program does between the two. After a fork the child is outside of any world: the engine's
-threads stay with the parent.
+what the program does between the two. A forked child is in no world: the engine's threads stay with
+the parent. It keeps the numbers of its parent, and everything else is refused (``forked``).
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
 from horovod.core.assembly import MPI, World, tuning_of, usable_cores, worlds_begun
 from horovod.core.base import mpi_library
+from horovod.core.forked import Parent
 from horovod.core.joining import ProvisionalRank, check_comm, join_as, join_world, static_sets_of
 from horovod.core.port import forget_failure, port
-from horovod.core.process_sets import ProcessSet, close_registry
+from horovod.core.process_sets import ProcessSet, close_registry, freeze_registry
 from horovod.core.uncaught import install_hook
+from horovod.errors import InitError
 from horovod.metrics.counters import CounterTotals
 from horovod.metrics.sampling import open_sampler
 from horovod.metrics.setup import Export, check_export, open_exports
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "at_end",
+    "at_fork",
     "confirm",
     "cross_rank",
     "cross_size",
@@ -47,6 +50,7 @@ __all__ = [
     "engine",
     "generation",
     "gloo_enabled",
+    "has_place",
     "has_spare_cores",
     "init",
     "init_as",
@@ -70,11 +74,13 @@ __all__ = [
 _log = logging.getLogger("horovod")
 _world: World | None = None
 _provisional: ProvisionalRank | None = None  # in place of a world
+_parent: Parent | None = None  # in a forked child of a process that was in a world
 _abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
 _CONFIRM_S = 60.0
 _at_end: list[Callable[[_native.Engine], None]] = []
+_at_fork: list[Callable[[_native.Engine, str], None]] = []
 _counters = CounterTotals()
 _exports: list[Export] = []  # with the sampler of a report
 _autotuning = Autotuning(tuning_of)
@@ -99,13 +105,14 @@ def init(
 
     Raises:
         InitError: (a ``ValueError``) ranks are missing or refused, or process sets cannot be or
-            differ; the text names them.
+            differ; the text names them. Or this process was forked from one in a world.
         ValueError: ``comm`` is of another type, a communicator without MPI or several of them.
         NotImplementedError: ``process_sets`` has communicators, and ``comm`` is none.
         SettingError: (a ``ValueError``) a ``HOROVOD_*`` variable has a value that cannot be used.
     """
     global _provisional
     with _lock:
+        _refuse_to_join_if_forked()
         if is_initialized():
             return
         _install_excepthook()
@@ -129,6 +136,7 @@ def init_as(identity: ProcessInfo, settings: Settings) -> None:
     Raises as ``init``.
     """
     with _lock:
+        _refuse_to_join_if_forked()
         _install_excepthook()
         check_export(settings)
         _enter(join_as(identity, settings))
@@ -194,9 +202,12 @@ def _enter(world: World) -> None:
 def shutdown() -> None:
     """Leave the world: pending operations fail here, later ones on all other ranks.
 
-    Safe before ``init`` and when called twice. ``init`` works again afterwards.
+    Safe before ``init`` and when called twice. ``init`` works again afterwards. Does nothing in a
+    forked child.
     """
     global _world, _provisional, _exports
+    if _parent is not None:
+        return
     with _lock:
         world, _world, _provisional = _world, None, None
         exports, _exports = _exports, []
@@ -226,9 +237,22 @@ def at_end(callback: Callable[[_native.Engine], None]) -> None:
     _at_end.append(callback)
 
 
+def at_fork(callback: Callable[[_native.Engine, str], None]) -> None:
+    """``callback`` runs in forked children: with the parent's engine, and why it is refused."""
+    _at_fork.append(callback)
+
+
 def is_initialized() -> bool:
-    """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called."""
+    """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called.
+
+    For the bindings. What programs call ``is_initialized`` is ``has_place``.
+    """
     return _world is not None or _provisional is not None
+
+
+def has_place() -> bool:
+    """Whether this process, or the one it was forked from, is in a world, so ``rank`` answers."""
+    return is_initialized() or _parent is not None
 
 
 def settings() -> Settings:
@@ -364,6 +388,8 @@ def mpi_threads_supported() -> bool:
 
 def mpi_enabled() -> bool:
     """Whether the data of this run goes over MPI; before ``init``, whether it is going to."""
+    if _parent is not None:
+        return _parent.mpi_enabled
     if _world is not None:
         return _world.data_plane_name == MPI
     return os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == MPI
@@ -375,13 +401,22 @@ def gloo_enabled() -> bool:
 
 
 def _identity() -> ProcessInfo:
-    return _provisional.identity if _provisional is not None else _current().identity
+    if _provisional is not None:
+        return _provisional.identity
+    return _parent.identity if _parent is not None else _current().identity
 
 
 def _current() -> World:
+    if _parent is not None:
+        raise ValueError(_parent.refusal)
     if _world is None:
         raise ValueError("Horovod has not been initialized; use hvd.init().")
     return _world
+
+
+def _refuse_to_join_if_forked() -> None:
+    if _parent is not None:
+        raise InitError(f"init: {_parent.refusal}")
 
 
 def _install_hooks() -> None:
@@ -404,11 +439,11 @@ def _record_exception(description: str) -> None:
 
 
 def _abandon() -> None:
-    """In a forked child: forget the parent's world without touching what its threads may hold."""
+    """In a forked child: leave the parent's world without touching what its threads may hold."""
     global _world, _provisional, _exports, _lock
     _lock = threading.RLock()
+    _keep_place()
     _provisional = None
-    close_registry()
     from horovod import _native
 
     _native.leave_dump_signal()
@@ -420,3 +455,17 @@ def _abandon() -> None:
         _world.engine.abandon()  # and stays attached: it refuses what plugins submit
         _abandoned.append(_world)
         _world = None
+
+
+def _keep_place() -> None:
+    """In a forked child: remember what the parent is. A fork of a forked child knows it already."""
+    global _parent
+    owner = _world or _provisional
+    if owner is not None:
+        _parent = Parent(owner.identity, owner.pid, mpi_enabled())
+        freeze_registry(_parent.refusal)
+        if _world is not None:
+            for callback in _at_fork:
+                callback(_world.engine, _parent.refusal)
+    elif _parent is None:
+        close_registry()

@@ -1,8 +1,7 @@
-"""init and shutdown, again and again; forks beside a world."""
+"""init and shutdown, again and again."""
 
 import os
 import threading
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -71,40 +70,6 @@ def _shut_down_with_one_pending():
     never = hvd.allreduce_async(np.ones(1), name=f"never.{hvd.rank()}")
     hvd.shutdown()
     hvd.synchronize(never)
-
-
-def _in_child(queue):
-    try:
-        hvd.rank()
-    except ValueError as error:
-        queue.put(str(error))
-    else:
-        queue.put("initialised")
-
-
-def test_a_forked_child_is_outside_of_the_world():
-    context = get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=_in_child, args=(queue,))
-    child.start()
-    assert "has not been initialized" in queue.get()
-    child.join(30)
-    assert child.exitcode == 0
-    assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == hvd.size()
-
-
-def test_a_forked_child_that_lives_on_does_not_hold_up_shutdown():
-    context = get_context("fork")
-    reader, writer = context.Pipe(duplex=False)
-    child = context.Process(target=reader.recv)
-    child.start()
-    try:
-        hvd.shutdown()
-        assert not hvd.is_initialized()
-        assert child.is_alive()
-    finally:
-        writer.send("end")
-        child.join(30)
 
 
 def test_threads_share_the_world():

@@ -17,12 +17,15 @@ from horovod.core import process_sets, world
 # What ``world`` has for bindings of frameworks and not for scripts.
 FOR_BINDINGS = {
     "at_end",
+    "at_fork",
     "confirm",
     "current",
     "engine",
     "generation",
+    "has_place",
     "has_spare_cores",
     "init_as",
+    "is_initialized",
     "metrics",
     "object_key",
     "settle",
