@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
+#include <thread>
 
 namespace hvd {
 
@@ -14,7 +16,8 @@ namespace {
 
 constexpr std::size_t kMostBytes = 256 * 1024;
 constexpr int kTries = 3;
-constexpr unsigned kMostSeconds = 1;  // for a copy in an endless loop
+constexpr std::chrono::seconds kMostTime(1);  // for a copy in an endless loop
+constexpr std::chrono::microseconds kLook(200);
 
 extern "C" void leave_copy(int /*signal*/) { _exit(1); }
 
@@ -32,7 +35,7 @@ void end_at(int fatal, void (*handler)(int)) {
   end_at(SIGSEGV, &leave_copy);
   end_at(SIGBUS, &leave_copy);
   end_at(SIGALRM, SIG_DFL);
-  alarm(kMostSeconds);
+  alarm(static_cast<unsigned>(kMostTime.count()) + 1);  // should this process end before its copy
   kill(getpid(), signal_number);  // returns when handled: it has no other thread
   _exit(0);
 }
@@ -40,14 +43,19 @@ void end_at(int fatal, void (*handler)(int)) {
 // Not fork(): libraries have handlers for fork(), which for example end the threads of a BLAS. That
 // must not happen while the program goes on. Only a wait for exactly this child reports its end.
 bool handled_in_copy(int signal_number) {
-  const long pid = syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr);
+  const auto pid = static_cast<pid_t>(syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr));
   if (pid == 0) run_handler(signal_number);
   if (pid < 0) return false;
+  const auto deadline = std::chrono::steady_clock::now() + kMostTime;
   int status = 0;
-  while (waitpid(static_cast<pid_t>(pid), &status, __WALL) < 0) {
-    if (errno != EINTR) return false;
+  for (;;) {
+    const pid_t ended = waitpid(pid, &status, __WALL | WNOHANG);
+    if (ended == pid) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (ended < 0 && errno != EINTR) return false;
+    // Its handler may block every other signal.
+    if (std::chrono::steady_clock::now() >= deadline) kill(pid, SIGKILL);
+    std::this_thread::sleep_for(kLook);
   }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 }  // namespace

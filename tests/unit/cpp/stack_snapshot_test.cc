@@ -38,6 +38,9 @@ void crash_once(int signal_number) {
 }
 
 void never_end(int /*signal*/) {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, nullptr);
   for (;;) pause();
 }
 
