@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from horovod.core.calls import Call
 from horovod.core.operations import Result, own_part
 from horovod.core.process_sets import ProcessSet
-from horovod.numpy.adapter import ArrayCalls, NumpyAdapter
+from horovod.numpy.adapter import DTYPES, ArrayCalls, NumpyAdapter
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,36 @@ def call_on(
         set_size=set_size,
         set_rank=set_rank,
     )
+
+
+_DTYPES = {*DTYPES, np.dtype(jnp.bfloat16)}
+_NAMES_OF_DTYPES = (
+    "uint8, uint16, int8, int16, int32, int64, float16, bfloat16, float32, float64 and bool"
+)
+
+
+def check_dtypes(call: ProgramCall, arrays: Sequence[Any]) -> None:
+    """``ValueError`` if an array is of a dtype that the engine has not.
+
+    Arrays may be traced. A number has no dtype before it is an array.
+    """
+    for position, array in enumerate(arrays):
+        dtype = getattr(array, "dtype", None)
+        if dtype is None or dtype in _DTYPES:
+            continue
+        found = f"{_title_of(call, position)}: the array's dtype {dtype} is not supported; "
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+            raise ValueError(
+                f"{found}broadcast_parameters gives all ranks the root's keys; inside of jit use "
+                "jax.random.key_data(keys).view('int32')"
+            )
+        raise ValueError(f"{found}supported are {_NAMES_OF_DTYPES}")
+
+
+def _title_of(call: ProgramCall, position: int) -> str:
+    names = call.names[1:] if call.is_group and len(call.names) > 1 else call.names
+    name = names[min(position, len(names) - 1)]
+    return call.prefix if name is None else f"{call.prefix} {name!r}"
 
 
 def result_rows(call: ProgramCall, position: int, rows: int) -> int:
@@ -142,5 +172,6 @@ def _place_like(array: Any, result: Array) -> jax.Array:
 
 def run_alltoall(call: ProgramCall, array: Any, splits: list[int]) -> tuple[jax.Array, jax.Array]:
     """The rows received, and how many came from each rank of the set."""
+    check_dtypes(call, [array])
     received, counts = _run(call, [array], splits)
     return jnp.asarray(received), jnp.asarray(counts)

@@ -34,7 +34,7 @@ from horovod.core.process_sets import (
 from horovod.elastic import is_elastic_job
 from horovod.errors import HorovodInternalError
 from horovod.jax.compressed_reduction import TransformationCompressor
-from horovod.jax.optimizer import check_transformation, is_distributed
+from horovod.jax.optimizer import check_transformation
 from horovod.jax.outer_state import Array, OuterRound, OuterState, like, on_host
 from horovod.numpy import adapter
 from horovod.numpy.agreement import check_equal_settings
@@ -344,10 +344,6 @@ def _make(
     optimizer: Any, rules: LocalSteps, compression: Any, process_set: ProcessSet
 ) -> LocalStepsOptimizer:
     check_transformation(rules.title, optimizer)
-    if isinstance(optimizer, LocalStepsOptimizer) or is_distributed(optimizer):
-        raise ValueError(
-            f"{rules.title}: this optimizer is distributed already; give that of optax itself"
-        )
     check_compressor(compression)
     if isinstance(compression, TransformationCompressor):
         kind = compression if isinstance(compression, type) else type(compression)

@@ -141,14 +141,15 @@ def _reducing(inner: Any, reduce: GradientReduction) -> tuple[Any, Any]:
 
 
 def check_transformation(title: str, optimizer: Any) -> None:
-    """``ValueError`` if ``title`` was given something else than an optax transformation."""
+    """``ValueError`` if ``title`` cannot wrap this: no transformation of optax, or one of ours."""
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise ValueError(f"{title}: expected an optax transformation, found {optimizer!r}")
-
-
-def is_distributed(optimizer: Any) -> bool:
-    """Whether ``DistributedOptimizer`` has made this transformation, which has no class of ours."""
-    return getattr(optimizer.update, "__module__", "").startswith("horovod.jax.")
+    # What ``DistributedOptimizer`` makes has a class of optax, and functions of ours.
+    makers = [getattr(each, "__module__", "") for each in (type(optimizer), optimizer.update)]
+    if any(maker.startswith("horovod.jax.") for maker in makers):
+        raise ValueError(
+            f"{title}: this optimizer is distributed already; give that of optax itself"
+        )
 
 
 def _every(passes: int, inner: Any) -> Any:

@@ -114,7 +114,12 @@ _serials = count()
 
 
 def bind(call: ProgramCall, arrays: Sequence[Any]) -> list[Any]:
-    """The results of a call on arrays, then errors; traced, if JAX is tracing."""
+    """The results of a call on arrays, then errors; traced, if JAX is tracing.
+
+    Raises:
+        ValueError: an array is of a dtype that the engine has not.
+    """
+    eager.check_dtypes(call, arrays)
     return list(_collective.bind(*arrays, call=replace(call, serial=next(_serials))))
 
 

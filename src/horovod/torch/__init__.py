@@ -32,6 +32,7 @@ from horovod.torch.functions import (
 from horovod.torch.local_steps import DiLoCo, LocalSGD
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.optimizer import _DistributedOptimizer as _DistributedOptimizer
+from horovod.torch.uncompiled import keep_uncompiled as _keep_uncompiled
 
 if TYPE_CHECKING:
     from horovod.torch.sync_batch_norm import SyncBatchNorm
@@ -61,6 +62,16 @@ _SYNC_BATCH_NORM = "horovod.torch.sync_batch_norm"
 __getattr__ = _imported_later(
     __name__, dict.fromkeys(("SyncBatchNorm", "sync_batch_norm"), _SYNC_BATCH_NORM)
 )
+
+
+# Not rank(), size() and the like, which may be constants of a compiled function.
+_keep_uncompiled(*(getattr(collectives, name) for name in collectives.__all__ if name.islower()))
+_keep_uncompiled(allgather_object, broadcast_object)
+_keep_uncompiled(broadcast_parameters, broadcast_optimizer_state)
+_keep_uncompiled(DistributedOptimizer, DiLoCo, LocalSGD)
+_keep_uncompiled(public.init, public.shutdown, public.add_process_set, public.remove_process_set)
+_keep_uncompiled(public.metrics, public.log_metrics, public.dump_recorder)
+_keep_uncompiled(public.start_timeline, public.stop_timeline)
 
 
 def _check_has_gpu() -> bool:

@@ -16,9 +16,11 @@ import torch
 from horovod import _native
 from horovod.core.built import cuda_built
 from horovod.core.collectives import Collectives
+from horovod.core.grouped_collectives import GroupedCollectives
 from horovod.core.handles import integers, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 from horovod.core.world import has_spare_cores
+from horovod.torch.uncompiled import keep_uncompiled
 
 # The exports of ``horovod.torch``. The rest is for the modules beside this one; the blocking calls
 # that users see are those of ``differentiable``.
@@ -267,6 +269,8 @@ def within_reach(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` where the engine takes it as it is, else a copy in host memory."""
     return tensor if tensor.is_cuda and cuda_built() else tensor.cpu()
 
+
+keep_uncompiled(Collectives, GroupedCollectives)
 
 adapter = _make_adapter()
 _collectives: Collectives[torch.Tensor] = Collectives(adapter)

@@ -55,6 +55,7 @@ from horovod.torch.gradient_hooks import (
 )
 from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse_gradients import SparseGradients
+from horovod.torch.uncompiled import keep_uncompiled
 
 __all__ = ["BATCH_BYTES", "GradientReducer"]
 
@@ -347,6 +348,7 @@ class GradientReducer:
             hook: Hook = self._make_hook(index, size_bytes)
         else:
             hook = self._make_group_hook(index, group)
+        keep_uncompiled(hook)
         handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._hooks.append(handle)
         self._params.append(param)

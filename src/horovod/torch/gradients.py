@@ -18,6 +18,7 @@ from horovod.core.operations import Kind, Sum
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
+from horovod.torch.uncompiled import keep_uncompiled
 
 Operation = Callable[..., Sequence[Tensor]]
 
@@ -65,6 +66,9 @@ class _Collective(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return (None, None, *ctx.gradients([grad.contiguous() for grad in grads]))
+
+
+keep_uncompiled(_Collective)
 
 
 def allreduce_with_gradient(

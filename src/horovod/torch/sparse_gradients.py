@@ -20,6 +20,7 @@ from horovod.core.world import generation
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 from horovod.torch.parameter_names import plain_name
+from horovod.torch.uncompiled import keep_uncompiled
 
 
 def sparse_allreduce_async(
@@ -65,6 +66,7 @@ def sparse_allreduce_async(
             all_values = torch.div(all_values, size, rounding_mode=None if is_float else "trunc")
         return _sparse(all_indices.t(), all_values, tensor.shape)
 
+    keep_uncompiled(synchronize)
     return synchronize
 
 

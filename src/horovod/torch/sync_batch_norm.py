@@ -21,6 +21,7 @@ from horovod.core import world
 from horovod.core.operations import Sum
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
+from horovod.torch.uncompiled import keep_uncompiled
 
 __all__ = ["SyncBatchNorm"]
 
@@ -251,6 +252,9 @@ class _Normalize(torch.autograd.Function):
             gain = gain.view(1, -1, *[1] * (x.dim() - 2))
             grad_x = grad_x.addcmul_(grads[0].to(mean.dtype), gain).to(x.dtype)
         return grad_x, grad_weight, grad_bias, None, None, None
+
+
+keep_uncompiled(_Normalize)
 
 
 def _moments(x: Tensor, dtype: torch.dtype) -> _Moments:

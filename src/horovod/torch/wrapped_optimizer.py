@@ -17,6 +17,7 @@ from horovod.core.operations import Adasum, check_passes
 from horovod.core.process_sets import ProcessSet
 from horovod.torch.gradient_exchange import Compression, Exchange, ExchangeCompressor, PlainExchange
 from horovod.torch.parameter_names import add_default_names, operation_names
+from horovod.torch.uncompiled import keep_uncompiled
 
 
 class WrappedOptimizer(torch.optim.Optimizer):
@@ -29,6 +30,9 @@ class WrappedOptimizer(torch.optim.Optimizer):
     process_set: ProcessSet
     gradient_predivide_factor: float
     _compression: Any
+
+    def __init_subclass__(cls) -> None:
+        keep_uncompiled(cls)
 
     @property
     def _handles(self) -> Mapping[Tensor, Any]:
@@ -61,6 +65,9 @@ class WrappedOptimizer(torch.optim.Optimizer):
             "a DistributedOptimizer cannot be copied or pickled: its hooks belong to the "
             "parameters of this process; use its state_dict()"
         )
+
+
+keep_uncompiled(WrappedOptimizer)
 
 
 def check_optimizer(title: str, optimizer: object) -> None:

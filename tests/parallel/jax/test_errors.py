@@ -72,7 +72,27 @@ def test_what_shapes_do_not_allow():
         hvd.grouped_allreduce([])
 
 
-def test_dtypes_that_are_not_supported(mode):
-    with pytest.raises(FAILURE, match="not supported"):
-        jax.block_until_ready(mode(hvd.allreduce)(jnp.ones(2, jnp.complex64)))
+@pytest.mark.parametrize("dtype", ["complex64", "uint32"])
+def test_dtypes_that_are_not_supported(mode, dtype):
+    refused = f"the array's dtype {dtype} is not supported; supported are uint8, .* and bool"
+    with pytest.raises(ValueError, match=f"allreduce: {refused}"):
+        mode(hvd.allreduce)(jnp.ones(2, dtype))
+    with pytest.raises(ValueError, match=rf"allgather 'a\[1\]': {refused}"):
+        mode(lambda x: hvd.allgather([jnp.ones(2), x], name="a"))(jnp.ones(2, dtype))
+    with pytest.raises(ValueError, match=rf"grouped_allreduce '\[1\]': {refused}"):
+        mode(lambda x: hvd.grouped_allreduce([jnp.ones(2), x]))(jnp.ones(2, dtype))
+    with pytest.raises(ValueError, match=f"alltoall: {refused}"):
+        hvd.alltoall(jnp.ones(2, dtype), [2] + [0] * (hvd.size() - 1))
     assert works()
+
+
+def test_random_keys_are_no_numbers(mode):
+    with pytest.raises(ValueError, match="key<fry> is not supported; broadcast_parameters"):
+        mode(lambda key: hvd.broadcast(key, 0))(jax.random.key(1))
+
+    def advice(key):
+        bits = hvd.broadcast(jax.random.key_data(key).view("int32"), 0)
+        return jax.random.wrap_key_data(bits.view("uint32"))
+
+    for found in (mode(advice), hvd.broadcast_parameters):
+        assert found(jax.random.key(hvd.rank() + 1)) == jax.random.key(1)

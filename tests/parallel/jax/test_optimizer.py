@@ -203,6 +203,25 @@ def test_refused(options):
         hvd.DistributedOptimizer(**{"optimizer": optax.sgd(0.1), **options})
 
 
+MAKERS = {
+    "plain": hvd.DistributedOptimizer,
+    "passes": lambda inner: hvd.DistributedOptimizer(inner, backward_passes_per_step=2),
+    "sharded": lambda inner: hvd.DistributedOptimizer(inner, sharded=True),
+    "int8": lambda inner: hvd.DistributedOptimizer(inner, compression=hvd.Compression.int8),
+    "topk": lambda inner: hvd.DistributedOptimizer(inner, compression=hvd.Compression.topk(0.1)),
+    "local steps": lambda inner: hvd.LocalSGD(inner, 2),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+def test_no_gradient_is_reduced_twice(make):
+    inner = make(optax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"DistributedOptimizer: .* is distributed already"):
+        hvd.DistributedOptimizer(inner)
+    with pytest.raises(ValueError, match=r"DiLoCo: .* is distributed already"):
+        hvd.DiLoCo(inner, 2)
+
+
 @pytest.mark.usefixtures("several_ranks")
 def test_a_group_without_a_gradient():
     optimizer = hvd.DistributedOptimizer(optax.sgd(0.1), groups=[["['nowhere']"]])

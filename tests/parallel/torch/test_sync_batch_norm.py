@@ -223,6 +223,22 @@ def test_compiled_model():
     compare(compiled, nn.Sequential(nn.Tanh(), plain, nn.Tanh()), joined())
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # read by the compiler
+def test_backward_in_a_compiled_function():
+    ours, plain = make_pair()
+    x = joined()
+
+    @torch.compile(backend="eager")
+    def learn(model, rows):
+        result = model(rows * 2)
+        result.pow(3).sum().backward()
+        return result.detach()
+
+    torch.testing.assert_close(learn(ours, mine(x)), mine(learn(plain, x)))
+    grads = [hvd.allreduce(own.grad, op=hvd.Sum) for own in (ours.weight, ours.bias)]
+    torch.testing.assert_close(grads, [plain.weight.grad, plain.bias.grad])
+
+
 def test_conversion():
     """A converted model trains as the original does on the joined batch."""
 

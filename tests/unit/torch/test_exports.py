@@ -57,5 +57,16 @@ def test_import_without_torch_says_what_to_install():
     assert "pip install 'horovod[pytorch]'" in result.stdout
 
 
+def test_the_compiler_is_imported_by_programs_that_compile():
+    script = (
+        "import sys, torch\nbefore = set(sys.modules)\nimport horovod.torch\n"
+        "print(*(name for name in set(sys.modules) - before if '_dynamo' in name))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=500
+    )
+    assert result.stdout == "\n"
+
+
 def test_check_has_gpu():
     assert isinstance(hvd._check_has_gpu(), bool)

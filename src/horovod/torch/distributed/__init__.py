@@ -18,7 +18,7 @@ from horovod.torch.distributed.base_group import BaseGroup
 from horovod.torch.distributed.creation import create
 from horovod.torch.distributed.process_group import HorovodProcessGroup
 from horovod.torch.distributed.reordered_group import ReorderedProcessGroup
-from horovod.torch.distributed.uncompiled import keep_uncompiled
+from horovod.torch.uncompiled import keep_uncompiled
 
 __all__ = ["NAME", "HorovodProcessGroup", "create", "register"]
 
