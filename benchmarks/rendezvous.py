@@ -72,6 +72,15 @@ class _CountedStore(StoreClient):
             self._note(value)
         return value
 
+    def set_and_get(self, key: str, value: bytes, wanted: str, timeout_s: float) -> bytes:
+        found = b""
+        try:
+            found = super().set_and_get(key, value, wanted, timeout_s)
+        finally:
+            self._note(value)
+            self._note(found)
+        return found
+
     def _note(self, value: bytes) -> None:
         with self._counting:
             self.counts.requests += 1

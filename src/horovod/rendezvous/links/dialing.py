@@ -136,6 +136,7 @@ class PeerDial:
 
     @property
     def _racers(self) -> int:
+        """How many addresses are being tried, without links that are dialled ahead."""
         return sum(attempt.link == self._links[0] for attempt in self._under_way.values())
 
     def _start(self, attempt: _Try) -> None:

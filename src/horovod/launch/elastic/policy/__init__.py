@@ -3,7 +3,7 @@
 A pure state machine: events come in with the time, actions go out. It has no clock and no thread
 and touches nothing. The driver tells it what happens and carries out what it decides. Its states:
 *apart* (no world: before the first one, and from a member's loss or departure until the next),
-*together*, *finishing* (a training function has returned) and over.
+*together*, *finishing* (a training function has returned, or a worker has exited with 0) and over.
 
 A worker's own states; a reset follows a failure, or an update at a commit::
 
@@ -23,6 +23,7 @@ The rules:
   member that waits there, and ``init`` asks for another rank. So no wait depends on a timeout while
   the driver lives.
 - After a failure the survivors go on when all of them are ready, if they suffice.
+- A worker that exits with 0 in training has failed if another one then asks for a rank.
 - No decision ends the last worker that has the state. On a blacklisted or removed host it waits for
   newcomers, is rank 0 of a world with them, and leaves after their sync.
 - The driver says whether ``sync`` is needed (``RankAssignment.must_sync``): it must be the same on
