@@ -31,9 +31,12 @@ UNITY ?= OFF
 # The extension and the C++ tests have one build: the engine is compiled once for both.
 DEV_BUILD := build/dev
 # As in wheels, each library has its own libstdc++: what must not pass from one to another is found.
+# Fedora and RHEL have libstdc++.a in a package of its own, libstdc++-static.
+ifneq ($(findstring /,$(shell $(CXX) -print-file-name=libstdc++.a)),)
 LIKE_WHEELS := -static-libstdc++ -Wl,--version-script=$(CURDIR)/tools/exported.map
+endif
 CMAKE_DEV = $(CMAKE) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
-	-DCMAKE_MODULE_LINKER_FLAGS="$(LIKE_WHEELS)" \
+	-DCMAKE_MODULE_LINKER_FLAGS="$(LIKE_WHEELS) $(LDFLAGS)" \
 	-Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) -DCMAKE_UNITY_BUILD=$(UNITY) -S . -B $(DEV_BUILD)
 # More at a time than there are cores: the tests of worlds often wait.
 CTEST = $(BIN)/ctest --output-on-failure --timeout 300 --parallel 4 --test-dir

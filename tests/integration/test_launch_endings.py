@@ -65,7 +65,7 @@ def test_a_rank_that_had_exited_with_0_before_a_failure_is_named(tmp_path: Path)
     words = (sys.executable, "-c", script, str(tmp_path / "mark"))
     status, _, err = run("-np", "2", *words)
     assert status == 1
-    assert "horovodrun: rank 0 had exited with code 0 before\n" in err
+    assert "horovodrun: rank 0 had exited with code 0 by then\n" in err
     assert err.splitlines()[-2:] == ["Process name: 1", "Exit code: 3"]
 
 

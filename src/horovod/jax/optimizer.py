@@ -145,7 +145,8 @@ def check_transformation(title: str, optimizer: Any) -> None:
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise ValueError(f"{title}: expected an optax transformation, found {optimizer!r}")
     # What ``DistributedOptimizer`` makes has a class of optax, and functions of ours.
-    makers = [getattr(each, "__module__", "") for each in (type(optimizer), optimizer.update)]
+    parts = (type(optimizer), optimizer.update)
+    makers = [getattr(each, "__module__", None) or "" for each in parts]
     if any(maker.startswith("horovod.jax.") for maker in makers):
         raise ValueError(
             f"{title}: this optimizer is distributed already; give that of optax itself"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import horovod.torch as hvd
+from horovod.core import world
 from horovod.lightning.library import LightningEnvironment, ParallelStrategy, rank_zero_only
 
 __all__ = ["HorovodStrategy"]
@@ -140,8 +141,8 @@ class HorovodStrategy(ParallelStrategy):
         return hvd.allreduce(tensor, op={**ops, "min": hvd.Min}[name])
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait for all ranks."""
-        if hvd.is_initialized():
+        """Wait for all ranks; not in a forked child."""
+        if world.is_initialized():
             hvd.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:

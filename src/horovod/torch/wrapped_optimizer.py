@@ -31,7 +31,8 @@ class WrappedOptimizer(torch.optim.Optimizer):
     gradient_predivide_factor: float
     _compression: Any
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
         keep_uncompiled(cls)
 
     @property

@@ -349,7 +349,7 @@ class _FixedJob:
             self._loop.say(f"{first.name} {describe_exit(first.exit_code or 0)}{others}")
             # It may be the cause: others wait for a rank that has left early.
             if gone := [w.rank_info.rank for w in workers if w.exit_code == 0 and w not in failed]:
-                self._loop.say(f"{ranks_text(sorted(gone))} had exited with code 0 before")
+                self._loop.say(f"{ranks_text(sorted(gone))} had exited with code 0 by then")
             self._loop.end(worker_failure(first))
             return
         if sum(worker.exit_code == 0 for worker in workers) == len(self._plan.slots):

@@ -60,6 +60,8 @@ class StoreChannel:
     def ask(self, requests: Sequence[bytes], timeout_s: float) -> list[bytes]:
         """The bodies of the answers to the bodies of requests, which are sent together.
 
+        After an answer that the store is full the others are not waited for: then close it.
+
         Raises:
             SilentError: an answer has not begun within ``timeout_s``.
             LostError: the connection was cut, or its bytes were altered on the way.
@@ -70,6 +72,8 @@ class StoreChannel:
         for _ in requests:
             self._deadline = end
             answers.append(self._answer())
+            if answers[-1][:1] == bytes((wire.Status.FULL,)):
+                break
         return answers
 
     def _answer(self) -> bytes:

@@ -163,7 +163,9 @@ class StoreClient:
                 # Interrupted before the answer, which the next request would take for its own.
                 self.close()
                 raise
-        for each, body in zip(asked, answers, strict=True):
+            if len(answers) < len(asked):
+                self._channel.close()  # one is outstanding; the next request dials again
+        for each, body in zip(asked, answers, strict=False):
             if body[0] == wire.Status.ABANDONED:
                 raise AbandonedError(f"init: {body[1:].decode(errors='replace')}")
             if body[0] == wire.Status.FULL:

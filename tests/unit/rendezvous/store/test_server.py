@@ -258,6 +258,8 @@ def test_stored_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch, reported: Rep
     for _ in range(3):
         client.set("same", b"x" * 900)
     with pytest.raises(InitError, match="'other' cannot be set: the store is full"):
+        client.set_and_get("other", bytes(900), "absent", 600.0)  # it does not wait
+    with pytest.raises(InitError, match="'other' cannot be set: the store is full"):
         client.set("other", b"x" * 100)
     assert len(client.get("same", 30)) == 900
     client.close()

@@ -75,10 +75,10 @@ class ElasticPolicy:
                 return self._settle()
             is_member = entry.world == pool.world
             is_leaving = is_member and entry.phase in (Phase.RUNNING, Phase.DONE)
-            if is_leaving and not self._is_done:
-                self._doubt_quiet()
             entry.ready = ready
             entry.enter(Phase.READY, pool.now)
+            if is_leaving:
+                self._doubt_quiet()
             if ready.state_version >= self._newest.state_version:
                 self._newest, self._newest_of = ready, entry
             if is_leaving:
@@ -120,6 +120,9 @@ class ElasticPolicy:
     def host_lost(self, now: float, hostname: str, text: str) -> list[Action]:
         """A host cannot be reached, or not any more: its workers are gone."""
         if self._begin(now):
+            registry = self._pool.registry
+            if any(e.hostname == hostname and e.phase is Phase.RUNNING for e in registry):
+                self._doubt_quiet()
             self._pool.lose_host(hostname, text, is_punished=not self._is_finishing)
         return self._settle()
 
@@ -191,7 +194,9 @@ class ElasticPolicy:
         return self._is_done or bool(self._quiet)
 
     def _doubt_quiet(self) -> None:
-        """The training goes on, so workers that exited with 0 have failed."""
+        """Others had not finished, so workers that exited with 0 had not, either: they failed."""
+        if self._is_done:
+            return
         quiet, self._quiet = self._quiet, []
         for entry in quiet:
             self._fail(entry, "exited with code 0 without having finished", 0)
@@ -258,6 +263,7 @@ class ElasticPolicy:
             self._fail(entry, "exited with code 0 without having finished", 0)
 
     def _fail(self, entry: Entry, what: str, exit_code: int | None = None) -> None:
+        self._doubt_quiet()
         self._pool.fail(entry, what, exit_code, is_punished=not self._is_finishing)
 
     def _part(self, reason: str) -> None:

@@ -143,3 +143,21 @@ def test_workers_that_all_exit_with_0_have_finished() -> None:
     story = running(Story(2, min_np=1), a=1, b=1)
     assert story.exits(1, code=0).outcome is None
     assert story.exits(0, code=0).outcome == JobOutcome(0)
+
+
+@pytest.mark.parametrize("code", [1, -9])
+def test_a_worker_that_exits_with_0_makes_no_failure_of_others_a_success(code: int) -> None:
+    story = running(Story(2, min_np=1), a=1, b=1)
+    story.exits(1, code=0)
+    outcome = story.exits(0, code=code).outcome
+    assert outcome is None or outcome.status == 1
+    assert "worker 1 (rank 1, b) exited with code 0 without having finished" in story.said
+
+
+def test_a_worker_whose_function_returned_may_ask_again_after_another_exited_with_0() -> None:
+    story = running(Story(2, min_np=1), a=1, b=1)
+    story.exits(1, code=0)
+    story.done(0)
+    story.failed(0)
+    assert story.outcome is None
+    assert story.members == (0,)
