@@ -263,7 +263,8 @@ class ElasticPolicy:
             self._fail(entry, "exited with code 0 without having finished", 0)
 
     def _fail(self, entry: Entry, what: str, exit_code: int | None = None) -> None:
-        self._doubt_quiet()
+        if entry.phase is Phase.RUNNING:  # a newcomer says nothing about the training
+            self._doubt_quiet()
         self._pool.fail(entry, what, exit_code, is_punished=not self._is_finishing)
 
     def _part(self, reason: str) -> None:

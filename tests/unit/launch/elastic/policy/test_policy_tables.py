@@ -161,3 +161,13 @@ def test_a_worker_whose_function_returned_may_ask_again_after_another_exited_wit
     story.failed(0)
     assert story.outcome is None
     assert story.members == (0,)
+
+
+def test_a_newcomer_that_fails_at_the_end_takes_no_success_back() -> None:
+    story = running(Story(2, min_np=1, max_np=4), a=1, b=1)
+    story.hosts(a=1, b=1, c=1)
+    assert story.started == [2]
+    assert story.exits(1, code=0).outcome is None
+    story.exits(2, code=1)
+    assert story.outcome is None
+    assert story.exits(0, code=0).outcome == JobOutcome(0)
