@@ -78,10 +78,7 @@ def call_on(
     )
 
 
-_DTYPES = {*DTYPES, np.dtype(jnp.bfloat16)}
-_NAMES_OF_DTYPES = (
-    "uint8, uint16, int8, int16, int32, int64, float16, bfloat16, float32, float64 and bool"
-)
+_DTYPES = {np.dtype(dtype): None for dtype in (*DTYPES, jnp.bfloat16)}  # in order
 
 
 def check_dtypes(call: ProgramCall, arrays: Sequence[Any]) -> None:
@@ -99,7 +96,7 @@ def check_dtypes(call: ProgramCall, arrays: Sequence[Any]) -> None:
                 f"{found}broadcast_parameters gives all ranks the root's keys; inside of jit use "
                 "jax.random.key_data(keys).view('int32')"
             )
-        raise ValueError(f"{found}supported are {_NAMES_OF_DTYPES}")
+        raise ValueError(f"{found}supported are {', '.join(map(str, _DTYPES))}")
 
 
 def _title_of(call: ProgramCall, position: int) -> str:

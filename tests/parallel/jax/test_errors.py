@@ -74,7 +74,7 @@ def test_what_shapes_do_not_allow():
 
 @pytest.mark.parametrize("dtype", ["complex64", "uint32"])
 def test_dtypes_that_are_not_supported(mode, dtype):
-    refused = f"the array's dtype {dtype} is not supported; supported are uint8, .* and bool"
+    refused = f"the array's dtype {dtype} is not supported; supported are uint8, .*, bool, bfloat16"
     with pytest.raises(ValueError, match=f"allreduce: {refused}"):
         mode(hvd.allreduce)(jnp.ones(2, dtype))
     with pytest.raises(ValueError, match=rf"allgather 'a\[1\]': {refused}"):
