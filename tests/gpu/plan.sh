@@ -92,10 +92,10 @@ bodies_on_nccl() { # FOLDER SECONDS
 }
 
 call_3() {
-  bodies torch 100 &
+  bodies torch 200 &
   bodies torch_distributed 100 &
   bodies jax 250 &
-  bodies_on_nccl torch 100 &
+  bodies_on_nccl torch 200 &
   wait
   LINES_SHOWN=150 step benchmark 130 "$PYTHON" benchmarks/gpu.py --quick
 }

@@ -87,7 +87,7 @@ def scaled_step(model, optimizer, batch, scaler):
     scaler.scale(loss_of(model, batch)).backward()
     scaler.step(optimizer)
     scaler.update()
-    return torch.tensor(scaler.get_scale())
+    return scaler.get_scale()
 
 
 @pytest.fixture
