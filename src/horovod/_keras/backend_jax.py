@@ -17,31 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from horovod._keras.reducer import (
-    GradientReducer,
-    Options,
-    Plan,
-    compute_gradients,
-    global_variables,
-)
+from horovod._keras.reducer import GradientReducer, Options, Plan
+from horovod._keras.reducer import compute_gradients as compute_gradients
+from horovod._keras.reducer import global_variables as global_variables
 from horovod.core.compression import compress_all, decompress_all, link_format_of
 from horovod.core.handles import wait_for_all
 from horovod.core.operations import Intent
 from horovod.core.port import keep_failure
 from horovod.errors import HorovodInternalError
-from horovod.jax.compression import Compression, FP16Compressor
+from horovod.jax.compression import Compression as Compression
+from horovod.jax.compression import FP16Compressor as FP16Compressor  # saved estimators may name it
 from horovod.numpy import adapter
-
-# Saved estimators may name ``FP16Compressor`` here.
-__all__ = [
-    "Compression",
-    "FP16Compressor",
-    "compute_gradients",
-    "global_variables",
-    "is_traced",
-    "make_reducer",
-    "to_tensor",
-]
 
 
 def make_reducer(name: str, options: Options) -> GradientReducer:

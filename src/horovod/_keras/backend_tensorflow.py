@@ -11,17 +11,8 @@ import tensorflow as tf
 from horovod._keras.reducer import Options, Reducer
 from horovod.core.compression import compress_all, decompress_all
 from horovod.tensorflow.collectives import grouped_allgather, grouped_reducescatter
-from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.compression import Compression as Compression
 from horovod.tensorflow.gradient_reduction import Reducer as GraphReducer
-
-__all__ = [
-    "Compression",
-    "Sharing",
-    "compute_gradients",
-    "global_variables",
-    "make_reducer",
-    "to_tensor",
-]
 
 
 def make_reducer(name: str, options: Options) -> Reducer:

@@ -8,27 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod._keras.reducer import (
-    GradientReducer,
-    Options,
-    Plan,
-    compute_gradients,
-    global_variables,
-)
+from horovod._keras.reducer import GradientReducer, Options, Plan
+from horovod._keras.reducer import compute_gradients as compute_gradients
+from horovod._keras.reducer import global_variables as global_variables
 from horovod.core.compression import compress_all, decompress_all
 from horovod.core.handles import wait_for_all
 from horovod.torch import adapter
-from horovod.torch.compression import Compression
+from horovod.torch.compression import Compression as Compression
 from horovod.torch.gradient_exchange import Exchange, ExchangeCompressor, Pending, PlainExchange
-
-__all__ = [
-    "Compression",
-    "Sharing",
-    "compute_gradients",
-    "global_variables",
-    "make_reducer",
-    "to_tensor",
-]
 
 
 def make_reducer(name: str, options: Options) -> GradientReducer:

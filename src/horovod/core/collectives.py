@@ -25,8 +25,6 @@ from horovod.core.world import engine
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = ["Collectives", "barrier", "join"]
-
 T = TypeVar("T")
 _ALLREDUCE = Kind.ALLREDUCE  # looking up an enum's member takes half as long as making a call
 

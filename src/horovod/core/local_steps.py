@@ -15,8 +15,6 @@ from typing import Any
 
 from horovod.core.base.checked import is_number
 
-__all__ = ["AVERAGING", "LocalSteps", "describe", "make_local_steps", "mixed", "parts_of"]
-
 
 @dataclass(frozen=True)
 class LocalSteps:

@@ -19,33 +19,14 @@ from typing import TYPE_CHECKING, Any
 from horovod.backends.data_plane import DataPlane, EngineAdapter
 from horovod.core.agreement import Agreement, groups_in
 from horovod.core.base.mpi_library import is_null, ranks_within
-from horovod.core.process_set import (
-    ProcessSet,
-    current_registry,
-    global_process_set,
-    replace_registry,
-)
+from horovod.core.process_set import ProcessSet as ProcessSet
+from horovod.core.process_set import current_registry, replace_registry
+from horovod.core.process_set import global_process_set as global_process_set
 from horovod.errors import InitError
 from horovod.rendezvous.bootstrap import SetLinks
 
 if TYPE_CHECKING:
     from horovod import _native
-
-__all__ = [
-    "ConnectSet",
-    "ProcessSet",
-    "Registry",
-    "add_process_set",
-    "check_process_set",
-    "close_registry",
-    "freeze_registry",
-    "global_process_set",
-    "has_others",
-    "ids_and_ranks",
-    "number_of",
-    "open_registry",
-    "remove_process_set",
-]
 
 # Connections of a set, given its number and ranks; see ``SetConnector.connect_set``.
 ConnectSet = Callable[[int, Sequence[int]], SetLinks]

@@ -39,38 +39,6 @@ from horovod.trace.folders import JOB_ID
 if TYPE_CHECKING:
     from horovod import _native
 
-__all__ = [
-    "at_end",
-    "at_fork",
-    "confirm",
-    "cross_rank",
-    "cross_size",
-    "current",
-    "data_plane_name",
-    "engine",
-    "generation",
-    "gloo_enabled",
-    "has_place",
-    "has_spare_cores",
-    "init",
-    "init_as",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "metrics",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "object_key",
-    "rank",
-    "restart",
-    "settings",
-    "settle",
-    "shutdown",
-    "size",
-]
-
-
 _log = logging.getLogger("horovod")
 _world: World | None = None
 _provisional: ProvisionalRank | None = None  # in place of a world

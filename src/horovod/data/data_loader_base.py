@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]
-
 # A thread that is blocked in the loader's code cannot be ended; after this time it is left alone.
 _JOIN_TIMEOUT_S = 10.0
 

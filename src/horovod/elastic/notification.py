@@ -11,16 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from horovod.rendezvous.identity.elastic_messages import HostUpdate
-
-__all__ = [
-    "HostUpdate",
-    "Listener",
-    "NotificationManager",
-    "Source",
-    "is_elastic_job",
-    "notification_manager",
-]
+from horovod.rendezvous.identity.elastic_messages import HostUpdate as HostUpdate
 
 
 class Listener(Protocol):

@@ -19,8 +19,6 @@ from horovod.core.operations import check_summing
 from horovod.jax.collectives import allreduce_batch
 from horovod.jax.gradient_reduction import GradientReduction
 
-__all__ = ["CompressedReduction", "TransformationCompressor"]
-
 
 @runtime_checkable
 class TransformationCompressor(Protocol):

@@ -16,8 +16,6 @@ import jax.numpy as jnp
 
 from horovod.jax.sharded_state import Layout, Place
 
-__all__ = ["check_elementwise", "layout_of"]
-
 _ELEMENTWISE = """
     abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp conj
     convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1

@@ -13,15 +13,6 @@ import jax.numpy as jnp
 from horovod.core.world import rank
 from horovod.jax.gradient_reduction import GradientReduction
 
-__all__ = [
-    "FeedbackState",
-    "check_state",
-    "first_errors",
-    "own_errors",
-    "reduce_corrected",
-    "with_feedback",
-]
-
 
 class FeedbackState(NamedTuple):
     """The state of an optimizer with top-k, or with a compression for links.

@@ -15,8 +15,6 @@ from horovod.core.process_sets import ProcessSet, check_process_set, has_others
 from horovod.core.world import engine, has_spare_cores
 from horovod.jax.collectives import allreduce_batch, allreduce_group
 
-__all__ = ["GradientReduction", "Groups", "check_groups"]
-
 Groups = int | Sequence[Sequence[str]] | None
 
 

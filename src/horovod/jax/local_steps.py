@@ -39,8 +39,6 @@ from horovod.jax.outer_state import Array, OuterRound, OuterState, like, on_host
 from horovod.numpy import adapter
 from horovod.numpy.agreement import check_equal_settings
 
-__all__ = ["DiLoCo", "LocalSGD", "LocalStepsOptimizer", "OuterState"]
-
 
 class _Flight(NamedTuple):
     """A fragment on its way."""

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from horovod.core.local_steps import LocalSteps, mixed
 
-__all__ = ["Array", "OuterRound", "OuterState", "like", "on_host"]
-
 Array = NDArray[Any]
 OuterState = dict[str, Any]
 

@@ -19,8 +19,6 @@ from horovod.jax.compressed_reduction import CompressedReduction
 from horovod.jax.error_feedback import check_state, first_errors, own_errors, reduce_corrected
 from horovod.jax.gradient_reduction import GradientReduction
 
-__all__ = ["PowerSGD", "PowerSGDReduction", "PowerSGDState"]
-
 
 class PowerSGD(PowerSGDCompressor):
     """Low-rank compression with error feedback, for ``DistributedOptimizer`` only.

@@ -21,8 +21,6 @@ from horovod.jax.elementwise import check_elementwise, layout_of
 from horovod.jax.gradient_reduction import GradientReduction
 from horovod.jax.sharded_state import ShardedState, place_in
 
-__all__ = ["ShareReduction", "share_step"]
-
 
 @dataclass(frozen=True)
 class ShareReduction(GradientReduction):

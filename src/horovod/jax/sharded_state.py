@@ -21,15 +21,6 @@ from horovod.core.process_sets import ProcessSet, global_process_set, has_others
 from horovod.jax import eager
 from horovod.jax.eager import call_on
 
-__all__ = [
-    "Layout",
-    "Place",
-    "ShardedState",
-    "check_no_shares",
-    "shard_optimizer_state",
-    "whole_optimizer_state",
-]
-
 
 class Place(NamedTuple):
     """A rank of the ranks that share a step."""

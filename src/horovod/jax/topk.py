@@ -19,8 +19,6 @@ from horovod.jax.collectives import grouped_allgather
 from horovod.jax.compressed_reduction import CompressedReduction
 from horovod.jax.error_feedback import with_feedback
 
-__all__ = ["TopK", "TopKReduction"]
-
 _MOST_ELEMENTS = (1 << 31) - 1  # indices are int32
 
 

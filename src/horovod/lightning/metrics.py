@@ -10,8 +10,6 @@ from horovod.lightning.library import Callback
 from horovod.metrics.sampling import MOST_NAME
 from horovod.trackers import flat
 
-__all__ = ["LogMetricsCallback", "MetricsLogger"]
-
 
 class LogMetricsCallback(Callback):
     """Shows the loss and what the module logs in the page of ``horovodrun --report``.

@@ -12,8 +12,6 @@ import horovod.torch as hvd
 from horovod.core import world
 from horovod.lightning.library import LightningEnvironment, ParallelStrategy, rank_zero_only
 
-__all__ = ["HorovodStrategy"]
-
 
 class HorovodStrategy(ParallelStrategy):
     """Trains on the processes that ``horovodrun``, Spark or Ray has started, one device each.

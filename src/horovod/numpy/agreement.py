@@ -8,8 +8,6 @@ from typing import Any
 from horovod.core.process_sets import ProcessSet
 from horovod.numpy.objects import allgather_object
 
-__all__ = ["check_equal_settings"]
-
 
 def check_equal_settings(
     title: str, name: str, settings: Mapping[str, Any], process_set: ProcessSet

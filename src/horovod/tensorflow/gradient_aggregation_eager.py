@@ -8,8 +8,6 @@ from typing import Any
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 
-__all__ = ["LocalGradientAggregationHelperEager"]
-
 
 class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
     """``LocalGradientAggregationHelper`` without the arguments that only graphs used."""

@@ -15,8 +15,6 @@ from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.run_time import has_others
 
-__all__ = ["SyncBatchNormalization"]
-
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
     """Batch normalization whose statistics in training are those of all ranks' batches.

@@ -8,20 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compatibility import cached as _cache
+from horovod.core.compatibility import cached
 from horovod.core.port import keep_failure
 from horovod.errors import HorovodInternalError, MismatchError, ShutdownError
 
-__all__ = [
-    "_cache",
-    "_executing_eagerly",
-    "_make_subgraph",
-    "engine_errors_as_tf_errors",
-    "refs_to_vars",
-    "tf_error_of",
-    "vars_to_refs",
-]
-
+_cache = cached
 _make_subgraph = tf.function
 
 

@@ -19,8 +19,6 @@ from horovod.core import world
 from horovod.torch import adapter
 from horovod.torch.elastic.sampler import EpochProgress
 
-__all__ = ["BalancedSampler", "split_by_speed"]
-
 _FIRST_STEPS = 2  # they allocate and compile, and are not measured
 
 

@@ -17,8 +17,6 @@ from horovod.core.local_steps import LocalSteps, mixed
 from horovod.errors import HorovodInternalError
 from horovod.torch.gradient_exchange import Pending, PlainExchange
 
-__all__ = ["Fragment"]
-
 
 class Fragment:
     """Some parameters of a model, their agreed values and the outer gradient under way.

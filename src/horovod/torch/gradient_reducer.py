@@ -57,8 +57,6 @@ from horovod.torch.parameter_names import plain_name
 from horovod.torch.sparse_gradients import SparseGradients
 from horovod.torch.uncompiled import keep_uncompiled
 
-__all__ = ["BATCH_BYTES", "GradientReducer"]
-
 
 class GradientReducer:
     """Reduces the gradients of a list of parameters once per optimizer step.

@@ -49,8 +49,6 @@ from horovod.torch.outer_state import (
 from horovod.torch.parameter_names import choose_names
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
 
-__all__ = ["DiLoCo", "LocalSGD", "LocalStepsOptimizer"]
-
 _STATE = "local_steps"  # in the state_dict
 
 

@@ -25,8 +25,6 @@ from horovod.core.world import rank
 from horovod.torch import adapter
 from horovod.torch.fragments import Fragment
 
-__all__ = ["OuterHeader", "digest_of", "outer_state", "put_outer_state", "send_tensors"]
-
 _LISTS = ("agreed", "momentum")
 
 

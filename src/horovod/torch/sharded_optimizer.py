@@ -17,8 +17,6 @@ from horovod.torch.reducing_optimizer import _DistributedOptimizer
 from horovod.torch.shared_step import SharedStep
 from horovod.torch.wrapped_optimizer import wrap
 
-__all__ = ["ShardedOptimizer", "check_elementwise", "make_sharded_optimizer"]
-
 _ELEMENTWISE = tuple(
     getattr(torch.optim, name)
     for name in (

@@ -17,8 +17,6 @@ from horovod.numpy.objects import broadcast_object
 from horovod.torch import adapter
 from horovod.torch.shares import Unit
 
-__all__ = ["adopt", "gather_state", "scalars_of"]
-
 State = dict[Tensor, dict[Hashable, Any]]
 
 # Entries of one element in torch's optimizers: they count steps, or depend on their number.

@@ -24,9 +24,6 @@ from horovod.torch import adapter
 from horovod.torch.shared_state import adopt, gather_state, scalars_of
 from horovod.torch.shares import Place, Unit, is_large
 
-__all__ = ["SharedStep"]
-
-
 # What a GradScaler tells an optimizer that unscales gradients itself.
 _SCALING = ("grad_scale", "found_inf")
 

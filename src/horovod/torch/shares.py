@@ -18,8 +18,6 @@ from torch import Tensor
 
 from horovod.core.operations import own_part
 
-__all__ = ["Place", "Unit", "is_large"]
-
 _LARGE_BYTES = 64 << 10  # stepping fewer is mostly the cost of a call
 
 

@@ -23,8 +23,6 @@ from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.torch import adapter
 from horovod.torch.uncompiled import keep_uncompiled
 
-__all__ = ["SyncBatchNorm"]
-
 
 class SyncBatchNorm(_BatchNorm):
     """Batch norm over the joined batch of all ranks; replaces ``nn.BatchNorm1d`` to ``3d``.

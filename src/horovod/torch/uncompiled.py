@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["keep_uncompiled"]
-
 
 def keep_uncompiled(*given: type | Callable[..., Any]) -> None:
     """Mark functions, and all methods of classes: these and what they call run as they are.

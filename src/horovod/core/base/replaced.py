@@ -13,8 +13,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["explain_modules", "names_of", "replaced"]
-
 _START = (
     "start processes with horovodrun, horovod.run or horovod.runner.launch._run, or start them "
     "yourself beside a horovod.runner.http.http_server.RendezvousServer"

@@ -33,14 +33,6 @@ from horovod.core.base.own_files import read_own, replacing
 from horovod.core.compatibility import rank_and_size
 from horovod.tensorflow.data.registry import Addresses, ComputeClient
 
-__all__ = [
-    "MOST_CONFIG_BYTES",
-    "TfDataServiceConfig",
-    "compute_worker_fn",
-    "send_to_data_service",
-    "tf_data_service",
-]
-
 MOST_CONFIG_BYTES = 1 << 20
 _SIDES = ("compute", "training")
 _job_numbers = itertools.count()  # for the names of shared jobs, which are equal on all ranks

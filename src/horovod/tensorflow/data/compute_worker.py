@@ -24,8 +24,6 @@ from horovod.tensorflow.data.compute_service import (
     compute_worker_fn,
 )
 
-__all__ = ["main", "parser", "remove_config", "serving", "workers_of_each"]
-
 _KEY_BYTES = 32
 
 

@@ -15,19 +15,6 @@ import torch
 from horovod.core.operations import Intent
 from horovod.torch.distributed.reduce_ops import Reduction, reduction_of
 
-__all__ = [
-    "Lists",
-    "Tensors",
-    "bad_output",
-    "check_count",
-    "check_splits",
-    "intent_of",
-    "limit_of",
-    "only_list",
-    "reduction_in",
-    "root_in",
-]
-
 Tensors = Sequence[torch.Tensor]
 Lists = Sequence[Sequence[torch.Tensor]]
 

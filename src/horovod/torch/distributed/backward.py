@@ -23,8 +23,6 @@ from horovod.core.world import has_spare_cores
 if TYPE_CHECKING:
     from horovod.torch.distributed.work import HorovodWork
 
-__all__ = ["end_after_backward", "is_called_by_cpp", "is_started_by_ddp"]
-
 _BACKWARD = "_engine_run_backward"  # of torch.autograd.graph: calls the C++ code
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 else:
     _ProcessGroup = ProcessGroup
 
-__all__ = ["BaseGroup"]
-
 _LONGEST_GOODBYE = timedelta(seconds=10)
 
 

@@ -18,8 +18,6 @@ from horovod.torch.distributed.world import next_number, store_of
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = ["Calls"]
-
 _ATTENTION_S = 0.5  # a thread that expects a message says so again much sooner
 _SLICE_S = 0.5
 

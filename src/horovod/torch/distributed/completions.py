@@ -18,8 +18,6 @@ from horovod.core import world
 if TYPE_CHECKING:
     End = Callable[[list[_native.Output], BaseException | None], None]
 
-__all__ = ["Completions", "completions"]
-
 _MOST_IDLE = 2
 
 

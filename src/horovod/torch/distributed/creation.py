@@ -12,8 +12,6 @@ from horovod.torch.distributed.world import join_world
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = ["create"]
-
 
 def create(options: Any) -> HorovodProcessGroup:
     """A process group for ``torch.distributed``, which calls this on all ranks of the group.

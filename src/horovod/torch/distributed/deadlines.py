@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Deadlines", "deadlines"]
-
 
 class Deadlines:
     """Calls back for what is not removed within its time, on a thread of its own."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from horovod.torch.distributed.tensors import Landing
     from horovod.torch.distributed.work import Finish
 
-__all__ = ["Operations", "tensor_of"]
-
 _COMPUTE = Intent.COMPUTE
 AnyWork = TypeVar("AnyWork", bound=HorovodWork)
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from horovod import _native
     from horovod.core.assembly import World
 
-__all__ = ["Peer", "Peers", "connect", "peers_of"]
-
 _latest: Peers | None = None
 
 

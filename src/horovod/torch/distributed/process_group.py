@@ -42,8 +42,6 @@ from horovod.torch.distributed.tensors import (
 )
 from horovod.torch.distributed.work import AllWorks, HorovodWork
 
-__all__ = ["HorovodProcessGroup"]
-
 _ALLREDUCE = Kind.ALLREDUCE  # looking up an enum's member takes half as long as making a call
 
 

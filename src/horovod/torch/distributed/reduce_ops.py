@@ -10,8 +10,6 @@ from torch.distributed import ReduceOp
 
 from horovod.core.operations import Average, Max, Min, Product, Sum
 
-__all__ = ["Reduction", "reduction_of"]
-
 
 class Reduction(NamedTuple):
     """How the ranks' tensors become one.

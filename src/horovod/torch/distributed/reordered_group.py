@@ -31,8 +31,6 @@ from horovod.torch.distributed.process_group import HorovodProcessGroup
 from horovod.torch.distributed.tensors import Landing, movable, single, split_into
 from horovod.torch.distributed.work import AllWorks, HorovodWork
 
-__all__ = ["ReorderedProcessGroup"]
-
 Item = TypeVar("Item")
 
 

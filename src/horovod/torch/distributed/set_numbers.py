@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from horovod.core.assembly import World
     from horovod.rendezvous.identity.torchrun import TorchStore
 
-__all__ = ["SetNumber", "agree", "give_back"]
-
 _FIRST, _COUNT = 512, 512
 _GRACE_S = 10.0  # to hear from the first rank which ones are missing
 _LONGEST_WAIT_S = 10.0  # for a number to be given back: ranks may leave a group one by one

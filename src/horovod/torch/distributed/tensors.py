@@ -12,18 +12,6 @@ import torch
 
 from horovod.torch.adapter import DTYPES
 
-__all__ = [
-    "Landing",
-    "is_plain",
-    "joined",
-    "movable",
-    "put",
-    "reducible",
-    "sendable",
-    "single",
-    "split_into",
-]
-
 
 def single(tensors: torch.Tensor | Sequence[torch.Tensor], title: str) -> torch.Tensor:
     """The only tensor of a call. ``ValueError`` for none or several."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     # Puts what the engine has allocated where the caller wants it.
     Finish = Callable[[list[_native.Output]], None]
 
-__all__ = ["AllWorks", "DoneWork", "EngineWork", "HorovodWork", "Unwaited", "end_now", "too_late"]
-
 _MOST_UNWAITED = 64
 
 
