@@ -25,8 +25,8 @@ from on_hosts import RanksOnHosts, open_hosts
 from report import Bar, Table, format_time, print_report
 from worker_groups import Commands, GroupSpec, WorkerGroup, measure_in_turns, open_groups
 
+from horovod.core.base.engine_settings import LINK_PROTECTIONS
 from horovod.rendezvous.base.protection import find_cipher
-from horovod.settings import LINK_PROTECTIONS
 
 _CONTROL, _INTEGRITY, _ENCRYPTED = LINK_PROTECTIONS
 _SPECS = tuple(GroupSpec(level, level, "horovod") for level in LINK_PROTECTIONS)

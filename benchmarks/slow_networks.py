@@ -29,7 +29,7 @@ from worker_groups import (
     open_groups,
 )
 
-from horovod.settings import LINK_COMPRESSIONS
+from horovod.core.base.engine_settings import LINK_COMPRESSIONS
 
 _EXACT = LINK_COMPRESSIONS[0]
 _LOW_BIT = LINK_COMPRESSIONS[1:]

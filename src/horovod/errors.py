@@ -25,22 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-__all__ = [
-    "AlteredObjectError",
-    "ErrorCode",
-    "HorovodInternalError",
-    "HorovodVersionMismatchError",
-    "HostsUpdatedInterrupt",
-    "InitError",
-    "MismatchError",
-    "PeerLostError",
-    "SettingError",
-    "ShutdownError",
-    "StallError",
-    "TimeoutException",
-    "from_code",
-]
-
 
 class ErrorCode(IntEnum):
     """The engine's error codes; the same numbers as ``engine/core/error.h``."""

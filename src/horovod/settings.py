@@ -16,31 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.core.base.engine_settings import (
-    GPU_OPERATIONS,
     LINK_COMPRESSIONS,
-    LINK_PROTECTIONS,
-    LINK_SHARES,
     EngineSettings,
     define,
     define_switch,
 )
 from horovod.core.base.setting import Flag, Setting
 from horovod.errors import SettingError
-
-__all__ = [
-    "GPU_OPERATIONS",
-    "LINK_COMPRESSIONS",
-    "LINK_PROTECTIONS",
-    "LINK_SHARES",
-    "LOG_LEVELS",
-    "SETTINGS",
-    "Settings",
-    "environment_of",
-    "file_sections",
-    "markdown_table",
-    "names_given",
-    "notices",
-]
 
 _NEAR = 0.93  # of difflib: one or two wrong letters
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")

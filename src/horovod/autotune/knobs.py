@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.settings import LINK_COMPRESSIONS, Settings
+from horovod.core.base.engine_settings import LINK_COMPRESSIONS
+from horovod.settings import Settings
 
 Value = float | str
 # Values by names of settings.

@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 import horovod.numpy as hvd
 from horovod.core import world
 
-__all__ = ["main"]
-
 _DTYPES = (
     *("uint8", "int8", "uint16", "int16", "int32", "int64"),
     *("float16", "float32", "float64", "bool"),

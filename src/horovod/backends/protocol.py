@@ -22,8 +22,6 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Backend", "Group", "GroupStore", "Request"]
-
 Bytes = NDArray[np.uint8]
 
 

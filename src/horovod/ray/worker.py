@@ -14,8 +14,6 @@ from horovod.launch.embedded.external_workers import ExternalWorkerStore
 from horovod.launch.model.host_plan import Rendezvous
 from horovod.ray import ray_logger
 
-__all__ = ["ActorInfo", "BaseHorovodWorker"]
-
 
 @dataclass(frozen=True)
 class ActorInfo:

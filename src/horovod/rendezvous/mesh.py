@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     LeaderLinks = tuple[tuple[int, int, LinkSeals], ...]
 
-__all__ = ["Mesh", "connect"]
-
 _MAX_ADDRESSES = 32
 
 

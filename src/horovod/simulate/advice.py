@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from horovod.settings import LINK_SHARES
+from horovod.core.base.engine_settings import LINK_SHARES
 from horovod.simulate.cluster import Cluster
 from horovod.simulate.failures import Failures, losses_of
 from horovod.simulate.prediction import Prediction, predict

@@ -11,12 +11,7 @@ from horovod.launch.embedded.agent_news import AgentDirectory, FoundAgent
 from horovod.launch.embedded.external_workers import positions_on
 from horovod.launch.model.argument_checks import check_count, check_limits, renamed
 from horovod.launch.model.hosts import chosen_interfaces
-from horovod.launch.model.job_plan import (
-    ElasticPlan,
-    EmbeddedAgentAddress,
-    JobPlan,
-    OtherHosts,
-)
+from horovod.launch.model.job_plan import ElasticPlan, EmbeddedAgentAddress, JobPlan, OtherHosts
 from horovod.launch.run.function import run_call
 from horovod.launch.workers.python_command import python_command
 from horovod.spark import (
@@ -26,8 +21,6 @@ from horovod.spark import (
 from horovod.spark.settings import descriptors_of
 from horovod.spark.stage import AgentStage, active_context
 from horovod.spark.task import AgentNames, TaskInfo
-
-__all__ = ["run", "run_elastic"]
 
 T = TypeVar("T")
 

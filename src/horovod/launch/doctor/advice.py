@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
+from horovod.core.base.engine_settings import LINK_COMPRESSIONS, LINK_SHARES
 from horovod.launch.doctor.findings import (
     Finding,
     Severity,
@@ -16,7 +17,7 @@ from horovod.launch.doctor.findings import (
     named_ranks,
     title,
 )
-from horovod.settings import LINK_COMPRESSIONS, LINK_SHARES, Settings
+from horovod.settings import Settings
 from horovod.trace.analysis.accounts import Account
 from horovod.trace.analysis.clocks import align_clocks
 from horovod.trace.analysis.fusion import Alone, Fusion, WhyAlone, find_fusion

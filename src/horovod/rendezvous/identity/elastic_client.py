@@ -54,10 +54,7 @@ class StoreRetry:
         self.limit_s = limit_s
 
     def run(
-        self,
-        open_store: Callable[[], Store],
-        act: Callable[[Store], _Result],
-        least_s: float = 0.0,
+        self, open_store: Callable[[], Store], act: Callable[[Store], _Result], least_s: float = 0.0
     ) -> _Result:
         """The result of ``act``, which is called again with a new connection if its store is lost.
 

@@ -20,8 +20,6 @@ import threading
 from horovod.errors import InitError
 from horovod.rendezvous.host.peer_socket import credentials, new_socket
 
-__all__ = ["SecretSocket", "ask_for_secret"]
-
 _REST_S = 0.1  # when no descriptor is left
 _BACKLOG = 1024
 _MOST_BYTES = 1024

@@ -19,11 +19,7 @@ from typing import NamedTuple, Protocol
 from horovod.errors import InitError
 from horovod.rendezvous.base.tcp import address_text
 from horovod.rendezvous.store import wire
-from horovod.rendezvous.store.channel import (
-    LostError,
-    SilentError,
-    StoreChannel,
-)
+from horovod.rendezvous.store.channel import LostError, SilentError, StoreChannel
 
 # Prefix of the keys under which processes publish values for the report of their job.
 REPORT_KEYS = "report/"

@@ -28,8 +28,6 @@ from horovod.spark.common.plan import Plan, make_plan
 from horovod.spark.common.preparation import prepare_data
 from horovod.spark.common.store import Store
 
-__all__ = ["HorovodEstimator", "HorovodModel", "require"]
-
 # From arrays of the features, in their order, to arrays of the outputs.
 Predict = Callable[[Sequence[Array]], Sequence[Array]]
 # Rows that a model gets at a time: a batch of Arrow may be too large for the memory.

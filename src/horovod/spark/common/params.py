@@ -6,8 +6,6 @@ from typing import Any
 
 from horovod.spark.common.declaration import Declared, Parameter, at_least, declares, one_of
 
-__all__ = ["EstimatorParams", "ModelParams"]
-
 _AT_LEAST_ONE = at_least(1)
 
 

@@ -12,8 +12,6 @@ from lightning.pytorch import LightningModule
 from horovod.spark.torch.outputs import Loss, Shapes, losses_of, matched, outputs_of
 from horovod.spark.torch.training import named_metrics
 
-__all__ = ["to_lightning_module"]
-
 
 def to_lightning_module(
     model: torch.nn.Module,

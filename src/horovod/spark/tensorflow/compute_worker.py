@@ -17,8 +17,6 @@ import horovod.spark
 from horovod.tensorflow.data.compute_service import compute_worker_fn
 from horovod.tensorflow.data.compute_worker import parser, serving
 
-__all__ = ["main"]
-
 
 def main(
     dispatchers: int,

@@ -155,9 +155,7 @@ _ENOUGH = 0.9  # the share of a process set's ranks that determines the last one
 _MOST = 0.8  # a process that causes this share of all waits is named
 
 
-def lateness_of(
-    slacks: Mapping[int, Iterable[tuple[BucketKey, int]]],
-) -> dict[int, Lateness]:
+def lateness_of(slacks: Mapping[int, Iterable[tuple[BucketKey, int]]]) -> dict[int, Lateness]:
     """The lateness of each process, from the slacks that processes have recorded, in us.
 
     A bucket begins on all ranks when its last rank is ready. So the rank that waited least for the

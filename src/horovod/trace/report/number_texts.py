@@ -4,16 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = [
-    "NOTHING",
-    "bytes_text",
-    "moment_text",
-    "number_text",
-    "rate_text",
-    "seconds_text",
-    "share_text",
-]
-
 NOTHING = "\N{EN DASH}"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 

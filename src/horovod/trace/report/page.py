@@ -40,7 +40,7 @@ def page(report: Report) -> str:
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {
         name.removesuffix("_text"): getattr(number_texts, name)
-        for name in number_texts.__all__
+        for name in vars(number_texts)
         if name.endswith("_text")
     } | {"breakable": _breakable}
     return environment.get_template("page.html").render(
