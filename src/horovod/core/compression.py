@@ -14,6 +14,9 @@ from enum import IntEnum
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+# Those that each binding has in its ``compression``.
+__all__ = ["Compressor", "FP8Compressor", "Int4Compressor", "Int8Compressor", "NoneCompressor"]
+
 
 class LinkFormat(IntEnum):
     """How an allreduce travels between hosts, numbered as in ``engine/core/link_format.h``."""

@@ -9,30 +9,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from horovod.core.compression import (
-    CastCompressor,
-    CommonCompression,
-    Compressor,
-    FP8Compressor,
-    Int4Compressor,
-    Int8Compressor,
-    NoneCompressor,
-)
+from horovod.core import compression
+from horovod.core.compression import *  # noqa: F403
+from horovod.core.compression import CastCompressor, CommonCompression
 from horovod.jax.powersgd import PowerSGD
 from horovod.jax.topk import TopK
 
-__all__ = [
-    "BF16Compressor",
-    "Compression",
-    "Compressor",
-    "FP8Compressor",
-    "FP16Compressor",
-    "Int4Compressor",
-    "Int8Compressor",
-    "NoneCompressor",
-    "PowerSGD",
-    "TopK",
-]
+__all__ = ["BF16Compressor", "Compression", "FP16Compressor", "PowerSGD", "TopK"]
+__all__ += compression.__all__
 
 
 class FP16Compressor(CastCompressor):

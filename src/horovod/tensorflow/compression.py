@@ -6,25 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.compression import (
-    CastCompressor,
-    CommonCompression,
-    Compressor,
-    FP8Compressor,
-    Int4Compressor,
-    Int8Compressor,
-    NoneCompressor,
-)
+from horovod.core import compression
+from horovod.core.compression import *  # noqa: F403
+from horovod.core.compression import CastCompressor, CommonCompression
 
-__all__ = [
-    "Compression",
-    "Compressor",
-    "FP8Compressor",
-    "FP16Compressor",
-    "Int4Compressor",
-    "Int8Compressor",
-    "NoneCompressor",
-]
+__all__ = ["Compression", "FP16Compressor"]
+__all__ += compression.__all__
 
 
 class FP16Compressor(CastCompressor):

@@ -8,30 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from horovod.core.compression import (
-    CastCompressor,
-    CommonCompression,
-    Compressor,
-    FP8Compressor,
-    Int4Compressor,
-    Int8Compressor,
-    NoneCompressor,
-)
+from horovod.core import compression
+from horovod.core.compression import *  # noqa: F403
+from horovod.core.compression import CastCompressor, CommonCompression
 from horovod.torch.powersgd import PowerSGD
 from horovod.torch.topk import TopK
 
-__all__ = [
-    "BF16Compressor",
-    "Compression",
-    "Compressor",
-    "FP8Compressor",
-    "FP16Compressor",
-    "Int4Compressor",
-    "Int8Compressor",
-    "NoneCompressor",
-    "PowerSGD",
-    "TopK",
-]
+__all__ = ["BF16Compressor", "Compression", "FP16Compressor", "PowerSGD", "TopK"]
+__all__ += compression.__all__
 
 
 class FP16Compressor(CastCompressor):

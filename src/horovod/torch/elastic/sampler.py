@@ -11,6 +11,8 @@ from torch.utils.data import Sampler
 
 from horovod.core.world import rank, size
 
+__all__ = ["ElasticSampler"]
+
 
 class EpochProgress:
     """How far all ranks together are in an epoch, and in which order its samples come.
