@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from horovod.core.base.checked import is_number
+from horovod.core.compression import check_compressor
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,17 @@ class LocalSteps:
             compression: what travels.
             parameters: what ``describe`` says of them.
         """
-        kind = compression if isinstance(compression, type) else type(compression)
-        return {**asdict(self), "compression": kind.__name__, "parameters": parameters}
+        name = _class_name(compression)
+        return {**asdict(self), "compression": name, "parameters": parameters}
+
+    def check_compression(self, compression: Any, refused: type, tensors: str) -> None:
+        """``ValueError`` for no compressor, or one of the kind ``refused``."""
+        check_compressor(compression)
+        if isinstance(compression, refused):
+            raise ValueError(
+                f"{self.title}: compression={_class_name(compression)} cannot reduce single "
+                f"{tensors}, as hvd.allreduce does; use none, fp16, bf16, int8, fp8 or int4"
+            )
 
     def check_fragments(self, parameter_count: int) -> None:
         """``ValueError`` if there are too few parameters for the fragments."""
@@ -108,19 +118,35 @@ class LocalSteps:
             raise ValueError(f"{self.title}: {argument} must be {expected}, found {found}")
 
 
-# What makes DiLoCo's outer step the average of the parameters: LocalSGD.
-AVERAGING = {"outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False}
+def _class_name(compression: Any) -> str:
+    kind = compression if isinstance(compression, type) else type(compression)
+    return kind.__name__
 
 
-def make_local_steps(title: str, name: str | None, overlap: int, **arguments: Any) -> LocalSteps:
+# Rate, momentum and nesterov with which DiLoCo's outer step is the average: LocalSGD.
+AVERAGING = (1.0, 0.0, False)
+
+
+def make_local_steps(
+    title: str,
+    name: str | None,
+    sync_every: int,
+    outer_lr: float,
+    outer_momentum: float,
+    nesterov: bool,
+    fragments: int,
+    overlap: int,
+    merge_weight: float | None,
+) -> LocalSteps:
     """The arguments of a user, with the defaults that depend on others.
 
     Raises:
         ValueError: one cannot be right; the text names it.
     """
-    if arguments["merge_weight"] is None:
-        arguments["merge_weight"] = 0.5 if overlap else 1.0
-    return LocalSteps(title, title if name is None else name, overlap=overlap, **arguments)
+    name = title if name is None else name
+    weight = (0.5 if overlap else 1.0) if merge_weight is None else merge_weight
+    outer = (outer_lr, outer_momentum, nesterov)
+    return LocalSteps(title, name, sync_every, *outer, fragments, overlap, weight)
 
 
 def mixed(agreed: Any, own: Any, weight: float) -> Any:

@@ -17,7 +17,6 @@ import numpy as np
 
 from horovod.core.compression import (
     NoneCompressor,
-    check_compressor,
     compress_all,
     decompress_all,
     keeps_tensors,
@@ -297,17 +296,8 @@ def DiLoCo(  # noqa: N802
     Raises:
         ValueError: an argument cannot be right; the text names it.
     """
-    rules = make_local_steps(
-        "DiLoCo",
-        name,
-        overlap,
-        sync_every=sync_every,
-        outer_lr=outer_lr,
-        outer_momentum=outer_momentum,
-        nesterov=nesterov,
-        fragments=fragments,
-        merge_weight=merge_weight,
-    )
+    outer = (outer_lr, outer_momentum, nesterov)
+    rules = make_local_steps("DiLoCo", name, sync_every, *outer, fragments, overlap, merge_weight)
     return _make(optimizer, rules, compression, process_set)
 
 
@@ -326,15 +316,8 @@ def LocalSGD(  # noqa: N802
     The same as ``DiLoCo`` with ``outer_lr=1`` and without momentum (Local SGD, arXiv 1805.09767);
     arguments, result and errors are explained there.
     """
-    rules = make_local_steps(
-        "LocalSGD",
-        name,
-        overlap,
-        sync_every=sync_every,
-        fragments=fragments,
-        merge_weight=merge_weight,
-        **AVERAGING,
-    )
+    schedule = (fragments, overlap, merge_weight)
+    rules = make_local_steps("LocalSGD", name, sync_every, *AVERAGING, *schedule)
     return _make(optimizer, rules, compression, process_set)
 
 
@@ -342,13 +325,7 @@ def _make(
     optimizer: Any, rules: LocalSteps, compression: Any, process_set: ProcessSet
 ) -> LocalStepsOptimizer:
     check_transformation(rules.title, optimizer)
-    check_compressor(compression)
-    if isinstance(compression, TransformationCompressor):
-        kind = compression if isinstance(compression, type) else type(compression)
-        raise ValueError(
-            f"{rules.title}: compression={kind.__name__} cannot reduce single arrays, as "
-            "hvd.allreduce does; use none, fp16, bf16, int8, fp8 or int4"
-        )
+    rules.check_compression(compression, TransformationCompressor, "arrays")
     check_process_set(process_set)
     return LocalStepsOptimizer(optimizer, rules, compression, process_set)
 

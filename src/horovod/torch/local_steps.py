@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.core.compression import Compressor, check_compressor
+from horovod.core.compression import Compressor
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
 from horovod.core.process_sets import (
@@ -41,6 +41,7 @@ from horovod.torch.functions import allgather_object, broadcast_object, broadcas
 from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
 from horovod.torch.outer_state import (
     OuterHeader,
+    copy_all,
     digest_of,
     outer_state,
     put_outer_state,
@@ -135,11 +136,11 @@ class LocalStepsOptimizer(SteppingAlone):
         ]
         params = [param for param, _ in pairs]
         own = [param.detach().clone() for param in params]
-        _copy_all(params, [agreed for _, agreed in pairs])
+        copy_all(params, [agreed for _, agreed in pairs])
         try:
             yield
         finally:
-            _copy_all(params, own)
+            copy_all(params, own)
 
     def state_dict(self) -> dict[str, Any]:
         """The original's, with ``"local_steps"``: agreed parameters, momentum, number of steps.
@@ -172,7 +173,7 @@ class LocalStepsOptimizer(SteppingAlone):
     def restart_from_agreed(self) -> None:
         """Make the agreed parameters this rank's own, as a rank does that joins."""
         for fragment in self._fragments:
-            _copy_all(fragment.params, fragment.agreed)
+            copy_all(fragment.params, fragment.agreed)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters as the original does; they join the last fragment. Same on every rank."""
@@ -299,17 +300,8 @@ def DiLoCo(  # noqa: N802
         ValueError: an argument cannot be right, is another one on another rank, or ``init`` was not
             called.
     """
-    rules = make_local_steps(
-        "DiLoCo",
-        name,
-        overlap,
-        sync_every=sync_every,
-        outer_lr=outer_lr,
-        outer_momentum=outer_momentum,
-        nesterov=nesterov,
-        fragments=fragments,
-        merge_weight=merge_weight,
-    )
+    outer = (outer_lr, outer_momentum, nesterov)
+    rules = make_local_steps("DiLoCo", name, sync_every, *outer, fragments, overlap, merge_weight)
     return _make(optimizer, rules, compression, process_set)
 
 
@@ -328,15 +320,8 @@ def LocalSGD(  # noqa: N802
     The same as ``DiLoCo`` with ``outer_lr=1`` and without momentum (Local SGD, arXiv 1805.09767);
     arguments, result and errors are explained there.
     """
-    rules = make_local_steps(
-        "LocalSGD",
-        name,
-        overlap,
-        sync_every=sync_every,
-        fragments=fragments,
-        merge_weight=merge_weight,
-        **AVERAGING,
-    )
+    schedule = (fragments, overlap, merge_weight)
+    rules = make_local_steps("LocalSGD", name, sync_every, *AVERAGING, *schedule)
     return _make(optimizer, rules, compression, process_set)
 
 
@@ -347,7 +332,7 @@ def _make(
     process_set: ProcessSet,
 ) -> LocalStepsOptimizer:
     check_optimizer(rules.title, optimizer)
-    _check_compression(rules.title, compression)
+    rules.check_compression(compression, ExchangeCompressor, "tensors")
     check_process_set(process_set)
     names = choose_names(optimizer, None)
     params = _trainable(optimizer.param_groups)
@@ -367,16 +352,6 @@ def _make(
     return result
 
 
-def _check_compression(title: str, compression: Any) -> None:
-    check_compressor(compression)
-    if isinstance(compression, ExchangeCompressor):
-        kind = compression if isinstance(compression, type) else type(compression)
-        raise ValueError(
-            f"{title}: compression={kind.__name__} cannot reduce single tensors, as hvd.allreduce "
-            "does; use none, fp16, bf16, int8, fp8 or int4"
-        )
-
-
 def _trainable(groups: list[dict[str, Any]]) -> list[Tensor]:
     params = (param for group in groups for param in group["params"] if param.requires_grad)
     return list(dict.fromkeys(params))  # a parameter of two layers may be listed twice
@@ -394,9 +369,3 @@ def _check_params(title: str, params: list[Tensor], names: dict[Tensor, str]) ->
             f"{title}: optimizer must have dense parameters of floating dtypes, found "
             f"{names[param]!r} of shape {list(param.shape)}, which is {kind}"
         )
-
-
-@torch.no_grad()
-def _copy_all(params: list[Tensor], values: list[Tensor]) -> None:
-    for param, value in zip(params, values, strict=True):
-        param.copy_(value)

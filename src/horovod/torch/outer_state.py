@@ -64,9 +64,9 @@ def put_outer_state(
     for number, fragment in enumerate(fragments):
         part = slice(begin, begin + len(fragment.params))
         fragment.begin()
-        _copy_all(fragment.agreed, state["agreed"][part])
+        copy_all(fragment.agreed, state["agreed"][part])
         if fragment.momentum and state["momentum"]:
-            _copy_all(fragment.momentum, state["momentum"][part])
+            copy_all(fragment.momentum, state["momentum"][part])
         fragment.agreed_at = min(state["agreed_at"][part])
         arrived = zip(fragment.agreed, state["arrived"].get(number, ()), strict=False)
         fragment.gradients = [g.detach().to(agreed, copy=True) for agreed, g in arrived]
@@ -183,6 +183,7 @@ def _check(state: dict[str, Any], fragments: Sequence[Fragment], rules: LocalSte
 
 
 @torch.no_grad()
-def _copy_all(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def copy_all(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Overwrite each tensor with its value."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)
