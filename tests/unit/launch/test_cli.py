@@ -213,13 +213,13 @@ def test_a_file_that_is_not_there_is_named_with_its_option(
 def test_version_is_just_the_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "_version", lambda: "1.2.3")
+    monkeypatch.setattr(cli, "__version__", "1.2.3")
     assert cli.main(["-v"]) == 0
     assert capsys.readouterr().out == "1.2.3\n"
 
 
 def test_check_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cli, "_version", lambda: "1.2.3")
+    monkeypatch.setattr(cli, "__version__", "1.2.3")
     monkeypatch.setattr(build_info, "is_installed", lambda module: module == "torch")
     monkeypatch.setattr(mpi_library, "why_not_built", lambda: "nothing is there")
     monkeypatch.setattr(gpus, "nccl_version", lambda: 0)

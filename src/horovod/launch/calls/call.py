@@ -91,11 +91,9 @@ class Failure:
 
     def exception(self) -> BaseException | None:
         """The worker's exception, if it could be pickled and unpickled."""
-        if not self.cause:
-            return None
         try:
             error = pickle.loads(self.cause)
-        except Exception:  # its constructor may raise anything
+        except Exception:  # there is none, or its constructor raises, which may be anything
             return None
         return error if isinstance(error, BaseException) else None
 

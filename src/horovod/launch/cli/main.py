@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from horovod import __version__
 from horovod.launch.cli.jobs import (
     controller_of,
     mpi_job,
@@ -31,18 +32,20 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
     Blocks until the job has ended. Raises SystemExit for ``--help`` and wrong command lines.
     """
+    environ = os.environ if environ is None else environ
     if arguments and arguments[0] in _OWN_OPTIONS:
-        return _run_own(arguments, os.environ if environ is None else environ)
+        return _run_own(arguments, environ)
     parser = make_parser()
-    if "_ARGCOMPLETE" in os.environ:
-        complete(parser)
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions of a word
+        import argcomplete  # here, because it is an extra
+
+        argcomplete.autocomplete(parser)
     options, command = split_command(arguments, parser)
     given = parser.parse_args(options)
-    environ = os.environ if environ is None else environ
     if given.doctor:
         return _doctor(parser, options, command, environ)
     if given.version:
-        print(_version())
+        print(__version__)
         return 0
     if given.check_build:
         print_build_table(given.verbose)
@@ -138,14 +141,6 @@ def _run_plan(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[s
             raise
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         parser.error(f"--output-filename: {reason}")
-
-
-def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell's request for completions of a word; does not return."""
-    # Here, because it is an extra.
-    import argcomplete
-
-    argcomplete.autocomplete(parser)
 
 
 def _run_elastic(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[str, str]) -> int:
@@ -284,16 +279,10 @@ def _run_by_mpi(
     return run(job, environ, settings_environment(given), is_verbose=given.verbose)
 
 
-def _version() -> str:
-    from horovod import __version__
-
-    return __version__
-
-
 def print_build_table(is_verbose: bool) -> None:
     """Print what works here and, if ``is_verbose``, what is missing for the rest."""
     from horovod.launch.cli.build_info import build_table, problems
 
-    print(("\n" if is_verbose else "") + build_table(_version()), end="")
+    print(("\n" if is_verbose else "") + build_table(__version__), end="")
     for problem in problems() if is_verbose else ():
         print(problem)

@@ -15,7 +15,7 @@ from textwrap import indent
 from typing import Any
 
 from horovod.launch.cli.options import add_options, file_form
-from horovod.launch.model.one_line_parser import OneLineParser
+from horovod.launch.model.argument_checks import OneLineParser
 
 # Options of torchrun and mpirun, and what they are called here.
 _OTHER_NAMES = {
@@ -34,11 +34,11 @@ _OTHER_NAMES = {
 
 
 class Parser(OneLineParser):
-    """The one of ``horovodrun`` itself: it has a short and a long help."""
+    """The one of ``horovodrun`` itself: it has a long help and ``short_help``, for most jobs."""
 
     def __init__(self, short_help: str, **details: Any) -> None:
         super().__init__(add_help=False, **details)
-        self._short_help = short_help
+        self.short_help = short_help
         self.add_argument("-h", "--help", action=_Help, nargs=0, help="print the usual options")
         self.add_argument("--help-all", action=_Help, nargs=0, help="print all of this")
 
@@ -50,17 +50,13 @@ class Parser(OneLineParser):
             return super().problem_of(word)
         return f"{name}: no such option; did you mean {meant}?"
 
-    def print_short_help(self) -> None:
-        """Print what most jobs need."""
-        print(self._short_help, end="")
-
 
 class _Help(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, given: Any, values: Any, option: str | None = None
     ) -> None:
         assert isinstance(parser, Parser)
-        parser.print_help() if option == "--help-all" else parser.print_short_help()
+        print(parser.format_help() if option == "--help-all" else parser.short_help, end="")
         parser.exit()
 
 

@@ -26,22 +26,7 @@ from horovod.settings import environment_of
 # The arguments of ``horovod.run`` that horovodrun knows by other names.
 _DESTS = {"min_num_proc": "min_np", "max_num_proc": "max_np", "slots": "slots_per_host"}
 _DESTS |= {"cooldown_range": "blacklist_cooldown_range"}
-_OF_RUN = (
-    "num_proc",
-    "min_num_proc",
-    "max_num_proc",
-    "slots",
-    "reset_limit",
-    "cooldown_range",
-    "hosts",
-    "hostfile",
-    "host_discovery_script",
-    "ssh_port",
-    "ssh_identity_file",
-    "output_filename",
-    "verbose",
-    "mpi_args",
-)
+_DEPRECATED = ("min_np", "max_np", "network_interface")
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> HorovodArgs:
@@ -135,8 +120,8 @@ def _call(
     environ: Mapping[str, str] | None,
 ) -> list[Any]:
     arguments = {name: p.default for name, p in inspect.signature(run).parameters.items()}
-    for name in _OF_RUN:
-        value = getattr(given, _DESTS.get(name, name))
+    for name in arguments.keys() - set(_DEPRECATED):
+        value = getattr(given, _DESTS.get(name, name), None)
         if value is not None:
             arguments[name] = value
     arguments.update(

@@ -1,4 +1,4 @@
-"""What numbers and files among arguments may be; refused by the name of the parameter or option."""
+"""What arguments may be: numbers, files, options; refused by the parameter's or option's name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from horovod.core.base.own_files import follow
 from horovod.launch.model.job_plan import Limits
@@ -109,3 +109,31 @@ def writable_file(option: str, path: Path) -> Path:
     except OSError as error:
         raise OSError(f"{option} {path}: cannot be written: {error.strerror}") from None
     return path
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser of command lines that says in one line what is wrong, without the usage.
+
+    It names the nearest option for one that it does not know.
+    """
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but for the error."""
+        given, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(self.problem_of(unknown[0]))
+        return given
+
+    def problem_of(self, word: str) -> str:
+        """A sentence about a word that is not known."""
+        if not word.startswith("-"):
+            return f"{word}: expected an option; {self.prog} --help shows all"
+        from difflib import get_close_matches  # here, because few starts need it
+
+        name = word.partition("=")[0]
+        near = get_close_matches(name.replace("_", "-"), self._option_string_actions, 1)
+        return f"{name}: no such option" + (f"; did you mean {near[0]}?" if near else "")
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, without the usage."""
+        self.exit(2, f"{self.prog}: error: {message}\n")

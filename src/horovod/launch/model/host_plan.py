@@ -140,8 +140,8 @@ def worker_environment(
         environment.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)
         environment["HOROVOD_GLOO_IFACE"] = _LOOPBACK
     elif interfaces:
-        environment["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
-        environment["HOROVOD_GLOO_IFACE"] = ",".join(interfaces)
+        names = ",".join(interfaces)
+        environment.update(NCCL_SOCKET_IFNAME=names, HOROVOD_GLOO_IFACE=names)
     environment.update(
         {f"HOROVOD_{name.upper()}": str(value) for name, value in vars(rank_info).items()},
         HOROVOD_HOSTNAME=node_of(rank_info.hostname),
@@ -151,9 +151,7 @@ def worker_environment(
         PYTHONUNBUFFERED="1",
         _HOROVOD_SECRET_KEY=base64.b64encode(rendezvous.secret).decode(),
     )
-    environment[LAUNCHER] = "horovodrun"
-    environment.update(extra or {})
-    return environment
+    return {**environment, LAUNCHER: "horovodrun", **(extra or {})}
 
 
 def is_passed_on(name: str) -> bool:

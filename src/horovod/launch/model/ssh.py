@@ -30,6 +30,12 @@ class SshOptions:
     port: int | None = None
     identity_file: str | None = None
 
+    @property
+    def words(self) -> list[str]:
+        """The options as ssh takes them."""
+        port = [] if self.port is None else ["-p", str(self.port)]
+        return port if self.identity_file is None else [*port, "-i", self.identity_file]
+
 
 def remote_words(
     hostname: str, command: str, options: SshOptions, environ: Mapping[str, str]
@@ -38,14 +44,8 @@ def remote_words(
     replacement = environ.get(_AGENT_VARIABLE, "")
     if PurePath(replacement).name == _KUBEXEC:
         return [replacement, hostname, command]
-    words = ["ssh"]
-    for option in _OPTIONS:
-        words += ["-o", option]
-    if options.port is not None:
-        words += ["-p", str(options.port)]
-    if options.identity_file is not None:
-        words += ["-i", options.identity_file]
-    return [*words, hostname, command]
+    own = [word for option in _OPTIONS for word in ("-o", option)]
+    return ["ssh", *own, *options.words, hostname, command]
 
 
 def agent_command(directory: str, python: str, arguments: Sequence[str]) -> str:

@@ -132,22 +132,13 @@ def run_as_given(given: dict[str, Any], variables: Mapping[str, str] | None = No
     if isinstance(arguments, str) or not isinstance(arguments, Iterable):
         raise TypeError(f"args={arguments!r}: expected a tuple, such as args=({arguments!r},)")
     options = check_options(given)
-    call = call_like_here(function, tuple(arguments), keywords, options)
+    # With this process's ``sys.argv`` and, if the workers run its Python, its search path.
+    search_path = tuple(sys.path) if options.executable == sys.executable else None
+    call = Call(function, tuple(arguments), dict(keywords), tuple(sys.argv), search_path)
     environ = {**os.environ, **(variables or {})}
     if options.uses_mpi:
         return _run_by_mpi(call, options, environ)
     return run_call(call, options.plan, environ)
-
-
-def call_like_here(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    options: RunOptions,
-) -> Call:
-    """A call in processes with this one's ``sys.argv`` and, if they run its Python, search path."""
-    search_path = tuple(sys.path) if options.is_same_python else None
-    return Call(function, args, dict(kwargs), tuple(sys.argv), search_path)
 
 
 def _run_by_mpi(call: Call, options: RunOptions, environ: Mapping[str, str]) -> list[Any]:

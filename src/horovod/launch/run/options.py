@@ -44,11 +44,6 @@ class RunOptions:
     uses_mpi: bool = False
     mpi_options: tuple[str, ...] = ()
 
-    @property
-    def is_same_python(self) -> bool:
-        """Whether workers run this process's interpreter and so have its modules."""
-        return self.executable == sys.executable
-
 
 def check_options(given: Mapping[str, Any]) -> RunOptions:
     """The options in ``given``, the arguments of ``horovod.run`` by name.

@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
 from horovod.launch.embedded.agent_news import AgentUpdates
@@ -33,7 +34,7 @@ def main() -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     lifeline = os.fdopen(take_stdin(), "rb")  # rank 0 must not read it
-    _load(is_elastic=ELASTIC in sys.argv[1:])
+    run = _runner(is_elastic=ELASTIC in sys.argv[1:])
     try:
         plan, report_fd = pickle.load(lifeline)
     except EOFError:  # the caller has died before it had sent all
@@ -45,7 +46,7 @@ def main() -> NoReturn:
         target=_end_with_caller, args=(lifeline, news), name="horovod-lifeline", daemon=True
     ).start()
     try:
-        outcome = _run(plan, news)
+        outcome = run(plan, news)
     except OSError as error:  # no descriptors left, a log that cannot be written
         outcome = JobOutcome(1, f"the launcher cannot start them: {error}")
     with open(report_fd, "wb", closefd=False) as report:
@@ -53,23 +54,16 @@ def main() -> NoReturn:
     sys.exit(outcome.status)
 
 
-def _load(*, is_elastic: bool) -> None:
-    """Import what ``_run`` needs while the caller still prepares the plan."""
-    if is_elastic:
-        import horovod.launch.elastic.driver
-    else:
-        import horovod.launch.jobs.fixed  # noqa: F401
-
-
-def _run(plan: JobPlan, news: AgentUpdates | None) -> JobOutcome:
+def _runner(*, is_elastic: bool) -> Callable[[JobPlan, AgentUpdates | None], JobOutcome]:
+    """What runs a plan; imported while the caller still prepares the plan."""
     # A process needs only one of the two.
-    if plan.elastic is None:
-        from horovod.launch.jobs.fixed import run_job
+    if is_elastic:
+        from horovod.launch.elastic.driver import run_elastic_job
 
-        return run_job(plan, os.environ)
-    from horovod.launch.elastic.driver import run_elastic_job
+        return lambda plan, news: run_elastic_job(plan, os.environ, news)
+    from horovod.launch.jobs.fixed import run_job
 
-    return run_elastic_job(plan, os.environ, news)
+    return lambda plan, _: run_job(plan, os.environ)
 
 
 def _end_with_caller(lifeline: BinaryIO, news: AgentUpdates | None) -> None:

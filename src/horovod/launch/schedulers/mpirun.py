@@ -32,11 +32,6 @@ class MpiKind(Enum):
     MPICH = "MPICH"
     INTEL = "Intel MPI"
 
-    @property
-    def is_open_mpi_like(self) -> bool:
-        """Whether it takes Open MPI's options."""
-        return self in (MpiKind.OPEN_MPI, MpiKind.SPECTRUM)
-
 
 # Texts in the output of --version; Spectrum MPI also names Open MPI.
 _SIGNS = (
@@ -47,7 +42,8 @@ _SIGNS = (
     (MpiKind.MPICH, "MPICH"),
     (MpiKind.MPICH, "HYDRA"),
 )
-# With two dashes: Open MPI 5 reads one dash as a group of short options.
+# Of those that take Open MPI's options. With two dashes: Open MPI 5 reads one dash as a group of
+# short options.
 _BINDINGS = {
     MpiKind.OPEN_MPI: ("--bind-to", "none", "--map-by", "slot"),
     MpiKind.SPECTRUM: ("--bind-to", "socket", "--map-by", "socket", "--rank-by", "core"),
@@ -112,9 +108,8 @@ def mpirun_argv(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]) -> l
         raise TypeError(
             f"env argument must be a dict, not {type(environment).__name__}: {environment!r}"
         )
-    argv = (
-        _open_mpi_options(job, kind, environment) if kind.is_open_mpi_like else _mpich_options(job)
-    )
+    is_like_open_mpi = kind in _BINDINGS
+    argv = _open_mpi_options(job, kind, environment) if is_like_open_mpi else _mpich_options(job)
     return ["mpirun", *argv, *job.mpi_options, *command_argv(job.command)]
 
 
@@ -140,7 +135,7 @@ def _open_mpi_options(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]
     elif job.is_tcp_only:
         options.append("-tcp")
     if job.ssh != SshOptions():
-        options += ["--mca", "plm_rsh_args", _ssh_text(job.ssh)]
+        options += ["--mca", "plm_rsh_args", shlex.join(job.ssh.words)]
     if job.interfaces:
         names = ",".join(job.interfaces)
         options += ["--mca", "btl_tcp_if_include", names, "-x", f"NCCL_SOCKET_IFNAME={names}"]
@@ -183,15 +178,9 @@ def _mpich_options(job: MpiJob) -> list[str]:
     options += ["-hosts", ",".join(host.hostname for host in job.hosts)]
     options += job.binding_options or ()
     if job.ssh != SshOptions():
-        options += ["-bootstrap=ssh", "-bootstrap-exec-args", _ssh_text(job.ssh)]
+        options += ["-bootstrap=ssh", "-bootstrap-exec-args", shlex.join(job.ssh.words)]
     for name in job.interfaces:
         options += ["-iface", name, "-genv", f"NCCL_SOCKET_IFNAME={name}"]
     if job.output_directory is not None:
         options += ["-outfile-pattern", str(job.output_directory)]
     return options
-
-
-def _ssh_text(ssh: SshOptions) -> str:
-    options = [] if ssh.port is None else ["-p", str(ssh.port)]
-    options += [] if ssh.identity_file is None else ["-i", ssh.identity_file]
-    return shlex.join(options)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from horovod.launch.model.argument_checks import writable_file
+from horovod.launch.model.argument_checks import OneLineParser, writable_file
 from horovod.launch.model.hosts import parse_hosts
-from horovod.launch.model.one_line_parser import OneLineParser
 from horovod.launch.run.call_error import reason_of
 from horovod.launch.run.function import run
 from horovod.launch.simulation.measure import measure

@@ -17,8 +17,7 @@ from rich.table import Table
 from horovod.core.base.checked import printable
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
 from horovod.launch.doctor.tables import add_row, plain_console, plain_table
-from horovod.launch.model.argument_checks import writable_file
-from horovod.launch.model.one_line_parser import OneLineParser
+from horovod.launch.model.argument_checks import OneLineParser, writable_file
 from horovod.launch.simulation.page import page, write_page
 from horovod.simulate import (
     ARCHITECTURES,
