@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 # The numbers of the descriptors in a worker, whatever they are elsewhere.
 CALL_FD = 3
@@ -65,8 +65,7 @@ class CallFiles(WorkerFiles):
         return is_result(self.answer_fd(worker))
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A function with its arguments, and the caller's command line.
 
     ``search_path`` is where its modules are found; None leaves it to the worker's Python.
@@ -79,8 +78,7 @@ class Call:
     search_path: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """Why a worker has no result. ``cause`` is the pickled exception, empty if that failed."""
 
     what: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,7 @@ from horovod.trace.presence import RankState
 from horovod.trace.worlds import RecordedWorld
 
 
-@dataclass(frozen=True)
-class RankRow:
+class RankRow(NamedTuple):
     """A rank's row in the table."""
 
     rank: int
@@ -41,8 +40,7 @@ class RankRow:
     step: UsualStep | None = None
 
 
-@dataclass(frozen=True)
-class Examination:
+class Examination(NamedTuple):
     """The result for a world."""
 
     world: RecordedWorld

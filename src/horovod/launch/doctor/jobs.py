@@ -6,8 +6,8 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from horovod.core.base.own_files import OwnFolder
 from horovod.launch.remote.job_folder import check_private
@@ -33,8 +33,7 @@ class NothingFoundError(Exception):
     """There are no recordings; the text says where they were looked for."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """The worlds of a job, the one to examine last.
 
     ``states`` has the ranks of that world with a presence file.

@@ -13,8 +13,8 @@ import re
 import selectors
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from horovod.launch.embedded.agent_news import AgentUpdates, FoundAgents
 from horovod.launch.model.host_plan import command_argv
@@ -79,8 +79,7 @@ class Trouble(Enum):
     GARBAGE = "prints what is not a list of hosts"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of one call of the discovery.
 
     ``hosts`` is a good answer. ``log`` is a line for the user, empty unless something changed.

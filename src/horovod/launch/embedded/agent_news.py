@@ -12,14 +12,12 @@ import pickle
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 
 
-@dataclass(frozen=True)
-class FoundAgent:
+class FoundAgent(NamedTuple):
     """An embedded agent, and how many workers may run with it."""
 
     address: EmbeddedAgentAddress

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -25,8 +24,7 @@ _MOST_SHOWN = 6
 _QUOTABLE = ("int", "float", "bool")
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """An error at ``path``; ``line`` is that of the value, or of the mapping that lacks it."""
 
     path: str

@@ -9,8 +9,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.experiment.document import Document, Path
@@ -32,8 +32,7 @@ _TAKEN = {
 }
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A name and its values."""
 
     name: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.schema import ExperimentFile
@@ -27,8 +28,7 @@ class Site:
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """One experiment: the only one of its file, or one combination of parameters.
 
     ``name`` is its number, ``3``, or the number of its set and its own, ``3.1``.
@@ -41,8 +41,7 @@ class Experiment:
     output_directory: Path
 
 
-@dataclass(frozen=True)
-class ExperimentPlan:
+class ExperimentPlan(NamedTuple):
     """All experiments of a file; as many run at a time as there are ``shares``."""
 
     file: ExperimentFile

@@ -14,7 +14,7 @@ import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator, ValidationError, validators
 
@@ -39,8 +39,7 @@ class Workers:
     processes: int | None = None
 
 
-@dataclass(frozen=True)
-class Unused:
+class Unused(NamedTuple):
     """A correct field without an effect on a machine, and why.
 
     ``is_for_clusters``: it has an effect in a cluster.
@@ -55,8 +54,7 @@ class Unused:
         return f"{self.path} (line {self.line}) {self.why}"
 
 
-@dataclass(frozen=True)
-class ExperimentFile:
+class ExperimentFile(NamedTuple):
     """The contents of a file. ``workers`` is None without a horovod section.
 
     ``image``, and ``cpus`` and ``megabytes`` of each worker as written, are for clusters only.

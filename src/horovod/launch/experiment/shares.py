@@ -7,14 +7,13 @@ order. So the local rank determines the worker, and the worker its GPUs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.hosts import HostSlots, assign_ranks, counted
 
 
-@dataclass(frozen=True)
-class SiteHost:
+class SiteHost(NamedTuple):
     """A host that may run ``slots`` processes, or any number for None.
 
     ``gpu_ids`` are its GPUs as in CUDA_VISIBLE_DEVICES.
@@ -25,8 +24,7 @@ class SiteHost:
     gpu_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(NamedTuple):
     """The demand of an experiment: workers, and the processes and GPUs of each worker."""
 
     workers: int
@@ -39,8 +37,7 @@ class Demand:
         return self.workers * self.processes
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The slots of an experiment, and by rank the GPUs that each process sees."""
 
     slots: tuple[RankInfo, ...]

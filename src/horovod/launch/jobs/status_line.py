@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.launch.model.hosts import counted
 from horovod.metrics.progress import ProgressMemory, Row
@@ -24,8 +24,7 @@ _LEAST_SHARE = 0.05  # of the time; a smaller difference between ranks names non
 Rows = Mapping[int, Row]
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(NamedTuple):
     """How fast steps are, and what share of the time other ranks wait for the slowest one."""
 
     steps: int

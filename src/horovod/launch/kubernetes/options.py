@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 KINDS = ("job", "mpijob")
 DEFAULT_NAME = "horovod"
@@ -22,8 +23,7 @@ _STANDARD_RESOURCE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+|[^/]
 _VOLUME = re.compile(r"([a-z0-9][-a-z0-9.]*):(/[^:]*)")
 
 
-@dataclass(frozen=True)
-class Volume:
+class Volume(NamedTuple):
     """A PersistentVolumeClaim and the folder where it is mounted in every pod."""
 
     claim: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.core.base.rank_info import RankInfo, rank_infos
 
@@ -15,8 +15,7 @@ _HOST = re.compile(r"(\w[\w.-]*):([0-9]{1,6})", re.ASCII)
 _HOSTFILE_LINE = re.compile(r"(\w[\w.-]*)\s+slots\s*=\s*([0-9]{1,6})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class HostSlots:
+class HostSlots(NamedTuple):
     """A host and how many processes it may run."""
 
     hostname: str

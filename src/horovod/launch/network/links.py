@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import NamedTuple
 
 Pair = tuple[int, int]
 
@@ -51,8 +52,7 @@ class Link:
         return min(count for count, each in found.items() if each * _NEAR >= best)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Slow links with reasons, links without figures, and hosts that are slow on every link."""
 
     slow: dict[Pair, str]

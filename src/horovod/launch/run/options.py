@@ -11,9 +11,9 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.launch.model.argument_checks import (
     check_count,
@@ -35,8 +35,7 @@ _STACKLEVEL = 5
 _ELASTIC_PARAMETERS = ("max_num_proc", "reset_limit", "cooldown_range")
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """A checked call of ``horovod.run``: a job of this launcher or, if ``uses_mpi``, of mpirun."""
 
     plan: JobPlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.host_plan import command_argv
@@ -20,8 +20,7 @@ _QUESTION = "getconf _NPROCESSORS_ONLN; nvidia-smi -L 2>/dev/null | grep -c ^GPU
 _TIMEOUT_S = 30
 
 
-@dataclass(frozen=True)
-class HostParts:
+class HostParts(NamedTuple):
     """The CPUs and GPUs of a host."""
 
     cpus: int

@@ -17,9 +17,8 @@ import selectors
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.core.base.checked import BadMessageError, Fields
 from horovod.launch.workers.output import Console
@@ -56,8 +55,7 @@ class Kind(IntEnum):
     GONE = 23  # no process of the host is left, and all output has been sent
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """One message. ``worker``, a number, and ``stream`` are 0 where they have no meaning."""
 
     kind: Kind

@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.rendezvous.base.descriptors import limit_child, limited_to
 
@@ -25,8 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _ABOVE_TARGETS = 16
 
 
-@dataclass(frozen=True)
-class Pipes:
+class Pipes(NamedTuple):
     """A started worker: its pid and the read ends of its output."""
 
     pid: int

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.model.job_plan import JobOutcome
 from horovod.rendezvous.identity.elastic_messages import RankAssignment, Update
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """Start a process. ``rank_info`` is provisional; ``slot_index`` counts its host's slots."""
 
     worker: int
@@ -20,46 +18,40 @@ class Start:
     slot_index: int
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """End a process: SIGTERM first and SIGKILL after the usual grace, ``is_urgent``: at once."""
 
     worker: int
     is_urgent: bool = False
 
 
-@dataclass(frozen=True)
-class Abandon:
+class Abandon(NamedTuple):
     """Ranks that still wait for members of ``world`` get ``reason`` as an error."""
 
     world: int
     reason: str
 
 
-@dataclass(frozen=True)
-class Assign:
+class Assign(NamedTuple):
     """Answers to workers that are ready: ranks in ``world``, or their removal."""
 
     world: int
     assignments: Mapping[int, RankAssignment]
 
 
-@dataclass(frozen=True)
-class Publish:
+class Publish(NamedTuple):
     """Tell the members of the current world."""
 
     update: Update
 
 
-@dataclass(frozen=True)
-class Say:
+class Say(NamedTuple):
     """A line for the user."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Finish:
+class Finish(NamedTuple):
     """The job is over: end all that is left."""
 
     outcome: JobOutcome

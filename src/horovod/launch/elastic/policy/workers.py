@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from horovod.core.base.rank_info import RankInfo, rank_infos
 from horovod.launch.elastic.policy.capacity import SlotId
@@ -163,8 +164,7 @@ def positions(slots: Sequence[SlotId]) -> list[RankInfo]:
 # The consequences of a failure.
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(NamedTuple):
     """How a worker ended that had the state, or may have had it; ``at`` is a time in seconds."""
 
     name: str
@@ -173,8 +173,7 @@ class Ending:
     at: float
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A worker that failed, and how. ``exit_code`` is None if the driver had to end it."""
 
     number: int
