@@ -106,7 +106,7 @@ class StoreAllgather:
         self._values: dict[int, bytes] = {}
         self._is_published = False
         self._refused: set[str] = set()
-        self._unsent: bytes | None = None  # goes with the next request
+        self._unsent: tuple[str, bytes] | None = None  # goes with the next request
 
     @property
     def _is_first(self) -> bool:
@@ -129,7 +129,7 @@ class StoreAllgather:
         if self._is_first:
             self.post(value)
         else:
-            self._unsent = value
+            self._unsent = f"{self.key}/{self.rank}", value
 
     def fail(self, error: InitError) -> None:
         """Make the other ranks raise ``error``; does nothing after the end of the all-gather."""
@@ -256,12 +256,9 @@ class StoreAllgather:
     def _take(self, name: str, wait_s: float) -> bytes | None:
         """The value under ``name`` if it comes in time. A value without a proof is ignored."""
         key = f"{self.key}/{name}"
-        unsent, self._unsent = self._unsent, None
+        own, self._unsent = self._unsent, None
         try:
-            if unsent is None:
-                return self._proven.take(key, wait_s)
-            own = f"{self.key}/{self.rank}"
-            return self._proven.put_and_take(own, unsent, key, wait_s)
+            return self._proven.take(key, wait_s, own)
         except UnprovenError:
             self._refuse(name, key)
         time.sleep(min(wait_s, 0.01))  # until a rank of this job writes, the store answers at once

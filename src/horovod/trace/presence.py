@@ -77,12 +77,9 @@ def find_presences(folder: OwnFolder) -> list[Presence]:
     """The presences by rank, without files that are damaged or another user's."""
     found = []
     for name in folder.names():
-        if not name.endswith(SUFFIX):
-            continue
-        try:
-            found.append(_parsed(folder.path / name, folder.read(name, _MOST_BYTES)))
-        except (OSError, ValueError):
-            continue
+        if name.endswith(SUFFIX):
+            with contextlib.suppress(OSError, ValueError):
+                found.append(_parsed(folder.path / name, folder.read(name, _MOST_BYTES)))
     return sorted(found, key=lambda presence: (presence.rank, presence.pid))
 
 

@@ -188,14 +188,11 @@ def find_recordings(folder: str | os.PathLike[str]) -> list[Path]:
     """
     found = []
     for parent, _, names in os.walk(folder):
-        for name in names:
-            if not name.endswith(SUFFIX):
-                continue
-            path = Path(parent, name)
+        for path in (Path(parent, name) for name in names if name.endswith(SUFFIX)):
             with contextlib.suppress(FileNotFoundError):  # it is being replaced
                 status = path.lstat()
                 if is_own_file(status):
-                    found.append((status.st_mtime_ns, name, path))
+                    found.append((status.st_mtime_ns, path.name, path))
     return [path for _, _, path in sorted(found)]
 
 
@@ -234,12 +231,11 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
 
 
 def _parse_head(path: Path, line: bytes) -> Fields:
-    head = None
-    with contextlib.suppress(BadMessageError):
+    try:
         head = Fields.read("recording", line.decode(errors="replace"))
-    if head is None or "horovod_recording" not in head.names:
-        raise RecordingError(f"{path}: not a recorder file")
-    version = head.values["horovod_recording"]
+        version = head.values["horovod_recording"]
+    except (BadMessageError, KeyError):
+        raise RecordingError(f"{path}: not a recorder file") from None
     if type(version) is not int or version != VERSION:
         raise RecordingError(f"{path}: of version {version!s:.20}; this program reads {VERSION}")
     return head

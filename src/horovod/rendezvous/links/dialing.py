@@ -73,13 +73,11 @@ class PeerDial:
         self._dialer = dialer
         self._links = links
         self._tries: Counter[_Try] = Counter()
-        self._waiting: list[tuple[Deadline, _Try]] = []
+        self._waiting = [(Deadline(0.0), _Try(links[0], route)) for route in routes]
         self._under_way: dict[Stream, _Try] = {}
         self._authenticated: dict[Stream, Connected] = {}
         self._winner: Route | None = None
         self._last_start = 0.0
-        for route in routes:
-            self._waiting.append((Deadline(0.0), _Try(links[0], route)))
 
     @property
     def missing(self) -> list[Link]:
@@ -90,11 +88,6 @@ class PeerDial:
     def is_settled(self) -> bool:
         """Whether all links are made, or nothing is left to try."""
         return not self._waiting and not self._under_way
-
-    @property
-    def has_more_to_try(self) -> bool:
-        """Whether ``advance`` may start a try, now or later."""
-        return bool(self._waiting)
 
     def wait_s(self) -> float:
         """How long nothing is due, unless a try ends before."""
@@ -240,19 +233,11 @@ class LinkAttempt:
         """Whether all dials have ended."""
         return all(dial.is_settled for dial in self._current)
 
-    @property
-    def missing(self) -> list[Link]:
-        """Links of the last ``dial`` that are not made."""
-        return [link for dial in self._current for link in dial.missing]
-
     def step(self, wait_s: float) -> None:
         """Advance everything; wait up to ``wait_s`` for the first event."""
-        waits = [wait_s]
         for dial in self._current:
-            if dial.has_more_to_try:
-                dial.advance()
-                waits.append(dial.wait_s())
-        self.connector.step(min(waits))
+            dial.advance()
+        self.connector.step(min([wait_s, *(dial.wait_s() for dial in self._current)]))
 
     def give_up(self) -> None:
         """Dial no more."""

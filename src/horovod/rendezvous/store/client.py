@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.tcp import address_text
@@ -72,13 +72,7 @@ def set_and_get(store: Store, key: str, value: bytes, wanted: str, timeout_s: fl
     return store.get(wanted, timeout_s)
 
 
-class _Asked(NamedTuple):
-    """What a client asks its store for."""
-
-    operation: wire.Operation
-    key: str
-    value: bytes
-    timeout_s: float
+_Asked = tuple[wire.Operation, str, bytes]  # with a key and the value to set, if any
 
 
 class AbandonedError(InitError):
@@ -120,58 +114,52 @@ class StoreClient:
 
     def set(self, key: str, value: bytes) -> None:
         """See ``Store.set``; ValueError for keys over 255 bytes or values over about 64 KiB."""
-        self._ask(self._setting(key, value))
+        self._ask([(wire.Operation.SET, key, value)])
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """See ``Store.get``."""
-        return self._value_in(self._ask(self._getting(key, timeout_s)), key, timeout_s)
+        return self._value_of(key, [], timeout_s)
 
     def set_and_get(self, key: str, value: bytes, wanted: str, timeout_s: float) -> bytes:
         """``set`` of a value, then ``get`` of the key ``wanted``, in one round trip."""
-        asked = self._setting(key, value), self._getting(wanted, timeout_s)
-        return self._value_in(self._ask(*asked), wanted, timeout_s)
+        return self._value_of(wanted, [(wire.Operation.SET, key, value)], timeout_s)
 
     def close(self) -> None:
         """See ``Store.close``."""
         self._has_ended.set()
         self._channel.close()
 
-    def _setting(self, key: str, value: bytes) -> _Asked:
-        return _Asked(wire.Operation.SET, key, value, 0.0)
-
-    def _getting(self, key: str, timeout_s: float) -> _Asked:
-        return _Asked(wire.Operation.GET, key, b"", timeout_s)
-
-    def _value_in(self, answer: bytes, key: str, timeout_s: float) -> bytes:
+    def _value_of(self, key: str, before: Sequence[_Asked], timeout_s: float) -> bytes:
+        """The value of ``key``, after the requests ``before``."""
+        answer = self._ask([*before, (wire.Operation.GET, key, b"")], timeout_s)
         if answer[0] != wire.Status.DONE:
             raise TimeoutError(f"store: {key!r} was not set within {timeout_s:g} s")
         return answer[1:]
 
-    def _ask(self, *asked: _Asked) -> bytes:
+    def _ask(self, asked: Sequence[_Asked], timeout_s: float = 0.0) -> bytes:
         """The body of the answer to the last of these requests, after the others."""
         with self._lock:
             if self.is_closed:
                 raise InitError(f"init: the connection to the store at {self._name} has ended")
-            requests = [self._request(each) for each in asked]
+            requests = [self._request(*each) for each in asked]
             try:
-                answers = self._exchange(requests, asked[-1].timeout_s)
+                answers = self._exchange(requests, timeout_s)
             except BaseException:
                 # Interrupted before the answer, which the next request would take for its own.
                 self.close()
                 raise
             if len(answers) < len(asked):
                 self._channel.close()  # one is outstanding; the next request dials again
-        for each, body in zip(asked, answers, strict=False):
+        for (_, key, _), body in zip(asked, answers, strict=False):
             if body[0] == wire.Status.ABANDONED:
                 raise AbandonedError(f"init: {body[1:].decode(errors='replace')}")
             if body[0] == wire.Status.FULL:
                 text = body[1:].decode(errors="replace")
-                raise InitError(f"init: {each.key!r} cannot be set: {text}")
+                raise InitError(f"init: {key!r} cannot be set: {text}")
         return answers[-1]
 
-    def _request(self, asked: _Asked) -> wire.Request:
+    def _request(self, operation: wire.Operation, key: str, value: bytes) -> wire.Request:
         self._count += 1
-        operation, key, value, _ = asked
         request = wire.Request(operation, key.encode(), value, 0, self._id, self._count)
         wire.check_size(request.to_bytes())
         return request

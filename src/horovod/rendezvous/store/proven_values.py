@@ -32,23 +32,19 @@ class ProvenValues:
         """Set ``key`` to ``value``."""
         self._store.set(key, self._head_of(key, value))
 
-    def put_and_take(self, key: str, value: bytes, wanted: str, wait_s: float) -> bytes | None:
-        """``put``, then ``take`` of ``wanted``, together in one round trip if values are short."""
-        head = self._head_of(key, value)
-        try:
-            first = set_and_get(self._store, key, head, wanted, wait_s)
-        except TimeoutError:
-            return None
-        return self._proven(wanted, first)
-
-    def take(self, key: str, wait_s: float) -> bytes | None:
+    def take(self, key: str, wait_s: float, own: tuple[str, bytes] | None = None) -> bytes | None:
         """The value under ``key``; None if there is none in time.
+
+        ``own``: key and value to ``put`` before, together in one round trip if values are short.
 
         Raises:
             UnprovenError: it has no valid proof.
         """
         try:
-            first = self._store.get(key, wait_s)
+            if own is None:
+                first = self._store.get(key, wait_s)
+            else:
+                first = set_and_get(self._store, own[0], self._head_of(*own), key, wait_s)
         except TimeoutError:
             return None
         return self._proven(key, first)

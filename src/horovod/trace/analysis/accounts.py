@@ -58,13 +58,7 @@ class Account:
     def usual(self) -> UsualStep:
         """The mean of the steps, without those longer than three times the median."""
         is_usual = self.duration_ns <= _LONG * np.median(self.duration_ns)
-        parts = (
-            self.duration_ns,
-            self.compute_ns,
-            self.wait_ns,
-            self.transport_ns,
-            self.link_ns,
-        )
+        parts = (self.duration_ns, self.compute_ns, self.wait_ns, self.transport_ns, self.link_ns)
         return UsualStep(*(float(np.mean(part[is_usual])) for part in parts))
 
 

@@ -82,11 +82,11 @@ def _difference(here: _Collectives, there: _Collectives) -> HostClock | None:
     high: list[tuple[int, int]] = []
     for key in here.keys() & there.keys():
         one, other = here[key], there[key]
-        _bound(low, other.last_submit, one.first_start, one.first_start)
-        _bound(high, other.first_start, one.last_submit, one.last_submit)
+        _bound(low, other.last_submit, one.first_start)
+        _bound(high, other.first_start, one.last_submit)
         if one.needs_all or other.needs_all:
-            _bound(low, other.last_start, one.first_done, one.first_done)
-            _bound(high, other.first_done, one.last_start, one.last_start)
+            _bound(low, other.last_start, one.first_done)
+            _bound(high, other.first_done, one.last_start)
     if not low or not high:
         return None
     latest = max(at for _, at in (*low, *high))
@@ -96,8 +96,6 @@ def _difference(here: _Collectives, there: _Collectives) -> HostClock | None:
     return HostClock(round(middle), max(0, round((highest - lowest) / 2)))
 
 
-def _bound(
-    bounds: list[tuple[int, int]], there: int | None, here: int | None, at: int | None
-) -> None:
-    if there is not None and here is not None and at is not None:
-        bounds.append((there - here, at))
+def _bound(bounds: list[tuple[int, int]], there: int | None, here: int | None) -> None:
+    if there is not None and here is not None:
+        bounds.append((there - here, here))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,7 +51,6 @@ class _Runs:
     runs: int = 0
     alone: int = 0
     with_others_pending: int = 0
-    buckets: set[int] = field(default_factory=set)
 
 
 def find_fusion(

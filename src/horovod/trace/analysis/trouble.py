@@ -176,21 +176,17 @@ def find_deaths(recordings: Mapping[int, Recording]) -> list[int]:
 
 def find_mismatches(recordings: Mapping[int, Recording]) -> list[Mismatch]:
     """Operations that failed because the ranks' shapes, dtypes or kinds differ."""
-    operations: dict[tuple[int, int], None] = {}
+    failed: dict[tuple[int, int], dict[int, Label]] = {}
     for recording in recordings.values():
         for event in recording.of_kind(EventKind.ERROR):
             label = recording.labels.get(int(event["subject"]))
             if event["value"] == ErrorCode.MISMATCH and label is not None:
-                operations[label.process_set, label.key] = None
-    found = []
-    for process_set, key in operations:
-        labels = {}
-        for rank, recording in sorted(recordings.items()):
-            for label in recording.labels.values():  # the newest comes last
-                if (label.process_set, label.key) == (process_set, key):
-                    labels[rank] = label
-        found.append(Mismatch(labels))
-    return found
+                failed[label.process_set, label.key] = {}
+    for rank, recording in sorted(recordings.items()):
+        for label in recording.labels.values():  # the newest comes last
+            if (label.process_set, label.key) in failed:
+                failed[label.process_set, label.key][rank] = label
+    return [Mismatch(labels) for labels in failed.values()]
 
 
 def first_error(recordings: Mapping[int, Recording]) -> Recording | None:

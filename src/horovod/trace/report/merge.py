@@ -104,11 +104,10 @@ def _position(record: _Record) -> tuple[int, float]:
 def _names(records: Sequence[_Record]) -> list[str]:
     """The ranks' names, with the pid if several processes had the same rank in turn."""
     ranks = [_last_rank(record) for record in records]
-    names = []
-    for record, rank in zip(records, ranks, strict=True):
-        has_double = ranks.count(rank) > 1
-        names.append(f"{rank} (pid {record['process']['pid']})" if has_double else str(rank))
-    return names
+    return [
+        f"{rank} (pid {record['process']['pid']})" if ranks.count(rank) > 1 else str(rank)
+        for record, rank in zip(records, ranks, strict=True)
+    ]
 
 
 def _last_rank(record: _Record) -> int:
@@ -264,15 +263,11 @@ def _slow(
             if known is None or entry["took_us"] > known[1]["took_us"]:
                 worst[entry["name"]] = (process, entry)
     found = sorted(worst.values(), key=lambda item: -item[1]["took_us"])[:_MOST_SLOW]
-    return [
-        _slow_tensor(
-            entry,
-            names[process],
-            begin_s,
-            _waited_for(entry, late, names, None if process == usual else usual),
-        )
-        for process, entry in found
-    ]
+    slow = []
+    for process, entry in found:
+        waited_for = _waited_for(entry, late, names, None if process == usual else usual)
+        slow.append(_slow_tensor(entry, names[process], begin_s, waited_for))
+    return slow
 
 
 def _waited_for(

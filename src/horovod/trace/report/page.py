@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
+from operator import itemgetter
 from statistics import fmean, median
 from typing import Any
 
@@ -164,9 +165,8 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
     rates = [row.size_bytes / max(row.end_s - row.begin_s, 1e-3) for row in rows]
     waiting = [row.waiting_share for row in rows]
     fused = f"{report.tensors / report.buckets:.1f}" if report.buckets else NOTHING
-    share, worst = max(
-        ((_held_up(report, row), row) for row in rows), key=_share, default=(0, None)
-    )
+    held_up = ((_held_up(report, row), row) for row in rows)
+    share, worst = max(held_up, key=itemgetter(0), default=(0, None))
     late, cost = NOTHING, "no rank in particular"
     if worst is not None and share >= _NOTABLE:
         late, cost = f"rank {worst.name}", f"costs the others {share_text(share)} of the time"
@@ -200,10 +200,6 @@ def _held_up(report: Report, row: Row) -> float:
         return 0.0
     each_s = row.lateness.cost_s / row.lateness.compared
     return min(1.0, each_s * report.buckets / lived_s)
-
-
-def _share(held_up: tuple[float, Row]) -> float:
-    return held_up[0]
 
 
 def _cost(held_up: tuple[float, Row]) -> float:

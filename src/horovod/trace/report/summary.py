@@ -117,19 +117,33 @@ class Summarizer:
             self._open = self._open[:0]
             self._done_ns.clear()
             covered_ns = end_ns - int(events["time_ns"][0]) if len(events) else 0
-        notes = list(events[np.isin(events["kind"], _NOTED)][:_MOST_NOTES])
         told = len(self._open)
         table = _Table(np.concatenate([self._open, events]), told, self._last_ns)
         buckets = table.complete_buckets(self._done_ns)
         running = table.running(buckets)
         pending_ns = 0 if len(running) else self._pending_since(table)
-        summary = _summary(table, buckets, covered_ns, notes, pending_ns)
         self._open = table.unfinished(running)
-        for process_set, done in zip(buckets.process_sets, buckets.done, strict=True):
-            self._done_ns[int(process_set)] = int(done)
+        ends = zip(buckets.process_sets.tolist(), buckets.done.tolist(), strict=True)
+        self._done_ns.update(ends)
         if len(events):
             self._last_ns = int(events["time_ns"][-1])
-        return summary
+        long_waits, waiting_ns = _waits(table, buckets)
+        slow, late = _spans(table, buckets)
+        is_known = buckets.last_submitted > 0
+        return Summary(
+            covered_ns=covered_ns,
+            waiting_ns=waiting_ns,
+            long_waits=long_waits,
+            by_tensors=_by_powers(buckets.tensors),
+            by_bytes=_by_powers(buckets.size_bytes[is_known]),
+            slow=slow,
+            late=late,
+            process_sets=buckets.process_sets[is_known],
+            numbers=buckets.numbers[is_known],
+            slacks_ns=buckets.slack[is_known],
+            pending_ns=pending_ns,
+            notes=list(events[np.isin(events["kind"], _NOTED)][:_MOST_NOTES]),
+        )
 
     def _pending_since(self, table: _Table) -> int:
         """The submission of the last operation that has not begun, or the last bucket's end."""
@@ -232,28 +246,6 @@ def _slack(buckets: _Buckets, done_ns: dict[int, int]) -> _Array:
     ready = np.maximum(buckets.last_submitted, before)
     slack = np.maximum(buckets.started - ready, 0)
     return np.where(buckets.last_submitted > 0, slack, 0)
-
-
-def _summary(
-    table: _Table, buckets: _Buckets, covered_ns: int, notes: list[np.void], pending_ns: int
-) -> Summary:
-    long_waits, waiting_ns = _waits(table, buckets)
-    slow, late = _spans(table, buckets)
-    is_known = buckets.last_submitted > 0
-    return Summary(
-        covered_ns=covered_ns,
-        waiting_ns=waiting_ns,
-        long_waits=long_waits,
-        by_tensors=_by_powers(buckets.tensors),
-        by_bytes=_by_powers(buckets.size_bytes[is_known]),
-        slow=slow,
-        late=late,
-        process_sets=buckets.process_sets[is_known],
-        numbers=buckets.numbers[is_known],
-        slacks_ns=buckets.slack[is_known],
-        pending_ns=pending_ns,
-        notes=notes,
-    )
 
 
 def _waits(table: _Table, buckets: _Buckets) -> tuple[list[tuple[int, int]], int]:
