@@ -1,17 +1,19 @@
 """``horovod.simulate`` against this machine, whose hosts are namespaces.
 
-Calibrated on 2 hosts of 1 and of 2 ranks without a limit on the links; everything else is predicted
-first and measured then: allreduces, and training steps of three models of ``training.py``, whose
-computing is that of as many ranks without communication. All ranks share the cores of this machine,
-which the model knows (``on_cores``). A measured time is the median over rounds of the slowest
-rank's. Needs root.
+Calibrated as ``horovodrun --calibrate`` does it: inside a host of 2 ranks, and between 2 hosts of 1
+rank without a limit on the links. Everything else is predicted first and measured then: allreduces,
+and training steps of three models of ``training.py``, whose computing is that of as many ranks
+without communication. All ranks share the cores of this machine, which the model knows
+(``on_cores``). A measured time is the median over rounds of the slowest rank's. The allreduces of
+small tensors are measured by two sets of processes: no prediction can be closer than they are to
+each other. Needs root.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from os import cpu_count, getloadavg
@@ -25,22 +27,29 @@ from training_loop import MODELS
 from worker_groups import GroupSpec, WorkerGroup, measure_and_release, open_groups
 
 from horovod.simulate import Cluster, Costs, Gradient, Network, Options, Workload, on_cores
+from horovod.simulate.calibration import Measured, costs_from, with_network
 from horovod.simulate.step import simulate_step
 
 _CORES = cpu_count() or 1
 _SPEC = GroupSpec(OURS, "horovodrun", "horovod")
 _ALONE = GroupSpec("alone", "processes", "alone")
-_SMALL, _LARGE, _MANY = Work.parse("4B"), Work.parse("64MB"), Work.parse("1000x4KB")
-_WORKS = (_SMALL, Work.parse("64KB"), Work.parse("1MB"), Work.parse("16MB"), _LARGE, _MANY)
+_SMALL, _CACHED, _LARGE = Work.parse("4B"), Work.parse("1MB"), Work.parse("64MB")
+_MANY = Work.parse("1000x4KB")
+_WORKS = (_SMALL, Work.parse("64KB"), _CACHED, Work.parse("16MB"), _LARGE, _MANY)
+_SMALL_WORKS = (_SMALL, _WORKS[1], _MANY)
+_KNOWN = (_SMALL, _CACHED, _LARGE, _MANY)  # in the calibrated topologies
 _TRAINED = list(MODELS)[:3]
-_CALIBRATED = ((2, 1), (2, 2))
-_TOPOLOGIES = (*_CALIBRATED, (1, 2), (1, 4), (4, 1), (4, 2), (8, 1))
+_CALIBRATED = ((1, 2), (2, 1))
+_TOPOLOGIES = (*_CALIBRATED, (1, 4), (2, 2), (4, 1), (4, 2), (8, 1))
+_KINDS = {
+    "large allreduces": ["1MB", "16MB", "64MB"],
+    "small allreduces": [work.label for work in _SMALL_WORKS],
+    "training steps": _TRAINED,
+}
 _LIMITS: tuple[int | None, ...] = (None, 1000, 100)  # Mbit/s
 _MOST_S = 1.5  # of one call; what is predicted to take longer is not measured
 _PAYLOAD = 0.94  # of a limit, without headers
 _UNLIMITED = 1e12
-
-_Times = dict[tuple[int, int, str], float]
 
 
 @dataclass(frozen=True)
@@ -65,12 +74,22 @@ class _Case:
     place: _Place
     label: str
     predicted_s: float
-    measured_s: float
+    measured: tuple[float, ...]  # seconds, by each set of processes
+
+    @property
+    def measured_s(self) -> float:
+        """The mean."""
+        return statistics.mean(self.measured)
 
     @property
     def error(self) -> float:
         """Of the prediction, as a part of what was measured."""
         return self.predicted_s / self.measured_s - 1
+
+    @property
+    def spread(self) -> float:
+        """By which part the measured times differ."""
+        return max(self.measured) / min(self.measured) - 1
 
     @property
     def line(self) -> str:
@@ -79,7 +98,8 @@ class _Case:
         limit = f"{place.mbit_per_s} Mbit/s" if place.mbit_per_s else "unlimited"
         times = f"{1e3 * self.measured_s:10.3f} ms {1e3 * self.predicted_s:10.3f} ms"
         what = f"{place.hosts} x {place.ranks}  {self.label:29} {limit:12}"
-        return f"{what}{times} {self.error:+7.0%}"
+        spread = f"  measured again {self.spread:4.0%}" if len(self.measured) > 1 else ""
+        return f"{what}{times} {self.error:+7.0%}{spread}"
 
     @property
     def shares_cores(self) -> bool:
@@ -89,14 +109,14 @@ class _Case:
 
 def main() -> int:
     args = make_parser(__doc__, "one round of each, and fewer hosts").parse_args()
-    topologies = ((2, 1), (1, 2), (4, 1)) if args.quick else _TOPOLOGIES
+    topologies = (*_CALIBRATED, (4, 1)) if args.quick else _TOPOLOGIES
     with open_hosts(max(hosts for hosts, _ in topologies)) as (network, servers):
-        known: _Times = {}
-        for hosts, ranks in _CALIBRATED:
-            place = _Place(hosts, ranks, None)
-            for work, seconds in _measured(network, servers, place, args.quick):
-                known[hosts, ranks, work.label] = seconds
-        costs, link = _calibrated(known)
+        costs, link = _calibrated(
+            *(
+                _known(_measured(network, servers, _Place(*each, None), _KNOWN, args.quick))
+                for each in _CALIBRATED
+            )
+        )
         print(f"calibrated: {costs}\n{link}\nload {getloadavg()[0]:.1f}", flush=True)
         steps = _steps_alone(topologies, args.quick)
         cases = []
@@ -120,16 +140,19 @@ def _cases(
         for limit in _LIMITS if hosts > 1 else _LIMITS[:1]:
             place = _Place(hosts, ranks, limit)
             cluster = place.cluster(link, costs)
-            if (hosts, ranks) not in _CALIBRATED or limit is not None:
-
-                def predicted(work: Work, cluster: Cluster = cluster) -> float:
-                    return _predicted(_allreduces(work), cluster)
-
-                for work, seconds in _measured(network, servers, place, is_quick, predicted):
-                    yield _Case(place, work.label, predicted(work), seconds)
+            is_known = (hosts, ranks) in _CALIBRATED and limit is None
+            predicted = {
+                work: predicted_s
+                for work in _WORKS
+                if not (is_known and work in _KNOWN)
+                and (predicted_s := _allreduce_s(work, cluster)) <= _MOST_S
+            }
+            measured = _measured(network, servers, place, tuple(predicted), is_quick)
+            for work, seconds in measured.items():
+                yield _Case(place, work.label, predicted[work], seconds)
             expected = {each.title: _step_s(each, cluster) for each in steps[hosts * ranks]}
-            for model, seconds in _trained(network, servers, place, is_quick, expected):
-                yield _Case(place, model, expected[model], seconds)
+            for model, step_s in _trained(network, servers, place, is_quick, expected):
+                yield _Case(place, model, expected[model], (step_s,))
 
 
 @contextmanager
@@ -153,16 +176,18 @@ def _measured(
     network: Hosts,
     servers: SshServers,
     place: _Place,
+    works: Sequence[Work],
     is_quick: bool,
-    predicted: Callable[[Work], float] = lambda work: 0.0,
-) -> Iterator[tuple[Work, float]]:
-    """Each work that does not take too long, and its seconds."""
-    with _ranks(network, servers, place, "collective_loop:CollectiveLoop") as groups:
-        for work in _WORKS:
-            if predicted(work) <= _MOST_S:
+) -> dict[Work, tuple[float, ...]]:
+    """The seconds of each work, by each set of processes."""
+    times: dict[Work, tuple[float, ...]] = {}
+    for taking_part in (works, [work for work in works if work in _SMALL_WORKS]):
+        with _ranks(network, servers, place, "collective_loop:CollectiveLoop") as groups:
+            for work in taking_part:
                 for group in groups:
                     prepare(group, work, place.hosts * place.ranks)
-                yield work, _median(groups, is_quick, 0.1)
+                times[work] = (*times.get(work, ()), _median(groups, is_quick, 0.1))
+    return times
 
 
 def _trained(
@@ -215,26 +240,21 @@ class _Part:
         self.hosts = network.hosts[:count]
 
 
-def _calibrated(known: _Times) -> tuple[Costs, Network]:
-    """The costs with which the two calibrated topologies take the times that they took.
+def _known(times: dict[Work, tuple[float, ...]]) -> Measured:
+    small_s, cached_s, large_s, many_s = (statistics.mean(times[work]) for work in _KNOWN)
+    large_bytes, many_bytes = _bytes(_LARGE), _bytes(_MANY)
+    return Measured(small_s, cached_s, large_s, large_bytes, many_s, _MANY.tensor_count, many_bytes)
 
-    One rank on each host sums nothing in memory, so its times are those of the links; the
-    difference to two ranks is what memory costs.
-    """
-    small_s, large_s, many_s = (known[2, 1, work.label] for work in (_SMALL, _LARGE, _MANY))
-    sizes = [work.element_count * 4 * work.tensor_count for work in (_SMALL, _LARGE, _MANY)]
-    link_byte_s = (large_s - small_s) / sizes[1]
-    tensor_s = max(0.0, (many_s - small_s - sizes[2] * link_byte_s) / _MANY.tensor_count)
-    # Up and down the tree, and one trip of the data.
-    link = Network("namespaces", _UNLIMITED, small_s / 3, 1e-7, "calibrated")
-    costs = Costs(tensor_s, 0.0, 0.0, link_byte_s, overlap=False, source="calibrated")
-    low_s, high_s = 0.0, 10 * link_byte_s
-    for _ in range(60):
-        byte_s = (low_s + high_s) / 2
-        cluster = Cluster(2, 2, link, replace(costs, byte_s=byte_s))
-        is_less = _predicted(_allreduces(_LARGE), cluster) < known[2, 2, _LARGE.label]
-        low_s, high_s = (byte_s, high_s) if is_less else (low_s, byte_s)
-    return replace(costs, byte_s=low_s), link
+
+def _calibrated(inside: Measured, between: Measured) -> tuple[Costs, Network]:
+    """The costs, and a link whose bytes cost nothing but the time of processors."""
+    costs, link = with_network(between, costs_from(inside, False, "calibrated"), "namespaces")
+    costs = replace(costs, link_byte_s=1 / link.bandwidth)
+    return costs, replace(link, bandwidth=_UNLIMITED, message_s=1e-7)
+
+
+def _bytes(work: Work) -> int:
+    return work.element_count * 4 * work.tensor_count
 
 
 def _allreduces(work: Work) -> Workload:
@@ -242,6 +262,14 @@ def _allreduces(work: Work) -> Workload:
         Gradient(str(index), work.element_count * 4, 0.0) for index in range(work.tensor_count)
     ]
     return Workload(work.label, gradients, 1e-9)
+
+
+def _allreduce_s(work: Work, cluster: Cluster) -> float:
+    """Of many in a row: while nothing travels, a limit saves bytes that then pass at once."""
+    step = simulate_step(_allreduces(work), on_cores(cluster, _CORES), Options())
+    wire_s = step.sent_bytes / cluster.network.bandwidth
+    at_once_s = BURST_BYTES / cluster.network.bandwidth
+    return step.duration_s - min(at_once_s, wire_s, max(0.0, step.duration_s - wire_s))
 
 
 def _predicted(workload: Workload, cluster: Cluster) -> float:
@@ -257,17 +285,15 @@ def _step_s(workload: Workload, cluster: Cluster) -> float:
 
 def _print_summary(cases: list[_Case]) -> None:
     for shared in (False, True):
-        for trained in (False, True):
-            errors = [
-                abs(case.error)
-                for case in cases
-                if case.shares_cores == shared and (case.label in MODELS) == trained
-            ]
-            if errors:
-                what = "training steps" if trained else "allreduces"
-                title = f"{what}, cores {'shared' if shared else 'not shared'}: {len(errors)}"
+        for kind, labels in _KINDS.items():
+            found = [c for c in cases if c.shares_cores == shared and c.label in labels]
+            if found:
+                errors = [abs(case.error) for case in found]
+                title = f"{kind}, cores {'shared' if shared else 'not shared'}: {len(found)}"
+                again = statistics.median(case.spread for case in found)
                 print(f"{title}, median error {statistics.median(errors):.0%}", end="")
-                print(f", worst {max(errors):.0%}")
+                print(f", worst {max(errors):.0%}", end="")
+                print(f"; measured again they differ by {again:.0%}" if again else "")
     print(f"load of the machine: {getloadavg()[0]:.1f} on {_CORES} cores")
 
 

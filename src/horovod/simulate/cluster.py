@@ -70,7 +70,10 @@ class Costs:
         tensor_s: for each tensor of a bucket, on each rank.
         bucket_s: for each bucket, besides its bytes.
         byte_s: for each byte of an allreduce among the ranks of one host, of private memory.
+        cached_byte_s: the same in buckets of at most 1 MiB, which stay in the cache. It counts
+            where it is less than ``byte_s``.
         link_byte_s: processor time for each byte that a rank sends to other hosts.
+        link_tensor_s: for each tensor of a bucket that travels between hosts, besides ``tensor_s``.
         overlap: whether buckets are reduced during the backward pass.
         slowdown: by which part the backward pass is slower while a bucket is reduced.
         source: where the numbers are from.
@@ -79,7 +82,9 @@ class Costs:
     tensor_s: float = 2e-6
     bucket_s: float = 20e-6
     byte_s: float = 0.16e-9
+    cached_byte_s: float = 0.11e-9
     link_byte_s: float = 0.25e-9
+    link_tensor_s: float = 0.0
     overlap: bool = True
     slowdown: float = 0.0
     source: str = "the figures of docs/benchmarks.md"

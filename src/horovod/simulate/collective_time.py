@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from horovod import _native
 from horovod.simulate.cluster import Cluster
 
-__all__ = ["ALGORITHMS", "Traffic", "negotiation_s", "reduction_s", "traffic_of"]
+__all__ = ["ALGORITHMS", "CACHED_BYTES", "Traffic", "negotiation_s", "reduction_s", "traffic_of"]
+
+CACHED_BYTES = 1 << 20  # of a bucket that stays in a processor's cache
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ def reduction_s(size_bytes: int, tensors: int, cluster: Cluster, algorithm: str)
     if algorithm not in ALGORITHMS:
         raise ValueError(f"no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
     costs = cluster.costs
-    fixed_s = costs.bucket_s + tensors * costs.tensor_s
+    of_tensor_s = costs.tensor_s + (costs.link_tensor_s if cluster.hosts > 1 else 0.0)
+    fixed_s = costs.bucket_s + tensors * of_tensor_s
     if cluster.ranks == 1:
         return fixed_s
     return fixed_s + ALGORITHMS[algorithm](size_bytes, cluster)
@@ -75,10 +78,12 @@ def _in_memory_s(size_bytes: float, cluster: Cluster) -> float:
 
     The cost is that of two ranks, which read one tensor and copy half of one.
     """
-    ranks = cluster.ranks_per_host
+    ranks, costs = cluster.ranks_per_host, cluster.costs
     if ranks == 1:
         return 0.0
-    return size_bytes * cluster.costs.byte_s * (1 + (ranks - 1) / ranks) / 1.5
+    is_cached = size_bytes <= CACHED_BYTES
+    byte_s = min(costs.byte_s, costs.cached_byte_s) if is_cached else costs.byte_s
+    return size_bytes * byte_s * (1 + (ranks - 1) / ranks) / 1.5
 
 
 def _horovod(size_bytes: int, cluster: Cluster) -> float:

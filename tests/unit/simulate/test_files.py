@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from recorded import training
 
 from horovod.simulate import Costs, network_named, network_names
-from horovod.simulate.calibration import Measured, costs_from, network_from
+from horovod.simulate.calibration import Measured, costs_from, with_network
 from horovod.simulate.cluster import costs_in
 from horovod.simulate.recorded import workload_of
 
 MEASURED = Measured(
-    small_s=10e-6, large_s=0.1, large_bytes=10**8, many_s=2.01e-3, many=500, many_bytes=10**6
+    small_s=10e-6,
+    cached_s=10e-6 + 0.5e-9 * 2**20,
+    large_s=0.10001,
+    large_bytes=10**8,
+    many_s=2.01e-3,
+    many=500,
+    many_bytes=10**6,
 )
 
 
@@ -61,13 +67,15 @@ def test_networks_in_files(tmp_path: Path, text: str, problem: str) -> None:
 def test_a_file_of_costs(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     costs = costs_from(MEASURED, has_spare_cores=False, source="a test")
-    network = network_from(MEASURED, costs, "a to b")
+    between = replace(MEASURED, many_s=MEASURED.many_s + 500 * 3e-6)
+    costs, network = with_network(between, costs, "a to b")
     content = {"horovod_costs": 1, "costs": asdict(costs), "network": asdict(network)}
     path.write_text(json.dumps(content))
     assert costs_in(str(path)) == (costs, network)
-    assert (costs.byte_s, costs.bucket_s, costs.overlap) == (1e-9, 10e-6, False)
-    assert costs.tensor_s == pytest.approx(2e-6)
-    assert network.bandwidth == pytest.approx(1e9, rel=1e-3)
+    assert (costs.bucket_s, costs.overlap) == (10e-6, False)
+    found = (costs.byte_s, costs.cached_byte_s, costs.tensor_s, costs.link_tensor_s)
+    assert found == pytest.approx((1e-9, 0.5e-9, 2e-6, 3e-6))
+    assert network.bandwidth == pytest.approx(1e9)
 
 
 @pytest.mark.parametrize(

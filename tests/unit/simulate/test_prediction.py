@@ -71,9 +71,21 @@ def test_a_rank_sums_and_serves_its_links_with_one_thread() -> None:
 
 @pytest.mark.parametrize(("ranks", "tensors"), [(1, 0), (2, 1.5), (4, 1.75), (8, 1.875)])
 def test_each_rank_reads_a_tensor_and_copies_what_others_summed(ranks: int, tensors: float) -> None:
-    costs = dataclasses.replace(FREE, byte_s=1e-9)
+    costs = dataclasses.replace(FREE, byte_s=1e-9, cached_byte_s=0.5e-9)
     found = reduction_s(100 * MB, 1, Cluster(1, ranks, NETWORK, costs), "horovod")
     assert found == pytest.approx(0.1 * tensors / 1.5)  # byte_s is that of two ranks
+    found = reduction_s(1 << 20, 1, Cluster(1, ranks, NETWORK, costs), "horovod")
+    assert found == pytest.approx(0.5e-9 * 2**20 * tensors / 1.5)
+
+
+def test_a_tensor_costs_more_where_it_travels() -> None:
+    costs = dataclasses.replace(FREE, tensor_s=1e-6, link_tensor_s=2e-6)
+    for hosts, tensor_s in ((1, 1e-6), (2, 3e-6)):
+        one_s, more_s = (
+            reduction_s(MB, tensors, Cluster(hosts, 2, NETWORK, costs), "horovod")
+            for tensors in (1, 11)
+        )
+        assert more_s - one_s == pytest.approx(10 * tensor_s)
 
 
 def test_buckets_are_cut_as_the_engine_cuts_them() -> None:

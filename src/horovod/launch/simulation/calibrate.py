@@ -13,7 +13,7 @@ from horovod.launch.model.hosts import parse_hosts
 from horovod.launch.run.call_error import reason_of
 from horovod.launch.run.function import run
 from horovod.launch.simulation.measure import measure
-from horovod.simulate.calibration import costs_from, network_from
+from horovod.simulate.calibration import costs_from, with_network
 from horovod.simulate.cluster import COSTS_VERSION, costs_in
 
 _DEFAULT_FILE = "horovod-costs.json"
@@ -73,8 +73,9 @@ def _measured(hosts: Sequence[str]) -> dict[str, object]:
     first = hosts[0] if hosts else "localhost"
     inside, has_spare_cores = run(measure, num_proc=2, hosts=f"{first}:2")[0]
     costs = costs_from(inside, has_spare_cores, f"horovodrun --calibrate on {first}")
-    content: dict[str, object] = {"horovod_costs": COSTS_VERSION, "costs": asdict(costs)}
+    content: dict[str, object] = {"horovod_costs": COSTS_VERSION}
     if hosts:
         between, _ = run(measure, num_proc=2, hosts=",".join(f"{host}:1" for host in hosts))[0]
-        content["network"] = asdict(network_from(between, costs, " to ".join(hosts)))
-    return content
+        costs, network = with_network(between, costs, " to ".join(hosts))
+        content["network"] = asdict(network)
+    return {**content, "costs": asdict(costs)}

@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 import horovod.numpy as hvd
 from horovod.core.world import has_spare_cores
 from horovod.simulate.calibration import Measured, usual
+from horovod.simulate.collective_time import CACHED_BYTES
 
 LARGE_BYTES = 32 << 20
 MANY, EACH_BYTES = 512, 4096
-_CALLS = {"small": 300, "large": 7, "many": 15}
+_CALLS = {"small": 300, "cached": 50, "large": 7, "many": 15}
 
 
 def measure() -> tuple[Measured, bool]:
@@ -30,6 +32,7 @@ def measure() -> tuple[Measured, bool]:
 
 def _measured() -> Measured:
     small = np.zeros(1, np.float32)
+    cached = np.zeros(CACHED_BYTES // 4, np.float32)
     large = np.zeros(LARGE_BYTES // 4, np.float32)
     many = [np.zeros(EACH_BYTES // 4, np.float32) for _ in range(MANY)]
 
@@ -41,10 +44,14 @@ def _measured() -> Measured:
         for handle in handles:
             hvd.synchronize(handle)
 
-    small_s = _time_of("small", lambda: hvd.allreduce_(small, op=hvd.Sum, name="calibrate.small"))
-    large_s = _time_of("large", lambda: hvd.allreduce_(large, op=hvd.Sum, name="calibrate.large"))
+    single = {"small": small, "cached": cached, "large": large}
+    small_s, cached_s, large_s = (_time_of_one(work, each) for work, each in single.items())
     many_s = _time_of("many", reduce_many)
-    return Measured(small_s, large_s, LARGE_BYTES, many_s, MANY, MANY * EACH_BYTES)
+    return Measured(small_s, cached_s, large_s, LARGE_BYTES, many_s, MANY, MANY * EACH_BYTES)
+
+
+def _time_of_one(work: str, tensor: NDArray[np.float32]) -> float:
+    return _time_of(work, lambda: hvd.allreduce_(tensor, op=hvd.Sum, name=f"calibrate.{work}"))
 
 
 def _time_of(work: str, call: Callable[[], object]) -> float:
