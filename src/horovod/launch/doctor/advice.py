@@ -121,32 +121,27 @@ def _where_to_look(world: RecordedWorld, ranks: Sequence[int]) -> str:
 
 def _uneven(imbalance: Imbalance) -> Finding:
     share = imbalance.lost_ns / imbalance.step_ns
-    return Finding(
-        Severity.ADVICE,
+    return _advice(
         "uneven",
         f"Ranks take turns at being the slowest, which costs {duration_text(imbalance.lost_ns)} "
         f"({share:.0%}) of a step of {duration_text(imbalance.step_ns)}.",
         "Inputs of different lengths do that (sort them into batches of one length), or machines "
         "where something else uses the cores.",
-        evidence={
-            "lost_seconds": imbalance.lost_ns / 1e9,
-            "step_seconds": imbalance.step_ns / 1e9,
-        },
+        lost_seconds=imbalance.lost_ns / 1e9,
+        step_seconds=imbalance.step_ns / 1e9,
     )
 
 
 def _transport(world: RecordedWorld, transport_ns: float, step_ns: float) -> Finding:
-    across = len(world.hosts) > 1
-    return Finding(
-        Severity.ADVICE,
+    measures = "; horovodrun --check-network measures the links" * (len(world.hosts) > 1)
+    return _advice(
         "transport",
         f"Moving and reducing data takes {duration_text(transport_ns)} "
         f"({transport_ns / step_ns:.0%}) of a step of {duration_text(step_ns)}.",
         "Send less: compression=hvd.Compression.fp16, or backward_passes_per_step with more work "
-        "between two reductions"
-        + ("; horovodrun --check-network measures the links." * across)
-        + ("." * (not across)),
-        evidence={"transport_seconds": transport_ns / 1e9, "step_seconds": step_ns / 1e9},
+        f"between two reductions{measures}.",
+        transport_seconds=transport_ns / 1e9,
+        step_seconds=step_ns / 1e9,
     )
 
 
@@ -157,8 +152,7 @@ def _link(world: RecordedWorld, link_ns: float, step_ns: float) -> Finding:
     shares = {
         what: part * link_ns / (step_ns - (1 - part) * link_ns) for what, part in parts.items()
     }
-    return Finding(
-        Severity.ADVICE,
+    return _advice(
         "link",
         f"The network between machines is the limit: for {duration_text(link_ns)} "
         f"({link_ns / step_ns:.0%}) of a step of {duration_text(step_ns)} ranks wait for bytes "
@@ -166,7 +160,8 @@ def _link(world: RecordedWorld, link_ns: float, step_ns: float) -> Finding:
         "Send fewer bytes: "
         + ", ".join(f"{what} would leave about {share:.0%}" for what, share in shares.items())
         + ". horovodrun --check-network measures the links.",
-        evidence={"link_seconds": link_ns / 1e9, "step_seconds": step_ns / 1e9},
+        link_seconds=link_ns / 1e9,
+        step_seconds=step_ns / 1e9,
     )
 
 

@@ -130,14 +130,16 @@ def gather(folder: Path, *, asks: bool = True) -> Evidence:
         presences = find_presences(own)
         states = [state_of(presence) for presence in presences]
         awaited = [p for p, state in zip(presences, states, strict=True) if state in _AWAITED]
-        if (
-            asks and awaited and is_marked(own)
-        ):  # else it is a copy, and its presence files are not its own
+        # A folder without a mark is a copy, and its presence files are not its own.
+        if asks and awaited and is_marked(own):
             check_private(folder)
             _ask(own, awaited)
         recordings, problems = _read(folder)
         outcome = read_outcome(own)
-    worlds = collect_worlds(recordings)
+    living = [p for p, state in zip(presences, states, strict=True) if state is not RankState.GONE]
+    running = {tuple(presence.world.get("ranks", ())) for presence in living}
+    # A running world is examined, even if another one was written later.
+    worlds = sorted(collect_worlds(recordings), key=lambda world: world.names in running)
     if not worlds:
         names = ", ".join(presence.name for presence in presences)
         raise NothingFoundError(
@@ -145,8 +147,6 @@ def gather(folder: Path, *, asks: bool = True) -> Evidence:
             + (f", and none of these answers: {names}" if names else "")
             + "".join(f"; {problem}" for problem in problems[:_MOST_PROBLEMS])
         )
-    living = [p for p, state in zip(presences, states, strict=True) if state is not RankState.GONE]
-    worlds = _with_the_living_last(worlds, living)
     return Evidence(
         folder,
         tuple(worlds),
@@ -195,14 +195,6 @@ def _read(folder: Path) -> tuple[list[Recording], list[str]]:
         except (OSError, RecordingError) as error:
             problems.append(str(error))
     return recordings, problems
-
-
-def _with_the_living_last(
-    worlds: Sequence[RecordedWorld], living: Sequence[Presence]
-) -> list[RecordedWorld]:
-    """A running world is examined, even if another one was written later."""
-    names = {tuple(presence.world.get("ranks", ())) for presence in living}
-    return sorted(worlds, key=lambda world: world.names in names)
 
 
 def _states(world: RecordedWorld, presences: Sequence[Presence]) -> dict[int, RankState]:

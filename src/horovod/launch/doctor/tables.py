@@ -7,7 +7,6 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 
 def plain_console(**details: Any) -> Console:
@@ -19,10 +18,5 @@ def plain_table(*names: str, **details: Any) -> Table:
     """A table with these columns, between which there are no lines."""
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
     for name in names:
-        table.add_column(Text(name), **details)
+        table.add_column(name, **details)
     return table
-
-
-def add_row(table: Table, *cells: str) -> None:
-    """Add a row."""
-    table.add_row(*map(Text, cells))

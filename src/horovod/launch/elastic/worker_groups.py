@@ -93,9 +93,7 @@ class WorkerGroups:
         limit = f"no answer within {self._plan.others.start_timeout_s:g} s (--start-timeout)"
         for hostname, connection in list(self._connections.items()):
             if not connection.group.is_connected and now >= connection.answer_by:
-                self._drop(hostname)
-                connection.group.dismiss()
-                self.failed(hostname, _with_lines(limit, connection.group))
+                self._drop(hostname, _with_lines(limit, connection.group))
 
     def take_over(self, workers: Mapping[int, str]) -> None:
         """Connect with the hosts of ``workers``, which another driver has started.
@@ -180,9 +178,7 @@ class WorkerGroups:
         try:
             stores = self._stores_for(group)
         except (OSError, ValueError) as error:
-            self._drop(group.hostname)
-            group.dismiss()
-            self.failed(group.hostname, f"cannot open the job's store for it: {error}")
+            self._drop(group.hostname, f"cannot open the job's store for it: {error}")
             return []
         environment = self._environ
         if not self._on_this_machine(group.hostname):
@@ -229,20 +225,19 @@ class WorkerGroups:
             self.failed(group.hostname, _with_lines(group.problem, group))
         return numbers
 
-    def _drop(self, hostname: str) -> None:
+    def _drop(self, hostname: str, problem: str) -> None:
         """Drop a host with its workers."""
         group = self._connections.pop(hostname).group
-        for number in [number for number, found in self._groups.items() if found is group]:
-            del self._groups[number]
+        self._groups = {number: each for number, each in self._groups.items() if each is not group}
+        group.dismiss()
+        self.failed(hostname, problem)
 
     def troubled(self, group: WorkerGroup, trouble: Trouble) -> None:
         """A worker cannot be started; without a number the whole host cannot be used."""
         if trouble.number is not None:
             self._groups.pop(trouble.number, None)
         elif isinstance(group, RemoteWorkerGroup) and group.hostname in self._connections:
-            self._drop(group.hostname)
-            group.dismiss()
-            self.failed(group.hostname, trouble.text)
+            self._drop(group.hostname, trouble.text)
 
     def _on_this_machine(self, hostname: str) -> bool:
         if hostname not in self._is_here:

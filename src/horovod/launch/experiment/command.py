@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from horovod.launch.doctor.tables import add_row, plain_console, plain_table
+from horovod.launch.doctor.tables import plain_console, plain_table
 from horovod.launch.experiment.document import ExperimentError, resolved_copy
 from horovod.launch.experiment.parameters import grid, replaced
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan, Site, make_plan
@@ -123,7 +123,7 @@ def show_plan(plan: ExperimentPlan, stream: TextIO) -> None:
         lines = experiment.lines
         run = "\n".join(f"{number}. {line.rstrip()}" for number, line in enumerate(lines, start=1))
         values = [experiment.values[name] for name in names]
-        add_row(table, experiment.name, *values, run, _shown(experiment.output_directory))
+        table.add_row(experiment.name, *values, run, _shown(experiment.output_directory))
     console.print(table)
     for note in (*map(str, plan.file.unused), plan.limit):
         if note:
@@ -139,8 +139,8 @@ def show_results(records: Sequence[Record], stream: TextIO) -> None:
         values = [record.experiment.values[name] for name in names]
         time = _duration(record.ended_s - record.started_s) if record.started_s else ""
         folder = _shown(record.experiment.output_directory)
-        add_row(
-            table, record.experiment.name, *values, record.state.value, time, record.reason, folder
+        table.add_row(
+            record.experiment.name, *values, record.state.value, time, record.reason, folder
         )
     _console(stream).print(table)
 
@@ -152,11 +152,11 @@ def _facts(plan: ExperimentPlan) -> Table:
     # Each host with the processes there, in the order of ranks.
     hosts = (", ".join(f"{name}:{n}" for name, n in s.hosts.items()) for s in plan.shares)
     what = "workers x processes" if file.workers else "without train.tensorflow.horovod"
-    add_row(facts, "project", file.project)
-    add_row(facts, "experiments", f"{len(plan.experiments)}, {len(plan.shares)} at a time")
-    add_row(facts, "processes", f"{workers} x {processes} = {file.demand.size} each ({what})")
-    add_row(facts, "GPUs", f"{workers} x {file.gpus} = {workers * file.gpus} each (workers x gpus)")
-    add_row(facts, "hosts", "\n".join(dict.fromkeys(hosts)))
+    facts.add_row("project", file.project)
+    facts.add_row("experiments", f"{len(plan.experiments)}, {len(plan.shares)} at a time")
+    facts.add_row("processes", f"{workers} x {processes} = {file.demand.size} each ({what})")
+    facts.add_row("GPUs", f"{workers} x {file.gpus} = {workers * file.gpus} each (workers x gpus)")
+    facts.add_row("hosts", "\n".join(dict.fromkeys(hosts)))
     return facts
 
 

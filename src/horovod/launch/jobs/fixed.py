@@ -176,11 +176,11 @@ class _FixedJob:
         self._server: StoreServer | None = None
         self._torch_master: dict[str, str] = {}
         self._here = self._loop.local_group(self)
-        self._remote_hosts = RemoteHosts(
-            [self._open_group(name) for name in self._plan.slots_by_host if self._is_other(name)],
-            self._plan.others.start_timeout_s,
-        )
-        self._groups: tuple[WorkerGroup, ...] = (self._here, *self._remote_hosts.groups)
+        others = self._plan.others
+        remote = [name for name in self._plan.slots_by_host if name in others.addresses]
+        groups = [self._open_group(name) for name in remote]
+        self._remote_hosts = RemoteHosts(groups, others.start_timeout_s)
+        self._groups: tuple[WorkerGroup, ...] = (self._here, *groups)
 
     def start(self) -> None:
         """Start all workers, or the connections to other hosts, whose workers follow."""
@@ -209,9 +209,6 @@ class _FixedJob:
 
     # The start.
 
-    def _is_other(self, hostname: str) -> bool:
-        return hostname in self._plan.others.addresses
-
     def _open_group(self, hostname: str) -> RemoteWorkerGroup:
         others = self._plan.others
         way = others.agents.get(hostname) or remote_python_command(
@@ -228,15 +225,15 @@ class _FixedJob:
             group.prepare(host_plan(plan, group.hostname, environment, stores, secret))
             self._start_workers(group, group.hostname)
         for hostname in plan.slots_by_host:
-            if not self._is_other(hostname):
+            if hostname not in plan.others.addresses:
                 self._begin_here(host_plan(plan, hostname, self._environ, stores, secret))
 
     def _master(self, own_address: str) -> dict[str, str]:
         if self._rendezvous is not None:  # others start the rest of the job
             return {}
-        hostname = self._plan.slots[0].hostname
-        if self._is_other(hostname):  # a name that only ssh knows has no address
-            own_address = next(iter(self._plan.others.addresses[hostname]), hostname)
+        hostname, others = self._plan.slots[0].hostname, self._plan.others.addresses
+        if hostname in others:  # a name that only ssh knows has no address
+            own_address = next(iter(others[hostname]), hostname)
         return torch_master(own_address, self._environ)
 
     def _stores(self) -> list[tuple[str, int]]:
@@ -257,19 +254,15 @@ class _FixedJob:
         return stores
 
     def _begin_here(self, plan: HostPlan) -> None:
-        call = self._plan.call
+        call, rank = self._plan.call, self._plan.debug_rank
         self._here.prepare(
             plan,
             Rendezvous(*plan.stores[0], self._secret),
             descriptors=call.for_worker if call else lambda number: {},
-            stdin_of=None if call else self._plan.debug_rank or 0,
-            own_argv=self._own_argv(plan.argv),
+            stdin_of=None if call else rank or 0,
+            own_argv=None if rank is None else {rank: debugged(plan.argv, self._plan.debug_port)},
         )
         self._start_workers(self._here, plan.hostname)
-
-    def _own_argv(self, argv: Sequence[str]) -> dict[int, Sequence[str]]:
-        rank = self._plan.debug_rank
-        return {} if rank is None else {rank: debugged(argv, self._plan.debug_port)}
 
     def _start_workers(self, group: WorkerGroup, hostname: str) -> None:
         for slot in self._plan.slots_by_host[hostname]:

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -87,30 +87,26 @@ class _Ending:
     is_killing: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class JobLoop:
     """Worker groups and the loop that serves them. Keys of ``selector`` carry what to call.
 
     ``world_size`` is the number of ranks that the last line tells; an elastic job changes it.
     """
 
-    def __init__(
-        self,
-        plan: JobPlan,
-        environ: Mapping[str, str],
-        selector: selectors.BaseSelector,
-        wakeups: Wakeups,
-        logs: Logs,
-        file_limit: int | None = None,
-    ) -> None:
-        self.selector = selector
-        self.wakeups = wakeups
-        self.logs = logs
+    _plan: JobPlan
+    environ: InitVar[Mapping[str, str]]
+    selector: selectors.BaseSelector
+    wakeups: Wakeups
+    logs: Logs
+    _file_limit: int | None = None
+
+    def __post_init__(self, environ: Mapping[str, str]) -> None:
+        plan, selector = self._plan, self.selector
         self.watchdog = Watchdog()
-        self._plan = plan
         self._report = new_report(plan, environ)
         self._write_outcome = outcome_writer(plan, environ)
         self._last_words = LastWords()
-        self._file_limit = file_limit
         self._reserve = Reserve()
         self._stdout, self._stderr = consoles(selector)
         self._output = Output(selector)
@@ -122,7 +118,7 @@ class JobLoop:
         self._children: dict[int, Callable[[int], None]] = {}
         self._handler: JobHandler | None = None
         self._ending: _Ending | None = None
-        selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
+        selector.register(self.wakeups, selectors.EVENT_READ, self._on_wakeup)
 
     # The worker groups.
 

@@ -13,8 +13,6 @@ or when pod 0 is gone, it ends its pod with SIGTERM.
 from __future__ import annotations
 
 import argparse
-import base64
-import binascii
 import contextlib
 import dataclasses
 import ipaddress
@@ -30,8 +28,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from horovod.core.base.checked import BadMessageError, printable
 from horovod.core.base.rank_info import RankInfo
@@ -44,6 +41,7 @@ from horovod.launch.workers.processes import describe_exit
 from horovod.rendezvous.allgather import StoreAllgather
 from horovod.rendezvous.base.authentication import prove
 from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.bootstrap import secret_in
 from horovod.rendezvous.store.channel import StoreUnreachableError
 from horovod.rendezvous.store.client import StoreClient, wait_for
 from horovod.rendezvous.store.server import StoreServer
@@ -293,13 +291,10 @@ def _store(text: str) -> tuple[str, int]:
 
 
 def _secret(environ: Mapping[str, str]) -> bytes:
-    try:
-        secret = base64.b64decode(environ.get(_SECRET, ""), validate=True)
-    except binascii.Error:
-        secret = b""
-    if not secret:
-        raise ValueError(f"{_SECRET} is missing or not base64; the Secret of the job holds it")
-    return secret
+    with contextlib.suppress(InitError):
+        if secret := secret_in(environ):
+            return secret
+    raise ValueError(f"{_SECRET} is missing or not base64; the Secret of the job holds it")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -319,11 +314,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _exit_on_signal(signum: int, frame: FrameType | None) -> NoReturn:
-    """The first process of a container has no default action for signals."""
-    sys.exit(128 + signum)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    # The first process of a container has no default action for signals.
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     sys.exit(main(sys.argv[1:], os.environ))

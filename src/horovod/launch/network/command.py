@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from horovod.launch.doctor.tables import add_row, plain_console, plain_table
+from horovod.launch.doctor.tables import plain_console, plain_table
 from horovod.launch.model.hosts import HostSlots, assign_ranks
 from horovod.launch.network.links import Link, Pair, Verdict, judge, rounds_of
 from horovod.launch.network.measure import measure_links
@@ -115,7 +115,7 @@ def _table(hosts: Sequence[str], links: Sequence[Link], verdict: Verdict) -> Tab
         note = f"slow: {verdict.slow[link.pair]}" if link.pair in verdict.slow else ""
         if link.problem:
             figures, note = ["", "", ""], "cannot be used, see below"
-        add_row(table, _name(hosts, link.pair), *figures, note)
+        table.add_row(_name(hosts, link.pair), *figures, note)
     return table
 
 

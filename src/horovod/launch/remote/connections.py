@@ -160,8 +160,8 @@ def _wait_for_exit(pid: int, deadline: float) -> None:
         os.close(pidfd)
 
 
-# A node that disappears silently counts as lost after two minutes, as with ssh.
-_KEEPALIVE_S, _KEEPALIVE_COUNT = 15, 8
+# A node that disappears silently counts as lost after two minutes, as with ssh; these are Linux' options.
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
 
 
 class EmbeddedAgentLink(AgentConnection):
@@ -293,8 +293,6 @@ class EmbeddedAgentLink(AgentConnection):
 def _keep_alive(connected: socket.socket) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-        if hasattr(socket, name):  # Linux
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), _KEEPALIVE_S)
-    if hasattr(socket, "TCP_KEEPCNT"):
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_COUNT)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -110,8 +110,9 @@ def _locked(path: Path) -> int:
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same(fd, path / _LOCK):
-                return fd
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), (path / _LOCK).lstat()):
+                    return fd
         except BlockingIOError:
             text = os.pread(fd, 256, 0).decode(errors="replace")
             os.close(fd)
@@ -131,14 +132,6 @@ def _make(path: Path) -> None:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         check_private(folder)
-
-
-def _is_same(fd: int, path: Path) -> bool:
-    """Whether ``path`` still is the open file."""
-    try:
-        return os.path.samestat(os.fstat(fd), path.lstat())
-    except FileNotFoundError:
-        return False
 
 
 # The answers of an agent to the proxy that has started it: it listens, or another agent lives.

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from horovod.core.base.checked import printable
 from horovod.launch.doctor.jobs import NothingFoundError, find_job, gather
-from horovod.launch.doctor.tables import add_row, plain_console, plain_table
+from horovod.launch.doctor.tables import plain_console, plain_table
 from horovod.launch.model.argument_checks import OneLineParser, writable_file
 from horovod.launch.simulation.page import page, write_page
 from horovod.simulate import (
@@ -273,7 +273,7 @@ def _table(found: Sequence[Prediction]) -> str:
     for title in heads:
         table.add_column(title, justify="right")
     for row in rows:
-        add_row(table, *row)
+        table.add_row(*row)
     file = StringIO()
     plain_console(file=file, width=_WIDTH).print(table)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())

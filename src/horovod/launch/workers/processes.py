@@ -149,9 +149,7 @@ def signal_group(group: int, signum: int) -> bool:
     """Send ``signum`` (0: nothing) to a process group; False when none of it is left."""
     try:
         os.killpg(group, signum)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it has changed its user
+    except (ProcessLookupError, PermissionError):  # the latter: it has changed its user
         return False
     return True
 
@@ -230,11 +228,10 @@ class Watchdog:
             (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
         ]
-        environment = {"PATH": os.defpath}
         words = ["/bin/sh", "-c", _SCRIPT]
         with contextlib.suppress(OSError):
             self.pid = os.posix_spawn(
-                words[0], words, environment, file_actions=actions, setsid=True
+                words[0], words, {"PATH": os.defpath}, file_actions=actions, setsid=True
             )
         os.close(reader)
 

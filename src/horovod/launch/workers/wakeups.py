@@ -43,12 +43,14 @@ class Wakeups:
                 if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
                     self._handlers[signum] = signal.signal(signum, lambda *_: None)
         except BaseException:  # from a handler that was there before
-            self._close()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._close()
+        self.restore()
+        self._reader.close()
+        self._writer.close()
 
     def restore(self) -> None:
         """Restore the signal handlers of the entry."""
@@ -58,11 +60,6 @@ class Wakeups:
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
         self._handlers.clear()
-
-    def _close(self) -> None:
-        self.restore()
-        self._reader.close()
-        self._writer.close()
 
     def fileno(self) -> int:
         """The descriptor to wait for."""

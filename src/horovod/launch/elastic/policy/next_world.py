@@ -156,18 +156,15 @@ def is_fit(pool: WorkerPool, chosen: Sequence[Entry], newest: Ready) -> bool:
 
     ``newest`` says whether there has been any state.
     """
-    members = [e for e in chosen if e.ready.state_version.has_state and e.world == pool.world]
+    versions = [entry.ready.state_version for entry in chosen if entry.world == pool.world]
+    known = [version for version in versions if version.has_state]
     # States of one world differ by a commit at most. A member that failed before the sync of this
     # world may have an older one, while an absent member has the newest.
-    if any(_is_of(pool.world, e) or e.ready.state_version >= newest.state_version for e in members):
+    if any(version.world == pool.world or version >= newest.state_version for version in known):
         return True
     if any(entry.phase is Phase.LATE for entry in pool.registry) or _has_absent_member(pool):
         return False
     return _newest_version(chosen).has_state or not newest.state_version.has_state
-
-
-def _is_of(world: int, entry: Entry) -> bool:
-    return entry.ready.state_version.world == world
 
 
 def can_be_given_up(pool: WorkerPool, newest: Ready) -> bool:

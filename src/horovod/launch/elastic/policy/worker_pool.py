@@ -88,7 +88,9 @@ class WorkerPool:
 
     def members(self) -> list[Entry]:
         """The current world by rank, and workers that come from it, also removed ones."""
-        return self.registry.members(self.world)
+        world, registry = self.world, self.registry
+        members = [e for e in registry if e.is_staying and world > 0 and e.world == world]
+        return sorted(members, key=lambda entry: entry.rank_info.rank)
 
     def ready(self) -> list[Entry]:
         """Workers that wait for a rank and can have one, in the order of hosts."""

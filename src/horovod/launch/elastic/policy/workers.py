@@ -102,11 +102,6 @@ class WorkerRegistry:
         """Forget a worker that has ended."""
         return self._entries.pop(number, None)
 
-    def members(self, world: int) -> list[Entry]:
-        """The workers that have had a rank in ``world`` and may go on, by rank."""
-        members = [e for e in self if e.is_staying and world > 0 and e.world == world]
-        return sorted(members, key=lambda entry: entry.rank_info.rank)
-
     def on(self, hostname: str) -> list[Entry]:
         """The workers on that host."""
         return [entry for entry in self if entry.hostname == hostname]
