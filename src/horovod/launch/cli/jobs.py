@@ -12,12 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod.launch.cli.options import (
-    chosen_settings,
-    is_elastic,
-    named_interfaces,
-    unused_options,
-)
+from horovod.launch.cli.options import chosen_settings, is_elastic, named_interfaces, unused_options
 from horovod.launch.cli.parser import is_own_python
 from horovod.launch.jobs.report import REPORT_ENVIRONMENT
 from horovod.launch.model.argument_checks import writable_file

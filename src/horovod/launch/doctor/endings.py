@@ -81,12 +81,7 @@ def _exception(world: RecordedWorld, text: str, same: Sequence[RankFailure]) -> 
         + (": the other ranks have ended because of it." if has_others else "."),
         tuple(ranks),
         _printed(first),
-        {
-            "exception": first.kind,
-            "message": first.message,
-            "file": first.path,
-            "line": first.line,
-        },
+        {"exception": first.kind, "message": first.message, "file": first.path, "line": first.line},
     )
 
 

@@ -55,9 +55,7 @@ class Examination(NamedTuple):
 
 
 def examine(
-    worlds: Sequence[RecordedWorld],
-    states: Mapping[int, RankState],
-    outcome: Outcome | None = None,
+    worlds: Sequence[RecordedWorld], states: Mapping[int, RankState], outcome: Outcome | None = None
 ) -> Examination:
     """Examine the last of ``worlds``; ``states`` has its ranks with a presence file."""
     world = worlds[-1]

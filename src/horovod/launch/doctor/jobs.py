@@ -13,13 +13,7 @@ from horovod.core.base.own_files import OwnFolder
 from horovod.launch.remote.job_folder import check_private
 from horovod.trace.folders import JOB_ID, folder_of, is_marked, job_name
 from horovod.trace.outcome import Outcome, read_outcome
-from horovod.trace.presence import (
-    Presence,
-    RankState,
-    find_presences,
-    request_recordings,
-    state_of,
-)
+from horovod.trace.presence import Presence, RankState, find_presences, request_recordings, state_of
 from horovod.trace.recording import Recording, RecordingError, find_recordings, read_recording
 from horovod.trace.worlds import RecordedWorld, collect_worlds
 

@@ -103,13 +103,7 @@ def remote_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 # Variables that a launcher has from its own job if it is itself a worker.
 _OF_A_WORKER = frozenset(
-    {
-        LAUNCHER,
-        "_HOROVOD_PROGRESS",
-        "_HOROVOD_REPORT",
-        "_HOROVOD_SECRET_KEY",
-        "_HOROVOD_WORKER",
-    }
+    {LAUNCHER, "_HOROVOD_PROGRESS", "_HOROVOD_REPORT", "_HOROVOD_SECRET_KEY", "_HOROVOD_WORKER"}
 )
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 

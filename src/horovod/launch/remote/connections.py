@@ -160,7 +160,7 @@ def _wait_for_exit(pid: int, deadline: float) -> None:
         os.close(pidfd)
 
 
-# A node that disappears silently counts as lost after two minutes, as with ssh; these are Linux' options.
+# A node that disappears silently counts as lost after two minutes, as with ssh. Linux has these.
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
 
 

@@ -20,14 +20,7 @@ from horovod.core.base.rank_info import read_rank_info
 from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote.connections import EmbeddedAgentLink, SshChild
-from horovod.launch.wire.frames import (
-    MAGIC,
-    Frame,
-    FrameError,
-    FrameReader,
-    Kind,
-    encode,
-)
+from horovod.launch.wire.frames import MAGIC, Frame, FrameError, FrameReader, Kind, encode
 from horovod.launch.wire.remote_call import RemoteAnswers, call_frames
 from horovod.launch.workers.output import Console, Sink
 from horovod.launch.workers.processes import Watchdog

@@ -18,13 +18,7 @@ from contextlib import closing
 from typing import Any, NoReturn
 
 from horovod.core.base import mpi_library
-from horovod.launch.calls.call import (
-    RESULT,
-    Call,
-    memory_file,
-    read_failure,
-    write_call,
-)
+from horovod.launch.calls.call import RESULT, Call, memory_file, read_failure, write_call
 from horovod.launch.calls.worker import run_call
 from horovod.launch.run.call_error import result_of
 from horovod.launch.run.supervision import flush_streams

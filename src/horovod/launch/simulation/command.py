@@ -97,8 +97,7 @@ def _parser() -> OneLineParser:
         "--hosts", type=_layout, metavar="HOSTSxN", help="such as 64x8: N ranks on each host"
     )
     parser.add_argument(
-        "--network",
-        help=f"a file, or {', '.join(network_names())} ({_DEFAULT_NETWORK})",
+        "--network", help=f"a file, or {', '.join(network_names())} ({_DEFAULT_NETWORK})"
     )
     parser.add_argument("--costs", metavar="FILE", help="what horovodrun --calibrate has written")
     parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="horovod")
