@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from horovod.launch.schedulers.mpirun import MpiJob
 
 
-def plan_of(
-    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> JobPlan:
+def plan_of(given: Namespace, command: Sequence[str], environ: Mapping[str, str]) -> JobPlan:
     """The job of a command whose processes horovodrun starts itself.
 
     Raises:
@@ -83,7 +81,7 @@ def _check_folder(option: str, variable: str, name: str) -> None:
     raise OSError(f"{option} {name} ({variable}): {folder} {problem}")
 
 
-def _elastic_job(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
+def _elastic_job(given: Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
     """``plan`` with what the command line says of an elastic job.
 
     ``environ`` has the settings that it chose.
@@ -113,7 +111,7 @@ def _elastic_job(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str,
     return replace(plan, hosts=hosts, elastic=elastic)
 
 
-def _with_debugger(given: argparse.Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
+def _with_debugger(given: Namespace, plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
     rank, port = given.debug_rank, given.debug_port
     if rank is None:
         if port is not None:
@@ -129,9 +127,7 @@ def _with_debugger(given: argparse.Namespace, plan: JobPlan, environ: Mapping[st
     return replace(plan, debug_rank=rank, debug_port=port)
 
 
-def mpi_job(
-    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> MpiJob:
+def mpi_job(given: Namespace, command: Sequence[str], environ: Mapping[str, str]) -> MpiJob:
     """The job of a command that ``mpirun`` or ``jsrun`` starts. Raises as ``plan_of``."""
     from horovod.launch.run import mpi_launch
     from horovod.launch.schedulers.mpirun import MpiJob
@@ -156,7 +152,7 @@ def mpi_job(
 
 
 def plan_without_command(
-    given: argparse.Namespace, variables: Mapping[str, str], environ: Mapping[str, str]
+    given: Namespace, variables: Mapping[str, str], environ: Mapping[str, str]
 ) -> JobPlan:
     """The part of a plan that all jobs have; workers get ``variables`` on top of ``environ``."""
     return JobPlan(
@@ -172,7 +168,7 @@ def plan_without_command(
     )
 
 
-def named_hosts(given: argparse.Namespace) -> tuple[HostSlots, ...] | None:
+def named_hosts(given: Namespace) -> tuple[HostSlots, ...] | None:
     """The named hosts; None without -H and --hostfile."""
     if given.hostfile is not None:
         return parse_hostfile(_text_of_hostfile(Path(given.hostfile)))
@@ -188,11 +184,11 @@ def _text_of_hostfile(path: Path) -> str:
         raise ValueError(f"--hostfile {path}: expected text, in UTF-8") from None
 
 
-def _output_directory(given: argparse.Namespace) -> Path | None:
+def _output_directory(given: Namespace) -> Path | None:
     return None if given.output_filename is None else Path(given.output_filename)
 
 
-def settings_environment(given: argparse.Namespace) -> dict[str, str]:
+def settings_environment(given: Namespace) -> dict[str, str]:
     """The variables of the settings that options or the configuration file have chosen."""
     chosen = chosen_settings(given)
     notices = unused_options(given, controller_of(given))
@@ -211,7 +207,7 @@ def settings_environment(given: argparse.Namespace) -> dict[str, str]:
     return variables if given.job_id is None else {**variables, JOB_ID: given.job_id}
 
 
-def controller_of(given: argparse.Namespace) -> str:
+def controller_of(given: Namespace) -> str:
     """The starter of the processes: ``gloo`` (horovodrun itself), ``mpi`` or ``jsrun``."""
     if given.controller is None and given.config_file is not None:
         from horovod.launch.cli.config_file import read_config_file

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -68,10 +68,7 @@ def _run_own(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _run(
-    parser: argparse.ArgumentParser,
-    given: argparse.Namespace,
-    command: Sequence[str],
-    environ: Mapping[str, str],
+    parser: ArgumentParser, given: Namespace, command: Sequence[str], environ: Mapping[str, str]
 ) -> int:
     """Run an experiment, a check of the network or a job."""
     try:
@@ -93,9 +90,7 @@ def _run(
     return job if isinstance(job, int) else _run_plan(parser, job, environ)
 
 
-def _check_command(
-    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> None:
+def _check_command(given: Namespace, command: Sequence[str], environ: Mapping[str, str]) -> None:
     if given.json:
         raise ValueError("--json goes with --check-network or --doctor")
     if given.num_proc is None and "LSB_JOBID" not in environ:
@@ -107,7 +102,7 @@ def _check_command(
 
 
 def _job_or_status(
-    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
+    given: Namespace, command: Sequence[str], environ: Mapping[str, str]
 ) -> JobPlan | int:
     """The job, if horovodrun starts it; the status of a job that is printed or that MPI runs."""
     form = pod_form(given)
@@ -131,7 +126,7 @@ def _job_or_status(
     return plan_of(given, command, environ)
 
 
-def _run_plan(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[str, str]) -> int:
+def _run_plan(parser: ArgumentParser, plan: JobPlan, environ: Mapping[str, str]) -> int:
     try:
         if plan.elastic is not None:
             return _run_elastic(parser, plan, environ)
@@ -143,7 +138,7 @@ def _run_plan(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[s
         parser.error(f"--output-filename: {reason}")
 
 
-def _run_elastic(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mapping[str, str]) -> int:
+def _run_elastic(parser: ArgumentParser, plan: JobPlan, environ: Mapping[str, str]) -> int:
     # Here, because other jobs do not need it.
     from horovod.launch.elastic.driver import run_elastic_job
     from horovod.launch.elastic.memory import JobRefusedError
@@ -154,7 +149,7 @@ def _run_elastic(parser: argparse.ArgumentParser, plan: JobPlan, environ: Mappin
         parser.error(f"--job-id: {error}")
 
 
-def _print_slurm_script(given: argparse.Namespace, command: Sequence[str]) -> int:
+def _print_slurm_script(given: Namespace, command: Sequence[str]) -> int:
     from horovod.launch.schedulers.slurm import batch_script
 
     _refuse_others(given, "--slurm-script", "Slurm starts its processes once")
@@ -171,9 +166,7 @@ def _print_slurm_script(given: argparse.Namespace, command: Sequence[str]) -> in
     return 0
 
 
-def _run_experiment(
-    given: argparse.Namespace, command: Sequence[str], environ: Mapping[str, str]
-) -> int:
+def _run_experiment(given: Namespace, command: Sequence[str], environ: Mapping[str, str]) -> int:
     # Here, because only experiments need YAML and tables.
     from horovod.launch.experiment.command import print_file, run_file
 
@@ -198,7 +191,7 @@ def _run_experiment(
     )
 
 
-def _check_network(given: argparse.Namespace, command: Sequence[str]) -> int:
+def _check_network(given: Namespace, command: Sequence[str]) -> int:
     # Here, because jobs need neither tables nor NumPy.
     from horovod.launch.network.command import check_network
 
@@ -213,10 +206,7 @@ def _check_network(given: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _doctor(
-    parser: argparse.ArgumentParser,
-    options: Sequence[str],
-    rest: Sequence[str],
-    environ: Mapping[str, str],
+    parser: ArgumentParser, options: Sequence[str], rest: Sequence[str], environ: Mapping[str, str]
 ) -> int:
     # Here, because jobs need neither NumPy nor tables.
     from horovod.launch.doctor.report import run_doctor
@@ -234,7 +224,7 @@ def _doctor(
 
 
 def _refuse_others(
-    given: argparse.Namespace, option: str, why: str = "its workers are started by horovodrun"
+    given: Namespace, option: str, why: str = "its workers are started by horovodrun"
 ) -> None:
     """Refuse what ``option`` excludes: MPI, unless that is the option, elastic jobs and reports."""
     controller = controller_of(given)
@@ -246,14 +236,14 @@ def _refuse_others(
         raise ValueError(f"--report and {option}: a report is of one job that horovodrun starts")
 
 
-def _refuse_with_pods(given: argparse.Namespace) -> None:
+def _refuse_with_pods(given: Namespace) -> None:
     if given.dry_run:
         raise ValueError("--dry-run and --kubernetes: a manifest starts nothing anyway")
     if given.slots_per_host is not None:
         raise ValueError("--slots-per-host and --experiment: the file says how many processes")
 
 
-def _controller_in_lsf(given: argparse.Namespace, environ: Mapping[str, str]) -> str:
+def _controller_in_lsf(given: Namespace, environ: Mapping[str, str]) -> str:
     """Choose, without an option for it, what starts the processes in an LSF job; print it."""
     from horovod.launch.run.mpi_launch import why_no_jsrun
 
@@ -268,7 +258,7 @@ def _controller_in_lsf(given: argparse.Namespace, environ: Mapping[str, str]) ->
 
 
 def _run_by_mpi(
-    given: argparse.Namespace, controller: str, command: Sequence[str], environ: Mapping[str, str]
+    given: Namespace, controller: str, command: Sequence[str], environ: Mapping[str, str]
 ) -> int:
     # Here, because few jobs need it.
     from horovod.launch.run import mpi_launch

@@ -6,8 +6,8 @@ An attribute has the name of the option: ``num_proc`` for ``--num-proc``, ``no_s
 
 from __future__ import annotations
 
-import argparse
 import warnings
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _AppendAction
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ class HorovodArgs:
         raise AttributeError(f"horovodrun has no option for {name!r}")
 
 
-def as_options(args: Any, parser: argparse.ArgumentParser) -> argparse.Namespace:
+def as_options(args: Any, parser: ArgumentParser) -> Namespace:
     """The command line that ``args``, any object with such attributes, represents.
 
     Attributes that are no option are ignored with a warning.
@@ -83,9 +83,7 @@ def as_options(args: Any, parser: argparse.ArgumentParser) -> argparse.Namespace
     return given
 
 
-def as_arguments(
-    given: argparse.Namespace, command: list[str], parser: argparse.ArgumentParser
-) -> HorovodArgs:
+def as_arguments(given: Namespace, command: list[str], parser: ArgumentParser) -> HorovodArgs:
     """The inverse of ``as_options``."""
     args = HorovodArgs()
     args.num_proc = None
@@ -104,7 +102,7 @@ def as_arguments(
     return args
 
 
-def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+def _actions(parser: ArgumentParser) -> dict[str, Action]:
     """The options by the names of their attributes."""
     return {
         option.lstrip("-").replace("-", "_"): action
@@ -115,16 +113,16 @@ def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     }
 
 
-def _longest(action: argparse.Action) -> str:
+def _longest(action: Action) -> str:
     """The name under which launchers look for a value: ``--num-proc``, ``--min-num-proc``."""
     return max(action.option_strings, key=len).lstrip("-").replace("-", "_")
 
 
-def _value(action: argparse.Action, attribute: str, value: Any) -> Any:
+def _value(action: Action, attribute: str, value: Any) -> Any:
     """``value`` as the parser would return it."""
     if action.nargs == 0:
         return bool(value) == action.const if isinstance(action.const, bool) else action.const
-    if isinstance(action, argparse._AppendAction):
+    if isinstance(action, _AppendAction):
         return [value] if isinstance(value, str) else list(value)
     if action.nargs is not None:
         return [_parsed(action, attribute, each) for each in value]
@@ -133,12 +131,12 @@ def _value(action: argparse.Action, attribute: str, value: Any) -> Any:
     return _parsed(action, attribute, value)
 
 
-def _parsed(action: argparse.Action, attribute: str, value: Any) -> Any:
+def _parsed(action: Action, attribute: str, value: Any) -> Any:
     if not callable(action.type):
         return str(value)
     try:
         return action.type(str(value))
-    except (argparse.ArgumentTypeError, ValueError) as error:
+    except (ArgumentTypeError, ValueError) as error:
         raise ValueError(f"{attribute}={value!r}: {error}") from None
 
 

@@ -47,13 +47,11 @@ class SlotInfo:
     def from_response_string(response_string: str) -> SlotInfo:
         """The inverse, without the host's name. Raises ValueError."""
         try:
-            rank, size, local_rank, local_size, cross_rank, cross_size = map(
-                int, response_string.split(",")
-            )
+            numbers = map(int, response_string.split(","))
+            rank, size, local_rank, local_size, cross_rank, cross_size = numbers
         except ValueError:
-            raise ValueError(
-                f"{response_string!r}: expected six numbers with commas between them"
-            ) from None
+            expected = "expected six numbers with commas between them"
+            raise ValueError(f"{response_string!r}: {expected}") from None
         return SlotInfo("", rank, local_rank, cross_rank, size, local_size, cross_size)
 
 

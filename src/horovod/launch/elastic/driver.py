@@ -266,10 +266,8 @@ class _ElasticDriver:
     def connected(self, group: RemoteWorkerGroup) -> None:
         self._loop.say_verbose(f"{group.hostname} has answered")
         if group.dropped_lines:
-            lines = f"{group.dropped_lines} lines of output"
-            self._loop.say(
-                f"{group.hostname}: {lines} were dropped while no launcher was connected"
-            )
+            dropped = f"{group.dropped_lines} lines of output were dropped"
+            self._loop.say(f"{group.hostname}: {dropped} while no launcher was connected")
         for number in self._groups.connected(group):
             self._exited(number, -signal.SIGKILL)
         for worker in group.workers.values():

@@ -78,9 +78,8 @@ class Record:
     stores: list[tuple[str, int]] = field(default_factory=list)
     hostnames: set[str] = field(default_factory=set)  # as last found
     asked: dict[int, int] = field(default_factory=dict)  # the last question, by worker
-    answers: dict[int, tuple[int, RankAssignment]] = field(
-        default_factory=dict
-    )  # to which of them, how
+    # To which of them, and how.
+    answers: dict[int, tuple[int, RankAssignment]] = field(default_factory=dict)
     worlds: list[int] = field(default_factory=list)  # whose keys may be in the store
     abandoned: Abandon | None = None
     updates: int = 0

@@ -137,7 +137,7 @@ def main() -> NoReturn:
         Wakeups() as wakeups,
         selectors.DefaultSelector() as selector,
     ):
-        agent = _EmbeddedAgentProcess(orders, listener, lifeline, selector, wakeups)
+        agent = _EmbeddedAgentProcess(selector, wakeups, orders, listener, lifeline)
         agent.serve(orders.patience_s)
         sys.exit(agent.exit_code)
 
@@ -153,26 +153,21 @@ def _first_line() -> bytes:
     return line
 
 
+@dataclass(eq=False, repr=False)
 class _EmbeddedAgentProcess(Agent):
-    def __init__(
-        self,
-        orders: EmbeddedAgentOrders,
-        listener: socket.socket,
-        lifeline: int,
-        selector: selectors.BaseSelector,
-        wakeups: Wakeups,
-    ) -> None:
-        super().__init__(selector, wakeups)
-        self._orders = orders
-        self._listener = listener
-        self._lifeline = lifeline
+    _orders: EmbeddedAgentOrders
+    _listener: socket.socket
+    _lifeline: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._peers = UnauthenticatedPeers[socket.socket](most_unauthenticated())
         self._handshakes: dict[socket.socket, AgentHandshake] = {}
         self._handshake: AgentHandshake | None = None  # the launcher's
         self._has_failed = False
-        listener.setblocking(False)
-        selector.register(listener, selectors.EVENT_READ, self._accept)
-        selector.register(lifeline, selectors.EVENT_READ, self._read_lifeline)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._lifeline, selectors.EVENT_READ, self._read_lifeline)
 
     @property
     def exit_code(self) -> int:
@@ -266,13 +261,10 @@ class _EmbeddedAgentProcess(Agent):
             if self._orders.ends_with_failure:
                 self.give_up("a worker has failed")
 
-    def unsealed(self, plan: HostPlan) -> HostPlan:
-        """See ``Agent``."""
-        assert self._handshake is not None
-        return replace(plan, secret=self._handshake.sealed(plan.secret))
-
     def adapted(self, plan: HostPlan) -> HostPlan:
-        """Without a program it is this Python. This process's variables stay."""
+        """Opened. Without a program it is this Python. This process's variables stay."""
+        assert self._handshake is not None
         words = (plan.argv[0] or sys.executable, *plan.argv[1:])
         environment = {**os.environ, **plan.environment, **self._orders.environment}
-        return replace(plan, argv=words, environment=environment)
+        secret = self._handshake.sealed(plan.secret)
+        return replace(plan, argv=words, environment=environment, secret=secret)

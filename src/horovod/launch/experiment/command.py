@@ -136,12 +136,11 @@ def show_results(records: Sequence[Record], stream: TextIO) -> None:
     headings = ("Experiment", *names, "State", "Time", "Reason", "OUTPUT_DIR")
     table = plain_table(*headings, overflow="fold")
     for record in records:
-        values = [record.experiment.values[name] for name in names]
+        experiment = record.experiment
+        values = [experiment.values[name] for name in names]
         time = _duration(record.ended_s - record.started_s) if record.started_s else ""
-        folder = _shown(record.experiment.output_directory)
-        table.add_row(
-            record.experiment.name, *values, record.state.value, time, record.reason, folder
-        )
+        folder = _shown(experiment.output_directory)
+        table.add_row(experiment.name, *values, record.state.value, time, record.reason, folder)
     _console(stream).print(table)
 
 

@@ -210,9 +210,7 @@ class JobLoop:
         return lines(short, console, log, log_prefix=full)
 
     def _other_children(self) -> list[int]:
-        ssh = [
-            group.child.pid for group in self._others if group.command and group.child.is_running
-        ]
+        ssh = [each.child.pid for each in self._others if each.command and each.child.is_running]
         return [*ssh, *self._children]
 
     # Lines for the user.

@@ -97,13 +97,16 @@ class _FrameSink:
         self._agent.note_closed(self._worker, self._stream)
 
 
+@dataclass(eq=False, repr=False)
 class Agent:
     """Serves one launcher at a time."""
 
-    def __init__(self, selector: selectors.BaseSelector, wakeups: Wakeups) -> None:
+    _selector: selectors.BaseSelector
+    _wakeups: Wakeups
+
+    def __post_init__(self) -> None:
+        selector = self._selector
         self.unacknowledged = [0, 0]  # bytes of output by stream
-        self._wakeups = wakeups
-        self._selector = selector
         self._connection = LauncherConnection(
             selector, self._on_frame, self._on_connection_end, self._on_altered
         )
@@ -129,7 +132,7 @@ class Agent:
         self.is_ending = False
         self.has_given_up = False
         self._has_reported_end = False
-        selector.register(wakeups, selectors.EVENT_READ, self._on_wakeup)
+        selector.register(self._wakeups, selectors.EVENT_READ, self._on_wakeup)
 
     @property
     def has_launcher(self) -> bool:
@@ -145,12 +148,8 @@ class Agent:
     def before_end(self) -> None:
         """Nothing is left to do; the launcher is told next."""
 
-    def unsealed(self, plan: HostPlan) -> HostPlan:
-        """The plan that the launcher has sent, opened."""
-        return plan
-
     def adapted(self, plan: HostPlan) -> HostPlan:
-        """The plan for this host: with its variables that the launcher's environment lacks."""
+        """The launcher's plan for this host: with variables that its environment lacks."""
         return replace(plan, environment={**os.environ, **plan.environment})
 
     def note_exit(self, exit_code: int) -> None:
@@ -291,7 +290,7 @@ class Agent:
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.PLAN:
             if not self._is_prepared:
-                self._plan = self.unsealed(HostPlan.read(frame.fields))
+                self._plan = self.adapted(HostPlan.read(frame.fields))
                 self._call = ReceivedCall() if self._plan.has_call else None
         elif frame.kind == Kind.CALL and self._call:
             self._call.add(frame.payload)
@@ -323,9 +322,8 @@ class Agent:
         """Prepare for the first worker. Returns whether workers can be started."""
         if self._call:
             self._call.complete()
-        adapted = self.adapted(plan)
         # The program is searched for along the launcher's PATH.
-        os.environ["PATH"] = adapted.environment.get("PATH", os.defpath)
+        os.environ["PATH"] = plan.environment.get("PATH", os.defpath)
         try:
             store = find_store(plan.stores, plan.secret, plan.store_timeout_s)
         except InitError as error:
@@ -333,7 +331,7 @@ class Agent:
             return False
         store.close()
         self._group.prepare(
-            adapted,
+            plan,
             Rendezvous(*store.address, plan.secret),
             descriptors=self._call.for_worker if self._call else lambda number: {},
         )

@@ -17,9 +17,9 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
@@ -34,6 +34,7 @@ _KEPT_BYTES = 8 * 1024
 _KEPT_LINES = 20
 
 
+@dataclass(eq=False, repr=False)
 class AgentConnection:
     """A connection with an agent; ``on_data`` gets what the agent sends, piece by piece.
 
@@ -41,13 +42,13 @@ class AgentConnection:
     ``exit_code`` is None while it goes on, and also if it could not be started.
     """
 
+    _selector: selectors.BaseSelector
+    _on_data: Callable[[bytes], None]
     pid = 0
 
-    def __init__(self, selector: selectors.BaseSelector, on_data: Callable[[bytes], None]) -> None:
+    def __post_init__(self) -> None:
         self.exit_code: int | None = None
         self.writer: FrameWriter | None = None
-        self._selector = selector
-        self._on_data = on_data
         self._writer_fd = -1
 
     def _open_writer(self, fd: int, sealed: Callable[[bytes], bytes] = bytes) -> None:
@@ -62,20 +63,16 @@ class AgentConnection:
             os.close(self._writer_fd)
 
 
+@dataclass(eq=False, repr=False)
 class SshChild(AgentConnection):
     """Runs ``command``, whose standard input and output lead to the agent."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        selector: selectors.BaseSelector,
-        watchdog: Watchdog,
-        on_data: Callable[[bytes], None],
-    ) -> None:
-        super().__init__(selector, on_data)
-        self.command = tuple(command)
-        self._watchdog = watchdog
-        self._output = Output(selector)
+    command: tuple[str, ...]
+    _watchdog: Watchdog
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._output = Output(self._selector)
         self._errors = b""
 
     @property
@@ -164,6 +161,7 @@ def _wait_for_exit(pid: int, deadline: float) -> None:
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
 
 
+@dataclass(eq=False, repr=False)
 class EmbeddedAgentLink(AgentConnection):
     """TCP. ``on_end`` is called when the other side or the network has ended it.
 
@@ -172,20 +170,15 @@ class EmbeddedAgentLink(AgentConnection):
     by an agent with too many unauthenticated peers.
     """
 
-    def __init__(
-        self,
-        address: EmbeddedAgentAddress,
-        selector: selectors.BaseSelector,
-        on_data: Callable[[bytes], None],
-        on_end: Callable[[], None],
-    ) -> None:
-        super().__init__(selector, on_data)
+    _address: EmbeddedAgentAddress
+    _on_end: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.may_retry = False
         self.how_it_ended = ""
         self.last_lines = ""
-        self._address = address
-        self._on_end = on_end
-        self._handshake = LauncherHandshake(address.secret)
+        self._handshake = LauncherHandshake(self._address.secret)
         self._records: Records | None = None  # after the handshake
         self._socket: socket.socket | None = None
 

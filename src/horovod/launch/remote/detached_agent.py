@@ -22,6 +22,7 @@ import selectors
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from typing import NoReturn
 
 from horovod.core.base.own_files import open_own
@@ -59,7 +60,7 @@ def main() -> NoReturn:
         _tell_proxy(str(error).encode())
     else:
         with listener, Wakeups() as wakeups, selectors.DefaultSelector() as selector:
-            agent = _DetachedAgent(folder, listener, run, selector, wakeups)
+            agent = _DetachedAgent(selector, wakeups, folder, listener, run.encode())
             _tell_proxy(READY)
             agent.serve(_MOST_FIRST_S)
     sys.exit(0)
@@ -80,20 +81,15 @@ def _tell_proxy(word: bytes) -> None:
     os.dup2(2, 1)
 
 
+@dataclass(eq=False, repr=False)
 class _DetachedAgent(Agent):
-    def __init__(
-        self,
-        folder: JobFolder,
-        listener: socket.socket,
-        run: str,
-        selector: selectors.BaseSelector,
-        wakeups: Wakeups,
-    ) -> None:
-        super().__init__(selector, wakeups)
-        self._folder = folder
-        self._listener = listener
-        self._run = run.encode()
-        selector.register(listener, selectors.EVENT_READ, self._accept)
+    _folder: JobFolder
+    _listener: socket.socket
+    _run: bytes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def say(self, text: str) -> None:
         """See ``Agent``."""

@@ -246,8 +246,8 @@ class RemoteWorkerGroup:
 
     def _new_child(self) -> SshChild | EmbeddedAgentLink:
         if isinstance(self._way, EmbeddedAgentAddress):
-            return EmbeddedAgentLink(self._way, self.selector, self._on_data, self._note_end)
-        return SshChild(self.command, self.selector, self.watchdog, self._on_data)
+            return EmbeddedAgentLink(self.selector, self._on_data, self._way, self._note_end)
+        return SshChild(self.selector, self._on_data, self.command, self.watchdog)
 
     def _be_lost(self, problem: str) -> None:
         self.problem, self.is_gone, self._give_up_at = problem, True, None

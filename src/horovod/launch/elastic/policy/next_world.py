@@ -103,12 +103,10 @@ def assign_provisional_ranks(pool: WorkerPool, entries: Sequence[Entry], updates
         return
     found, infos = {}, pool.provisional_positions()
     for entry in entries:
-        entry.rank_info = infos[entry.number]
+        info = entry.rank_info = infos[entry.number]
         if entry.phase is not Phase.STARTING:
             entry.enter(Phase.STARTING, pool.now)
-        found[entry.number] = RankAssignment(
-            pool.world, entry.rank_info, updates=updates, is_provisional=True
-        )
+        found[entry.number] = RankAssignment(pool.world, info, updates=updates, is_provisional=True)
     pool.answer(found)
 
 
