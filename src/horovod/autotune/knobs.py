@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.core.base.engine_settings import LINK_COMPRESSIONS
 from horovod.settings import Settings
@@ -34,16 +34,14 @@ INITIAL_POINTS: Sequence[Values] = (
 )
 
 
-@dataclass(frozen=True)
-class Knob:
+class Knob(NamedTuple):
     """A setting and the values to try: numbers ascending, formats as in ``LINK_COMPRESSIONS``."""
 
     name: str
     levels: tuple[Value, ...]
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """The facts that decide which settings are knobs."""
 
     is_native: bool  # the data plane

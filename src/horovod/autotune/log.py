@@ -7,8 +7,8 @@ import csv
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from horovod.autotune.knobs import Knob, Value, Values
 from horovod.autotune.search import Result
@@ -31,8 +31,7 @@ _MOST_BYTES = 1 << 20
 _SETTINGS = {setting.name: setting for setting in SETTINGS}
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One measurement: all values, the score in bytes per microsecond, and the search's phase."""
 
     values: Values

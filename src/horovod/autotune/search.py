@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -106,16 +106,14 @@ _LEAST_GAIN = 1.02  # the median of the pairs
 _MOST_LOST = 1  # pairs that the winner may lose
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(NamedTuple):
     """Values to measure, and the phase of the search they belong to."""
 
     values: Values
     phase: str
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """The result: values, their score, and the score divided by that of the defaults."""
 
     values: Values

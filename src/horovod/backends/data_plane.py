@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,8 +144,7 @@ def _load(entry: EntryPoint) -> type[Backend]:
     return backend
 
 
-@dataclass(frozen=True)
-class Neighbourhood:
+class Neighbourhood(NamedTuple):
     """How the ranks of a world reach each other while they connect.
 
     ``scope`` is the prefix of this world's keys in ``store``; other worlds have other prefixes.

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 VARIABLE = "_HOROVOD_PROGRESS"
 PERIOD_S = 0.5
@@ -23,8 +23,7 @@ _ROW = struct.Struct("<QQQ")
 Numbers = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """The progress of a process since its first ``init``.
 
     Steps, and nanoseconds in all and in waits.

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.util.client import ray as ray_client
@@ -57,8 +57,7 @@ _MOST_WORKERS = 256
 _STATIC_ONLY = "is for a fixed number of workers (num_workers, num_hosts), not for min_workers"
 
 
-@dataclass(frozen=True)
-class ElasticShape:
+class ElasticShape(NamedTuple):
     """The limits of a job, the resources of each worker, and the discovery of nodes."""
 
     limits: Limits
@@ -105,8 +104,7 @@ class ElasticJob:
         """Nothing exists between two runs."""
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     """One run, in a process of the cluster; ``packed`` has the pickled functions."""
 
     settings: RaySettings

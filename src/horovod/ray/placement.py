@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray._private.state import available_resources_per_node
@@ -154,8 +154,7 @@ def _counts(resources: Mapping[str, float], names: Mapping[str, float]) -> str:
     return ", ".join(f"{resources.get(name, 0):g} {name}" for name in names)
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """An alive node: workers that fit into its resources, and into its free resources."""
 
     node_id: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.core.base.rank_info import RankInfo
 from horovod.core.base.replaced import names_of
@@ -65,8 +65,7 @@ class MiniSettings(RaySettings):
         return self.timeout_s
 
 
-@dataclass(frozen=True)
-class _Registered:
+class _Registered(NamedTuple):
     hostname: str
     node_id: str
     world_rank: int

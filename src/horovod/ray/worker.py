@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
@@ -15,8 +14,7 @@ from horovod.launch.model.host_plan import Rendezvous
 from horovod.ray import ray_logger
 
 
-@dataclass(frozen=True)
-class ActorInfo:
+class ActorInfo(NamedTuple):
     """The node of a worker, and the GPUs that Ray gave it."""
 
     node_id: str

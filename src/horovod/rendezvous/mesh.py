@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod.core.base.checked import BadMessageError
@@ -241,7 +241,7 @@ class Linker:
         self, key: str, members: Sequence[int], store: Store, timeout_s: float
     ) -> SetLinks:
         """See ``SetConnector``."""
-        world = replace(self.world, store=store)
+        world = self.world._replace(store=store)
         return self._connect(f"{self.key}/members/{key}", members, world, timeout_s)
 
     def _connect(

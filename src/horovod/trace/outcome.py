@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from typing import NamedTuple
 
 from horovod.core.base.checked import BadMessageError, Fields
 from horovod.core.base.own_files import OwnFolder
@@ -20,8 +21,7 @@ _MOST_FAILURES = 64
 _MOST_CODE = 1 << 31
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The exit status of ``horovodrun``, the reason as text, and the time since 1970.
 
     ``failures`` are the ranks that failed, the cause of the end first.

@@ -15,9 +15,8 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.core.base.checked import Fields
 from horovod.core.base.own_files import OwnFolder
@@ -41,8 +40,7 @@ class RankState(enum.Enum):
     ELSEWHERE = "elsewhere"  # on another machine or in another container, so unknown here
 
 
-@dataclass(frozen=True)
-class Presence:
+class Presence(NamedTuple):
     """A rank's presence file; ``name`` is its name in messages, ``world`` is as in recordings."""
 
     path: Path

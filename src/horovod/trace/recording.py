@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,8 +112,7 @@ class RecordingError(ValueError):
     """A file is no recording, or this version cannot read it."""
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """A tensor or a group of tensors that events refer to.
 
     ``key`` is the same on all ranks. Of names longer than 111 bytes only the end is kept. ``shape``

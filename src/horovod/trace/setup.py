@@ -6,8 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horovod import __version__
 from horovod.settings import Settings, environment_of
@@ -23,8 +22,7 @@ DYNAMIC = "DYNAMIC"  # the timeline's name if the program starts it
 _MIB = 1024 * 1024
 
 
-@dataclass(frozen=True)
-class TracedWorld:
+class TracedWorld(NamedTuple):
     """A world for the flight recorder: its job, its number there, and the ranks of each host.
 
     ``number`` is the same on all ranks and unique in the job. ``is_job``: a user may look for the

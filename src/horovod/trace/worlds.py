@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.trace.failures import EXCEPTION, RankFailure, described
 from horovod.trace.recording import Recording
 
 
-@dataclass(frozen=True)
-class RecordedWorld:
+class RecordedWorld(NamedTuple):
     """One world of a job; ``recordings`` has the newest recording of each rank.
 
     ``number`` identifies the world in its job; ``names`` are the ranks' names in messages;

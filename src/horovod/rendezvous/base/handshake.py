@@ -16,8 +16,7 @@ The store, the ranks of one host, links between hosts and embedded agents use th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from horovod.rendezvous.base.authentication import (
     NONCE_BYTES,
@@ -40,8 +39,7 @@ class RefusedError(ProtocolError):
     """The listener has refused the proof of this process."""
 
 
-@dataclass(frozen=True)
-class Protocol:
+class Protocol(NamedTuple):
     """The lengths of one kind of connection. ``magic`` ends with its version."""
 
     magic: bytes

@@ -9,7 +9,7 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from horovod.core.base.checked import Fields, Record, between, limited, shown
 from horovod.errors import InitError
@@ -58,8 +58,7 @@ class Listening(Record):
     port: Annotated[int, between(1, 65535)]
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """Where to connect to, as seen from the dialing machine."""
 
     host: str

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from horovod.core.base.checked import MOST_RANKS, BadMessageError, Fields, printable
 from horovod.errors import InitError
@@ -19,8 +19,7 @@ _MOST_TEXT = 16 * 1024
 _MOST_HOST = 255
 
 
-@dataclass(frozen=True)
-class HostMesh:
+class HostMesh(NamedTuple):
     """The resources that the ranks of one host share. The tuples are in the order of its ranks.
 
     ``region_fd`` is shared memory of the agreed size, zeroed. A descriptor in ``pidfds`` becomes
@@ -39,8 +38,7 @@ class HostMesh:
         close_all((self.region_fd, *self.pidfds, *self.doorbells))
 
 
-@dataclass(frozen=True)
-class SetLinks:
+class SetLinks(NamedTuple):
     """This rank's TCP connections for one process set: non-blocking, authenticated both ways.
 
     ``control``: (host, descriptor, seals) along a binomial tree over the first ranks of the set's

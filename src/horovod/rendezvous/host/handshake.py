@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from enum import IntEnum
+from typing import NamedTuple
 
 from horovod.core.base.checked import MOST_PID
 from horovod.core.base.ranks import ranks_text
@@ -57,8 +57,7 @@ class Kind(IntEnum):
     FAILED = 8
 
 
-@dataclass(frozen=True)
-class Claims:
+class Claims(NamedTuple):
     """The facts that a rank states. All but ``rank`` must be equal on all ranks of the host."""
 
     rank: int
@@ -69,7 +68,7 @@ class Claims:
 
     def to_bytes(self) -> bytes:
         """The statement of a hello."""
-        return _CLAIMS.pack(*(getattr(self, field.name) for field in fields(self)))
+        return _CLAIMS.pack(*self)
 
     @classmethod
     def from_bytes(cls, statement: bytes) -> Claims:
@@ -92,8 +91,7 @@ class Claims:
         return None
 
 
-@dataclass(frozen=True)
-class HostGroup:
+class HostGroup(NamedTuple):
     """The ranks of one host that connect. ``members`` begins with the root.
 
     The others find the root under ``key`` in ``store``. ``with_doorbells``: the world has other
@@ -109,8 +107,7 @@ class HostGroup:
     deadline: Deadline
 
 
-@dataclass(frozen=True)
-class Members:
+class Members(NamedTuple):
     """Pids of the host's ranks in rising order, and for which of them a pidfd is sent."""
 
     pids: tuple[int, ...]

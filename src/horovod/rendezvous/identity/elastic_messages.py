@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntFlag
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from horovod.core.base.checked import Fields, Record, between, shown
 from horovod.core.base.rank_info import RankInfo, read_rank_info
@@ -113,8 +113,7 @@ class Update(Record):
     kind: Annotated[int, between(HostUpdate.NONE, HostUpdate.MIXED)]
 
 
-@dataclass(frozen=True)
-class WorkerKeys:
+class WorkerKeys(NamedTuple):
     """Keys of the store under which a worker and the driver leave messages for each other."""
 
     worker: int

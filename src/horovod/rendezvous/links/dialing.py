@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Dialer, ProtocolError
@@ -44,8 +44,7 @@ _VERDICTS = {
 }
 
 
-@dataclass(frozen=True)
-class RankDialer:
+class RankDialer(NamedTuple):
     """The rank that dials, and what all its connections share."""
 
     connector: Connector
@@ -54,8 +53,7 @@ class RankDialer:
     context: bytes
 
 
-@dataclass(frozen=True)
-class _Try:
+class _Try(NamedTuple):
     link: Link
     route: Route
 

@@ -15,8 +15,8 @@ import hashlib
 import ipaddress
 import socket
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from horovod.rendezvous.base.handshake import Protocol, ProtocolError, Side
 from horovod.rendezvous.base.protection import LinkKeys
@@ -47,8 +47,7 @@ def verdict_in(answer: bytes) -> Verdict:
         raise ProtocolError(f"its verdict is {answer[0]}; expected {expected}") from None
 
 
-@dataclass(frozen=True)
-class Claims:
+class Claims(NamedTuple):
     """The link that the dialer wants, of one bootstrap, at the address that it dialled.
 
     ``context`` is a digest of everything else that both ranks must agree on.
@@ -80,8 +79,7 @@ class Claims:
         return cls(Purpose(purpose), channel, dialer, listener, host, port, context)
 
 
-@dataclass(frozen=True)
-class Connected:
+class Connected(NamedTuple):
     """An authenticated connection, and keys that only its two ends have."""
 
     socket: socket.socket

@@ -12,7 +12,6 @@ import contextlib
 import socket
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.admission import (
@@ -170,7 +169,7 @@ class LinkListener:
     def _verdict(self, claims: Claims, stream: Stream) -> Verdict:
         host, port = stream.socket.getsockname()[:2]
         here = {"listener": self._rank, "host": host.partition("%")[0], "port": port}
-        expected = replace(claims, **here, context=self._context)
+        expected = claims._replace(**here, context=self._context)
         if claims.listener != self._rank:
             return Verdict.OTHER_RANK
         if claims.to_bytes() != expected.to_bytes():

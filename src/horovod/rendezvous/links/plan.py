@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from horovod.core.base.checked import MOST_RANKS, BadMessageError, Record, between, listed, shown
 from horovod.core.base.ranks import ranks_text
@@ -31,8 +31,7 @@ class Purpose(IntEnum):
     NEWS = 3
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A connection to rank ``peer`` of the set's host ``host``. ``channel`` is 0 but for data."""
 
     purpose: Purpose

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from horovod import __version__
 from horovod.core.base.checked import MOST_RANKS, Record, between, listed, shown
@@ -41,8 +41,7 @@ _POLLED_PART = 0.1  # of the time that has passed: thousands of ranks poll one s
 _CHECK_S = 0.5  # between two looks for a rank that dials a lost connection again
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """The data that all attempts of one world share.
 
     ``protection`` is that of data links. ``connections``: data links of two hosts, at least.

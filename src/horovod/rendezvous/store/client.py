@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from horovod.errors import InitError
@@ -171,7 +170,7 @@ class StoreClient:
         while True:
             left_s = max(0.0, until - time.monotonic())
             timeout_ms = math.ceil(left_s * 1000)
-            timed = [replace(request, timeout_ms=timeout_ms).to_bytes() for request in requests]
+            timed = [request._replace(timeout_ms=timeout_ms).to_bytes() for request in requests]
             try:
                 answers = self._channel.ask(timed, left_s + _GRACE_S)
             except SilentError:

@@ -13,8 +13,8 @@ before its code holds.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from horovod.rendezvous.base.authentication import CODE_BYTES, RecordCodes
 from horovod.rendezvous.base.handshake import Protocol, ProtocolError
@@ -46,8 +46,7 @@ class Status(IntEnum):
     FULL = 3  # the value says how much the store holds
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Set ``key`` to ``value``, or wait up to ``timeout_ms`` for its value.
 
     ``client`` and ``number`` identify the request. A client that has lost its connection sends it

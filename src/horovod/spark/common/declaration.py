@@ -10,8 +10,7 @@ import base64
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
 from pyspark.ml.param import Param, Params
@@ -32,8 +31,7 @@ Check = Callable[[str, Any], None]
 C = TypeVar("C", bound="type[Declared]")
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One param of a class.
 
     Args:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.ml.functions import vector_to_array
@@ -26,8 +26,7 @@ _PAUSE_S = 0.1
 _SEED = 1
 
 
-@dataclass(frozen=True)
-class _DatasetKey:
+class _DatasetKey(NamedTuple):
     """The identity of a prepared dataset, besides its DataFrame."""
 
     prefix_path: str

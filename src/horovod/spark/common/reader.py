@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -140,8 +140,7 @@ _POOL_BYTES = 32 * 1024 * 1024
 _OPEN_RANGES = 4
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """How rows are read.
 
     Args:

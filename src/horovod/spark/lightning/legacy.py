@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule
@@ -42,8 +41,7 @@ def to_lightning_module(
     return _Legacy(model, optimizer, loss, columns, named_metrics(metrics, label_cols))
 
 
-@dataclass(frozen=True)
-class _Columns:
+class _Columns(NamedTuple):
     features: Sequence[str]
     labels: Sequence[str]
     weight: str | None

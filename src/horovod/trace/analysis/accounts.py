@@ -8,7 +8,8 @@ A rank *computes* unless its program waits for results. Of the waiting time, run
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,7 @@ _BUCKETS = (EventKind.BUCKET_START, EventKind.BUCKET_DONE)
 _FOR_RANKS = (WaitPhase.STAGED, WaitPhase.REDUCED, WaitPhase.FINISHED)
 
 
-@dataclass(frozen=True)
-class UsualStep:
+class UsualStep(NamedTuple):
     """The parts of a rank's usual step, in ns; ``link_ns`` is a part of ``transport_ns``."""
 
     duration_ns: float
@@ -36,8 +36,7 @@ class UsualStep:
     link_ns: float
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """The steps of one rank; each array has an entry for each step.
 
     The parts add up to ``duration_ns``. ``link_ns`` is the part of ``transport_ns`` in which the

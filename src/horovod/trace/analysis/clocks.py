@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from horovod.trace.operations import buckets_of
 from horovod.trace.recording import Recording
@@ -18,8 +19,7 @@ _ALLREDUCE = 0  # horovod.core.operations.Kind
 _MOST_EVENTS = 16384
 
 
-@dataclass(frozen=True)
-class HostClock:
+class HostClock(NamedTuple):
     """A host's clock is ``ahead_ns`` of the first host's, give or take ``error_ns``."""
 
     ahead_ns: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,7 @@ class WhyAlone(enum.Enum):
     OTHERS_NOT_READY = "others not ready"  # it had, but not of the same kind on all ranks
 
 
-@dataclass(frozen=True)
-class Alone:
+class Alone(NamedTuple):
     """A tensor, or a group, that ran ``runs`` times and was never fused with others."""
 
     label: Label
@@ -34,8 +34,7 @@ class Alone:
     why: WhyAlone
 
 
-@dataclass(frozen=True)
-class Fusion:
+class Fusion(NamedTuple):
     """The collectives of a rank's step: counts per step, and the median size."""
 
     buckets: float

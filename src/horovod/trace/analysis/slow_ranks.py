@@ -7,8 +7,8 @@ no common clock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,7 @@ from horovod.trace.recording import EventKind, Recording, WaitPhase
 _FACTOR = 2.0  # a slow peer's wait, in times of the usual one
 
 
-@dataclass(frozen=True)
-class RankPace:
+class RankPace(NamedTuple):
     """A rank's median computing time, and its excess over the other ranks.
 
     ``extra_ns`` may be negative; the rank was the slowest in ``slowest_share`` of the steps.
@@ -33,8 +32,7 @@ class RankPace:
     slowest_share: float
 
 
-@dataclass(frozen=True)
-class Imbalance:
+class Imbalance(NamedTuple):
     """All ranks, the slowest first; times are medians of all steps.
 
     A step takes ``step_ns``; it could end ``lost_ns`` sooner if its slowest rank, which may be
@@ -73,8 +71,7 @@ def _others(compute: NDArray[np.float64], row: int) -> NDArray[np.float64]:
     return np.asarray(np.median(np.delete(compute, row, axis=0), axis=0))
 
 
-@dataclass(frozen=True)
-class PeerWait:
+class PeerWait(NamedTuple):
     """All long waits of ``rank`` for ``peer`` in one phase, within the steps."""
 
     rank: int
@@ -83,8 +80,7 @@ class PeerWait:
     total_ns: int
 
 
-@dataclass(frozen=True)
-class SlowPeer:
+class SlowPeer(NamedTuple):
     """A rank for which each other rank waits ``wait_ns`` a step, and ``usual_ns`` for others.
 
     ``is_link``: these are waits for bytes from another host.

@@ -7,7 +7,8 @@ the *ready* ranks have submitted it, the *missing* ones have not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,7 @@ _JOIN = 6  # horovod.core.operations.Kind
 _WORLD_ENDED = (ErrorCode.PEER_LOST, ErrorCode.TIMEOUT, ErrorCode.ABORTED)
 
 
-@dataclass(frozen=True)
-class Pending:
+class Pending(NamedTuple):
     """An operation that a rank has submitted, and that has not started for ``age_ns``."""
 
     rank: int
@@ -29,8 +29,7 @@ class Pending:
     age_ns: int
 
 
-@dataclass(frozen=True)
-class Stall:
+class Stall(NamedTuple):
     """An operation that some ranks have submitted and others not.
 
     ``unknown`` ranks have no recording. The first of the ready ranks has waited for ``age_ns``.
@@ -43,8 +42,7 @@ class Stall:
     age_ns: int
 
 
-@dataclass(frozen=True)
-class Stuck:
+class Stuck(NamedTuple):
     """A rank in a running collective; ``waiting_for`` is the rank it waits for, if known."""
 
     rank: int
@@ -152,8 +150,7 @@ def _tail(recording: Recording) -> Recording:
 # Failures.
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """An operation that failed with a mismatch, as each rank has submitted it."""
 
     labels: Mapping[int, Label]

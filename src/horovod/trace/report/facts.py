@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,7 @@ class Job:
     findings: Sequence[Advice] | None = None
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """A finding of the doctor: ``severity`` is ``problem``, ``advice`` or ``note``."""
 
     severity: str
@@ -35,8 +35,7 @@ class Advice:
     lines: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Lateness:
+class Lateness(NamedTuple):
     """How one rank held up others in the ``compared`` buckets.
 
     It came last in ``last`` of them, which cost each other rank ``cost_s`` in total.
@@ -79,8 +78,7 @@ class Row:
     lateness: Lateness = field(default_factory=Lateness)
 
 
-@dataclass(frozen=True)
-class SlowTensor:
+class SlowTensor(NamedTuple):
     """The slowest run of one tensor or group of tensors; ``waited_for`` is a text."""
 
     name: str
@@ -96,8 +94,7 @@ class SlowTensor:
     waited_for: str
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """``kind`` is ``failure``, ``world``, ``stall``, ``value`` or ``launcher``.
 
     ``ranks`` have reported it.
@@ -109,8 +106,7 @@ class Event:
     text: str
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """Parameters that autotuning has tried, or its result."""
 
     at_s: float
@@ -119,8 +115,7 @@ class Trial:
     is_chosen: bool
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """The whole report. Times, except those of ``job``, are seconds since the job's begin.
 
     The first column of the rows begins at ``first_s``, when training began; each covers

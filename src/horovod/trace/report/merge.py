@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from horovod.core.base.ranks import ranks_text
 from horovod.trace.report.facts import (
@@ -114,8 +114,7 @@ def _last_rank(record: _Record) -> int:
     return int(record["worlds"][-1][2])
 
 
-@dataclass(frozen=True)
-class _Grid:
+class _Grid(NamedTuple):
     """The columns of time, from ``first_s`` on (seconds since 1970)."""
 
     first_s: float

@@ -11,7 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,7 @@ Labels = Callable[[int], "Label | None"]
 _Numbers = TypeVar("_Numbers", int, NDArray[np.int64])
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """The position of a process in a world; ``scope`` identifies worlds of a job."""
 
     scope: str

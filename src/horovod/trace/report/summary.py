@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,7 @@ _NOTED = (EventKind.ERROR, EventKind.ALARM, EventKind.STALL, EventKind.FAILED)
 _Array = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """One operation of this rank, from its submission to its end; times are as in events.
 
     Other ranks delayed the begin of its bucket by ``slack_ns``. Until then the bucket ``held_by``,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import socket
 import struct
@@ -173,7 +172,7 @@ def test_keys_depend_on_the_claims() -> None:
     for change in changes:
         side = Dialer(PROTOCOL, SECRET)
         side._nonce = b"n" * 32
-        side.hello(listener.opening, dataclasses.replace(claims, **change).to_bytes())  # type: ignore[arg-type]
+        side.hello(listener.opening, claims._replace(**change).to_bytes())
         keys |= {side.send_key, side.receive_key}
     assert len(keys) == 2 * len(changes)
 
@@ -413,7 +412,7 @@ def test_all_links_are_dialled_at_the_best_address_at_once(
     """If another address wins, those dialled ahead are dropped and dialled there."""
     count = 12  # more than tries of addresses at a time
     mine = [Link(Purpose.DATA, 0, channel, 0) for channel in range(3, 3 + count)]
-    theirs = [dataclasses.replace(link, peer=1) for link in mine]
+    theirs = [link._replace(peer=1) for link in mine]
     rank_0.listener.expect(theirs, CONTEXT, {"127.0.0.9"})
     routes = [rank_0.route, Route(new_loopback(), 1)]  # the second one is not dialled
     if not is_best_right:
