@@ -25,6 +25,7 @@ import ray
 from ray.util.client import ray as ray_client
 from ray.util.queue import Queue
 
+from horovod.core.base.on_error import on_error
 from horovod.launch.calls.by_value import dumps
 from horovod.launch.calls.call import Call
 from horovod.launch.embedded.agent_news import AgentDirectory
@@ -211,11 +212,8 @@ class LogSender:
         data = dumps(item)
         with _sending:
             client = self._connected()
-            try:
+            with on_error(client.close):  # the next number is unknown then
                 client.set(self._key, self._codes.next(data) + data)
-            except BaseException:
-                client.close()  # the next number is unknown
-                raise
 
     def _connected(self) -> StoreClient:
         if self._client is None or self._client.is_closed:

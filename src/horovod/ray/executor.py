@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from horovod.core.base.on_error import on_error
 from horovod.launch.model.argument_checks import check_count
 from horovod.launch.model.hosts import chosen_interfaces
 from horovod.launch.model.job_plan import Limits
@@ -129,11 +130,8 @@ class RayExecutor:
             raise RuntimeError("RayExecutor.start: the workers have been started; shutdown() first")
         job = self._job = self._new_job(extra_env_vars or {})
         if executable_cls is not None:
-            try:
+            with on_error(self.shutdown):
                 job.start_executables(executable_cls, executable_args, executable_kwargs)
-            except BaseException:
-                self.shutdown()
-                raise
 
     def _new_job(self, environment: Mapping[str, Any]) -> StaticJob | ElasticJob:
         if isinstance(self._shape, ElasticShape):

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from horovod.core.base.on_error import on_error
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.embedded.external_workers import external_environments, positions_on
 from horovod.ray.placement import Placement, Shape
@@ -39,11 +40,8 @@ class StaticJob:
         )
         self.workers: list[Any] = []
         self._infos: list[ActorInfo] = []
-        try:
+        with on_error(self.end):
             self._start(shape, environment)
-        except BaseException:
-            self.end()
-            raise
 
     def _start(self, shape: Shape, environment: Mapping[str, Any]) -> None:
         actor = ray.remote(BaseHorovodWorker)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from horovod.core.base.checked import BadMessageError
+from horovod.core.base.on_error import on_error
 from horovod.errors import InitError
 from horovod.rendezvous.allgather import StoreAllgather, decode_all
 from horovod.rendezvous.base.authentication import derive_key
@@ -101,11 +102,8 @@ def connect(
         return _mesh(ranks, host, linker, SetLinks(), (), object_key)
     with linker.world_round(deadline) as attempt:
         host = connect_host(group)
-        try:
+        with on_error(host.close):
             links, news = linker.connect_world(attempt)
-        except BaseException:
-            host.close()
-            raise
     return _mesh(ranks, host, linker, links, news, object_key)
 
 

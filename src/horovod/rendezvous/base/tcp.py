@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.core.base.on_error import on_error
 from horovod.rendezvous.base.interfaces import Route
 
 _BACKLOG = 1024  # a longer one would only make the wait longer
@@ -46,7 +47,7 @@ def listening_socket(
         OSError: the address cannot be used, or cannot be used yet.
     """
     listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
+    with on_error(listener.close):
         shorten_pauses(listener)
         if reuses_address:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -55,9 +56,6 @@ def listening_socket(
         listener.bind(target)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
     return listener
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from horovod.core.base.on_error import on_error
 from horovod.errors import InitError
 from horovod.rendezvous.base.admission import accept_some
 from horovod.rendezvous.base.deadlines import Deadline
@@ -71,22 +72,19 @@ def host_mesh(group: HostGroup) -> HostMesh:
     """
     claims, members = group.claims, group.members
     fds: list[int] = []
-    try:
-        with _Root(claims, members[1:], group.secret, group.deadline) as root:
-            try:
-                if len(members) > 1:
-                    group.store.set(group.key, root.name.encode())
-                root.gather(lambda: _check(group.store, group.key))
-                fds.append(make_region(claims.region_bytes))
-                if group.with_doorbells:
-                    fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
-                return root.hand_out(fds)
-            except BaseException as error:
-                root.tell_failure(as_failure(claims.rank, error))
-                raise
-    except BaseException:
-        close_all(fds)
-        raise
+    root = _Root(claims, members[1:], group.secret, group.deadline)
+    with on_error(lambda: close_all(fds)), root:
+        try:
+            if len(members) > 1:
+                group.store.set(group.key, root.name.encode())
+            root.gather(lambda: _check(group.store, group.key))
+            fds.append(make_region(claims.region_bytes))
+            if group.with_doorbells:
+                fds += [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in members]
+            return root.hand_out(fds)
+        except BaseException as error:
+            root.tell_failure(as_failure(claims.rank, error))
+            raise
 
 
 def _check(store: Store, key: str) -> None:
@@ -115,14 +113,11 @@ class _Root:
         self.name = f"horovod-{os.urandom(16).hex()}"
 
     def __enter__(self) -> _Root:
-        try:
+        with on_error(self.__exit__):
             self._listener.bind(f"\0{self.name}")
             self._listener.listen(len(self._peers) + 128)
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ)
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -347,11 +342,8 @@ def make_region(size_bytes: int) -> int:
 
 def _anonymous(size_bytes: int) -> int:
     fd = os.memfd_create("horovod", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
+    with on_error(lambda: os.close(fd)):
         os.ftruncate(fd, size_bytes)
-    except BaseException:
-        os.close(fd)
-        raise
     # Without seals a process could shrink it under a mapping (SIGBUS). A sandbox may forbid them.
     with contextlib.suppress(OSError):
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -363,12 +355,9 @@ def _unlinked_file(size_bytes: int) -> int:
     path = f"{_SHM}/horovod-{os.urandom(16).hex()}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags, 0o600)
-    try:
+    with on_error(lambda: os.close(fd)):
         os.unlink(path)
         os.ftruncate(fd, size_bytes)
         # Allocate it now: a small /dev/shm is an error here instead of SIGBUS later.
         os.posix_fallocate(fd, 0, min(size_bytes, _CLAIMED_BYTES))
-    except BaseException:
-        os.close(fd)
-        raise
     return fd

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 
+from horovod.core.base.on_error import on_error
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import RecordCodes
 from horovod.rendezvous.base.handshake import Dialer, ProtocolError, RefusedError
@@ -51,11 +52,8 @@ class StoreChannel:
         self._name = address_text(address)
         self._deadline = time.monotonic() + timeout_s
         self._socket = self._connect(address, min(timeout_s, connect_s))
-        try:
+        with on_error(self._socket.close):
             self._authenticate(secret)
-        except BaseException:
-            self._socket.close()
-            raise
 
     def ask(self, requests: Sequence[bytes], timeout_s: float) -> list[bytes]:
         """The bodies of the answers to the bodies of requests, which are sent together.

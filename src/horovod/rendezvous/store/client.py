@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from horovod.core.base.on_error import on_error
 from horovod.errors import InitError
 from horovod.rendezvous.base.tcp import address_text
 from horovod.rendezvous.store import wire
@@ -141,12 +142,9 @@ class StoreClient:
             if self.is_closed:
                 raise InitError(f"init: the connection to the store at {self._name} has ended")
             requests = [self._request(*each) for each in asked]
-            try:
+            # Interrupted before the answer, the next request would take it for its own.
+            with on_error(self.close):
                 answers = self._exchange(requests, timeout_s)
-            except BaseException:
-                # Interrupted before the answer, which the next request would take for its own.
-                self.close()
-                raise
             if len(answers) < len(asked):
                 self._channel.close()  # one is outstanding; the next request dials again
         for (_, key, _), body in zip(asked, answers, strict=False):
