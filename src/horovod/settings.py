@@ -1,10 +1,11 @@
 """Every setting of the engine and the tools, each defined once; read once, at ``init``.
 
-The definition of a setting carries its environment variable, meaning, unit, limits and how
-``horovodrun`` takes it. The environment reader and the table of docs/settings.md derive from it
-here (``python -m horovod.settings`` prints the table); the launcher's options, its help and the
-keys of its configuration file in ``launch``. Nothing else reads ``HOROVOD_*`` tunables from the
-environment, and the C++ engine reads none at all.
+The definition of a setting carries its meaning, unit, limits and how ``horovodrun`` takes it. Its
+environment variable is ``HOROVOD_`` and its name in capitals, if the definition gives no other one.
+The environment reader and the table of docs/settings.md derive from it here (``python -m
+horovod.settings`` prints the table); the launcher's options, its help and the keys of its
+configuration file in ``launch``. Nothing else reads ``HOROVOD_*`` tunables from the environment,
+and the C++ engine reads none at all.
 """
 
 from __future__ import annotations
@@ -33,42 +34,32 @@ class Settings(EngineSettings):
     """A user's settings. Construct it directly in tests; ``from_env`` reads the environment."""
 
     tensorflow_native_ops: bool = define(
-        "HOROVOD_TENSORFLOW_NATIVE_OPS",
-        True,
-        "run TensorFlow's collectives as Python operations instead of the native plugin's",
+        True, "run TensorFlow's collectives as Python operations instead of the native plugin's"
     )
     enable_xla_ops: bool = define(
-        "HOROVOD_ENABLE_XLA_OPS",
-        False,
-        "let XLA compile TensorFlow functions and Keras models with collectives in them",
+        False, "let XLA compile TensorFlow functions and Keras models with collectives in them"
     )
     jax_native_ops: bool = define(
-        "HOROVOD_JAX_NATIVE_OPS",
-        True,
-        "run collectives in JAX's compiled programs as host callbacks instead of native calls",
+        True, "run collectives in JAX's compiled programs as host callbacks instead of native calls"
     )
     autotune: bool = define(
-        "HOROVOD_AUTOTUNE",
         False,
         "look for the fastest settings while the program trains",
         flag=Flag("--autotune", "autotune", key="autotune.enabled", opposite="--no-autotune"),
     )
     autotune_log: str = define(
-        "HOROVOD_AUTOTUNE_LOG",
         "",
         "file in which rank 0 writes what it tries, as CSV; what it has found goes into another "
         "one with .yaml behind that name, which --config-file takes",
         flag=Flag("--autotune-log-file", "autotune", key="autotune.log_file"),
     )
     autotune_warmup_samples: int = define(
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
         3,
         "samples at the beginning that count for nothing",
         unit="samples",
         flag=Flag("--autotune-warmup-samples", "autotune", key="autotune.warmup_samples"),
     )
     autotune_steps_per_sample: int = define(
-        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
         10,
         "steps of training in a sample, whose median counts",
         unit="steps",
@@ -76,7 +67,6 @@ class Settings(EngineSettings):
         flag=Flag("--autotune-steps-per-sample", "autotune", key="autotune.steps_per_sample"),
     )
     autotune_bayes_opt_max_samples: int = define(
-        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
         20,
         "samples of the search, before the best is compared with the defaults",
         unit="samples",
@@ -86,7 +76,6 @@ class Settings(EngineSettings):
         ),
     )
     autotune_gaussian_process_noise: float = define(
-        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         0.8,
         "variance that the search takes for chance, as a part of that of all samples",
         maximum=1,
@@ -95,7 +84,6 @@ class Settings(EngineSettings):
         ),
     )
     autotune_link_compression: tuple[str, ...] = define(
-        "HOROVOD_AUTOTUNE_LINK_COMPRESSION",
         (),
         "formats that the search may try as HOROVOD_LINK_COMPRESSION, if that has no value: int8, "
         "fp8 or int4, with commas between them; the same on all ranks",
@@ -103,7 +91,6 @@ class Settings(EngineSettings):
         flag=Flag("--autotune-link-compression", "autotune", key="autotune.link_compression"),
     )
     recorder_events: int = define(
-        "HOROVOD_RECORDER_EVENTS",
         65536,
         "events that each process keeps in memory, about 32 bytes each, for the files that say "
         "what happened before an error; 0 records nothing",
@@ -111,26 +98,23 @@ class Settings(EngineSettings):
         maximum=262144,
     )
     recorder_dir: str = define(
-        "HOROVOD_RECORDER_DIR",
         "",
         "folder for those files, in which the last 16 jobs keep a folder each; none: "
         "horovod-USERID in the folder for temporary files; off: such files are not written",
     )
     timeline: str = define(
-        "HOROVOD_TIMELINE",
         "",
         "file in which rank 0 shows what all ranks do, for Perfetto or chrome://tracing; DYNAMIC: "
         "none until the program calls start_timeline",
         flag=Flag("--timeline-filename", "timeline", key="timeline.filename"),
     )
     timeline_mark_cycles: bool = define_switch(
-        "HOROVOD_TIMELINE_MARK_CYCLES",
+        "--timeline-mark-cycles",
         "timeline",
         "timeline.mark_cycles",
         "mark in the timeline where the engine begins with what is ready",
     )
     timeline_max_mb: int = define(
-        "HOROVOD_TIMELINE_MAX_MB",
         1024,
         "largest size of the timeline; it ends there",
         unit="MB",
@@ -138,53 +122,46 @@ class Settings(EngineSettings):
         maximum=1024 * 1024,
     )
     metrics_port: int = define(
-        "HOROVOD_METRICS_PORT",
         0,
         "port of rank 0's machine at which Prometheus finds the metrics of the job; 0: none",
         maximum=65535,
         flag=Flag("--metrics-port", "metrics", key="metrics.port"),
     )
     metrics_address: str = define(
-        "HOROVOD_METRICS_ADDRESS",
         "127.0.0.1",
         "address of that port; one that others reach needs a token",
         flag=Flag("--metrics-address", "metrics", key="metrics.address"),
     )
     metrics_token_file: str = define(
-        "HOROVOD_METRICS_TOKEN_FILE",
         "",
         "file of rank 0's machine that only you can read, with the token that questions have to "
         "bring; none: the environment variable HOROVOD_METRICS_TOKEN, if it is set",
         flag=Flag("--metrics-token-file", "metrics", key="metrics.token_file"),
     )
     debug: bool = define(
-        "HOROVOD_DEBUG_COLLECTIVES",
         False,
         "look for NaN and infinity before and after each reduction, compare results between ranks, "
         "and say in mismatch errors where an operation was submitted; slow",
+        env="HOROVOD_DEBUG_COLLECTIVES",
     )
     debug_interval: int = define(
-        "HOROVOD_DEBUG_INTERVAL",
         100,
         "compare every so many results, with HOROVOD_DEBUG_COLLECTIVES=1",
         unit="results",
         minimum=1,
     )
     log_level: str = define(
-        "HOROVOD_LOG_LEVEL",
         "warning",
         f"least that is logged: {', '.join(LOG_LEVELS[:-1])} or {LOG_LEVELS[-1]}",
         choices=LOG_LEVELS,
         flag=Flag("--log-level", "output", key="logging.level"),
     )
     quiet: bool = define(
-        "HOROVOD_QUIET",
         False,
         "show no status line and no last line of a job that ends well",
         flag=Flag("--quiet", "output", opposite="--no-quiet"),
     )
     log_hide_time: bool = define(
-        "HOROVOD_LOG_HIDE_TIME",
         False,
         "leave the time out of log lines",
         flag=Flag(
@@ -215,7 +192,10 @@ class Settings(EngineSettings):
         return {s.name: own[s.name] for s in SETTINGS if own[s.name] != s.default}
 
 
-SETTINGS = tuple(Setting(f.name, f.default, **f.metadata) for f in dataclasses.fields(Settings))
+SETTINGS = tuple(
+    Setting(f.name, f.default, **{"env": f"HOROVOD_{f.name.upper()}", **f.metadata})
+    for f in dataclasses.fields(Settings)
+)
 
 
 def names_given(environ: Mapping[str, str]) -> frozenset[str]:

@@ -21,13 +21,13 @@ ROUNDINGS = ("nearest", "stochastic")
 _ORIGINAL_GPU_OPERATIONS = (("NCCL", "auto"), ("mpi", "host"), ("ddl", "host"), ("gloo", "host"))
 
 
-def define(env: str, default: Any, meaning: str, **details: Any) -> Any:
-    return field(default=default, metadata={"env": env, "meaning": meaning, **details})
+def define(default: Any, meaning: str, **details: Any) -> Any:
+    """A setting; its variable is ``HOROVOD_`` and its name in capitals if ``env`` is not given."""
+    return field(default=default, metadata={"meaning": meaning, **details})
 
 
-def _gpu_setting(env: str, collective: str) -> Any:
+def _gpu_setting(collective: str) -> Any:
     return define(
-        env,
         "auto",
         f"the same for {collective} alone; auto: as HOROVOD_GPU_OPERATIONS says",
         choices=GPU_OPERATIONS,
@@ -35,11 +35,10 @@ def _gpu_setting(env: str, collective: str) -> Any:
     )
 
 
-def define_switch(env: str, topic: str, key: str, meaning: str) -> Any:
+def define_switch(name: str, topic: str, key: str, meaning: str) -> Any:
     """A setting that is off by default, with the flags ``--<name>`` and ``--no-<name>``."""
-    name = env.removeprefix("HOROVOD_").lower().replace("_", "-")
-    flag = Flag(f"--{name}", topic, key=key, opposite=f"--no-{name}")
-    return define(env, False, meaning, flag=flag)
+    opposite = f"--no-{name.removeprefix('--')}"
+    return define(False, meaning, flag=Flag(name, topic, key=key, opposite=opposite))
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,9 @@ class EngineSettings:
     """The settings of the engine; see ``horovod.settings.Settings``."""
 
     fusion_threshold_bytes: int = define(
-        "HOROVOD_FUSION_THRESHOLD",
         128 * 1024 * 1024,
         "most that runs as one collective; 0 runs every tensor alone",
+        env="HOROVOD_FUSION_THRESHOLD",
         unit="bytes",
         maximum=2**62,
         flag=Flag(
@@ -61,22 +60,19 @@ class EngineSettings:
         ),
     )
     disable_group_fusion: bool = define(
-        "HOROVOD_DISABLE_GROUP_FUSION",
-        False,
-        "keep grouped operations apart from all others when they run",
+        False, "keep grouped operations apart from all others when they run"
     )
     # A thread that waits for a result does not wait for more tensors.
     cycle_time_ms: float = define(
-        "HOROVOD_CYCLE_TIME",
         0.0,
         "longest wait of the background thread for more tensors before it starts what is ready; "
         "0 leaves it to the engine",
+        env="HOROVOD_CYCLE_TIME",
         unit="ms",
         flag=Flag("--cycle-time-ms", "tuning", key="params.cycle_time_ms"),
     )
     # These three say how an allreduce is cut, which changes no result.
     allreduce_block_kb: int = define(
-        "HOROVOD_ALLREDUCE_BLOCK_KB",
         512,
         "most of an allreduce that each rank copies and adds up at a time; up to four times as "
         "much is on its way between machines",
@@ -86,7 +82,6 @@ class EngineSettings:
         flag=Flag("--allreduce-block-kb", "tuning", key="params.allreduce_block_kb"),
     )
     small_allreduce_kb: int = define(
-        "HOROVOD_SMALL_ALLREDUCE_KB",
         64,
         "on one machine: an allreduce is small, and every rank adds up all of it, where its size "
         "times the ranks is at most this",
@@ -95,7 +90,6 @@ class EngineSettings:
         flag=Flag("--small-allreduce-kb", "tuning", key="params.small_allreduce_kb"),
     )
     small_allreduce_between_hosts_kb: int = define(
-        "HOROVOD_SMALL_ALLREDUCE_BETWEEN_HOSTS_KB",
         64,
         "between machines: an allreduce is small, and goes from each to all others at once, where "
         "its size times the machines, over the ranks of the largest one, is at most this",
@@ -108,14 +102,12 @@ class EngineSettings:
         ),
     )
     cache_capacity: int = define(
-        "HOROVOD_CACHE_CAPACITY",
         1024,
         "tensor names whose negotiated request is remembered; 0 forgets each one at once",
         unit="names",
         flag=Flag("--cache-capacity", "tuning", key="params.cache_capacity"),
     )
     thread_affinity: tuple[int, ...] = define(
-        "HOROVOD_THREAD_AFFINITY",
         (),
         "core that the engine's own threads stay on: one number for every rank, or one for each "
         "local rank, separated by commas",
@@ -123,12 +115,9 @@ class EngineSettings:
         flag=Flag("--thread-affinity", "tuning", key="library_options.thread_affinity"),
     )
     dynamic_process_sets: bool = define(
-        "HOROVOD_DYNAMIC_PROCESS_SETS",
-        False,
-        "let add_process_set and remove_process_set change the process sets",
+        False, "let add_process_set and remove_process_set change the process sets"
     )
     stall_check_disable: bool = define(
-        "HOROVOD_STALL_CHECK_DISABLE",
         False,
         "turn the stall check off",
         flag=Flag(
@@ -140,9 +129,9 @@ class EngineSettings:
         ),
     )
     stall_check_time_s: float = define(
-        "HOROVOD_STALL_CHECK_TIME_SECONDS",
         60.0,
         "how long some ranks may leave a tensor to the others before a warning names it",
+        env="HOROVOD_STALL_CHECK_TIME_SECONDS",
         unit="s",
         flag=Flag(
             "--stall-check-warning-time-seconds",
@@ -151,9 +140,9 @@ class EngineSettings:
         ),
     )
     stall_shutdown_time_s: float = define(
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         0.0,
         "how long before all pending operations fail, warned of or not; 0: never",
+        env="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         unit="s",
         flag=Flag(
             "--stall-check-shutdown-time-seconds",
@@ -162,35 +151,32 @@ class EngineSettings:
         ),
     )
     cpu_operations: str = define(
-        "HOROVOD_CPU_OPERATIONS",
         "",
         "what moves the data between processes: native, mpi, gloo, or a data plane that another "
         "package brings; none: MPI under mpirun, else native",
         left_over=("ccl",),
     )
     gpu_operations: str = define(
-        "HOROVOD_GPU_OPERATIONS",
         "auto",
         "how tensors on GPUs travel: nccl, or not at all; host, through host memory; auto, over "
         "NCCL where all ranks can, else over CUDA IPC inside a machine, else through host memory",
         choices=GPU_OPERATIONS,
         replaced=_ORIGINAL_GPU_OPERATIONS,
     )
-    gpu_allreduce: str = _gpu_setting("HOROVOD_GPU_ALLREDUCE", "allreduce")
-    gpu_allgather: str = _gpu_setting("HOROVOD_GPU_ALLGATHER", "allgather")
-    gpu_broadcast: str = _gpu_setting("HOROVOD_GPU_BROADCAST", "broadcast")
-    gpu_alltoall: str = _gpu_setting("HOROVOD_GPU_ALLTOALL", "alltoall")
-    gpu_reducescatter: str = _gpu_setting("HOROVOD_GPU_REDUCESCATTER", "reducescatter")
+    gpu_allreduce: str = _gpu_setting("allreduce")
+    gpu_allgather: str = _gpu_setting("allgather")
+    gpu_broadcast: str = _gpu_setting("broadcast")
+    gpu_alltoall: str = _gpu_setting("alltoall")
+    gpu_reducescatter: str = _gpu_setting("reducescatter")
     nccl_connect_timeout_s: float = define(
-        "HOROVOD_NCCL_CONNECT_TIMEOUT",
         120.0,
         "longest time for NCCL to connect the GPUs of a process set, at the first operation on "
         "tensors there",
+        env="HOROVOD_NCCL_CONNECT_TIMEOUT",
         unit="s",
         minimum=0.001,
     )
     num_nccl_streams: int = define(
-        "HOROVOD_NUM_NCCL_STREAMS",
         1,
         "streams, each with an NCCL communicator of its own, that collectives on GPUs take in "
         "turn; where ranks differ, the fewest",
@@ -200,47 +186,45 @@ class EngineSettings:
         flag=Flag("--num-nccl-streams", "tuning", key="library_options.num_nccl_streams"),
     )
     hierarchical_allreduce: bool = define_switch(
-        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        "--hierarchical-allreduce",
         "tuning",
         "params.hierarchical_allreduce",
         "reduce GPU tensors on each host, then between hosts, over NCCL",
     )
     hierarchical_allgather: bool = define_switch(
-        "HOROVOD_HIERARCHICAL_ALLGATHER",
+        "--hierarchical-allgather",
         "tuning",
         "params.hierarchical_allgather",
         "gather GPU tensors between hosts, then on each host, over NCCL",
     )
     torus_allreduce: bool = define_switch(
-        "HOROVOD_TORUS_ALLREDUCE",
+        "--torus-allreduce",
         "tuning",
         "params.torus_allreduce",
         "the same as HOROVOD_HIERARCHICAL_ALLREDUCE",
     )
     mpi_threads_disable: bool = define_switch(
-        "HOROVOD_MPI_THREADS_DISABLE",
+        "--mpi-threads-disable",
         "tuning",
         "library_options.mpi_threads_disable",
         "ask MPI for one thread at a time only; the program then calls MPI itself while Horovod "
         "has nothing under way, or not at all",
     )
     rendezvous_dir: str = define(
-        "HOROVOD_RENDEZVOUS_DIR",
         "",
         "folder that all nodes share, where the ranks that srun started find each other; none: "
         "~/.horovod",
     )
     gloo_timeout_s: float = define(
-        "HOROVOD_GLOO_TIMEOUT_SECONDS",
         30.0,
         "how long a connection to another host may go without an answer before that host counts "
         "as lost, and processes may take to connect another data plane",
+        env="HOROVOD_GLOO_TIMEOUT_SECONDS",
         unit="s",
         minimum=1,
         flag=Flag("--gloo-timeout-seconds", "start", key="library_options.gloo_timeout_seconds"),
     )
     link_protection: str = define(
-        "HOROVOD_LINK_PROTECTION",
         "control",
         "what tensors get on the engine's connections between machines, where control messages are "
         "always encrypted: control, nothing; integrity, a code that shows changes; encrypted, "
@@ -249,7 +233,6 @@ class EngineSettings:
         flag=Flag("--link-protection", "start", key="library_options.link_protection"),
     )
     link_connections: int = define(
-        "HOROVOD_LINK_CONNECTIONS",
         1,
         "least connections for tensors between two machines; there is one for each rank of the one "
         "with more ranks; the same on all ranks",
@@ -259,7 +242,6 @@ class EngineSettings:
         flag=Flag("--link-connections", "start", key="library_options.link_connections"),
     )
     link_compression: str = define(
-        "HOROVOD_LINK_COMPRESSION",
         "none",
         "how an allreduce travels between machines, where the program does not say it: none, "
         "exactly; int8 or fp8, a quarter of float32's bytes, or int4, an eighth, for averages and "
@@ -268,7 +250,6 @@ class EngineSettings:
         flag=Flag("--link-compression", "tuning", key="params.link_compression"),
     )
     link_compression_min_elements: int = define(
-        "HOROVOD_LINK_COMPRESSION_MIN_ELEMENTS",
         1024,
         "tensors with fewer elements travel exactly, also where the program asks for compression; "
         "the same on all ranks",
@@ -276,14 +257,12 @@ class EngineSettings:
         maximum=2**62,
     )
     link_compression_exact: str = define(
-        "HOROVOD_LINK_COMPRESSION_EXACT",
         "bias,norm,embed,gamma,beta,.bn,.ln,wte,wpe",
         "tensors whose names have one of these parts travel exactly, also where the program asks "
         "for compression; case does not matter; the same on all ranks",
         flag=Flag("--link-compression-exact", "tuning", key="params.link_compression_exact"),
     )
     link_compression_rounding: str = define(
-        "HOROVOD_LINK_COMPRESSION_ROUNDING",
         "nearest",
         "how int8, fp8 and int4 round: nearest, to the nearest code; stochastic, up or down by "
         "chance, so that the mean is exact; the same on all ranks",
@@ -291,25 +270,24 @@ class EngineSettings:
         flag=Flag("--link-compression-rounding", "tuning", key="params.link_compression_rounding"),
     )
     link_compression_seed: int = define(
-        "HOROVOD_LINK_COMPRESSION_SEED",
         0,
         "of stochastic rounding: with the same seed the same program gets the same bits; the same "
         "on all ranks",
         maximum=2**62,
     )
     start_timeout_s: float = define(
-        "HOROVOD_START_TIMEOUT",
         30.0,
         "longest time for all ranks to meet in init, and before it for horovodrun to start them on "
         "other machines",
+        env="HOROVOD_START_TIMEOUT",
         unit="s",
         minimum=0.001,
         flag=Flag("--start-timeout", "start"),
     )
     elastic_timeout_s: float = define(
-        "HOROVOD_ELASTIC_TIMEOUT",
         600.0,
         "longest time that an elastic job waits for as many workers as it needs",
+        env="HOROVOD_ELASTIC_TIMEOUT",
         unit="s",
         minimum=0.001,
         flag=Flag("--elastic-timeout", "elastic"),
