@@ -23,14 +23,7 @@ Min = 3
 Max = 4
 Product = 5
 
-OP_NAMES = {
-    Average: "Average",
-    Sum: "Sum",
-    Adasum: "Adasum",
-    Min: "Min",
-    Max: "Max",
-    Product: "Product",
-}
+OP_NAMES = dict(enumerate(("Average", "Sum", "Adasum", "Min", "Max", "Product")))
 
 
 class Kind(IntEnum):

@@ -16,9 +16,9 @@ from jax.sharding import SingleDeviceSharding
 from numpy.typing import NDArray
 
 from horovod.core.calls import Call
-from horovod.core.operations import Result, own_part
+from horovod.core.operations import Dtype, Result, own_part
 from horovod.core.process_sets import ProcessSet
-from horovod.numpy.adapter import DTYPES, ArrayCalls, NumpyAdapter
+from horovod.numpy.adapter import ArrayCalls, NumpyAdapter
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def call_on(
     )
 
 
-_DTYPES = {np.dtype(dtype): None for dtype in (*DTYPES, jnp.bfloat16)}  # in order
+_DTYPES = {jnp.dtype(dtype.name.lower()): None for dtype in Dtype}  # in order
 
 
 def check_dtypes(call: ProgramCall, arrays: Sequence[Any]) -> None:

@@ -100,17 +100,9 @@ class _ArrivingNumpy(_Arriving, mx.np.ndarray):  # type: ignore[misc]
 
 # The dtype of an NDArray is a class, that of an array of mx.np a dtype.
 _DTYPES = {
-    form: number
-    for kind, number in {
-        np.uint8: Dtype.UINT8,
-        np.int8: Dtype.INT8,
-        np.int32: Dtype.INT32,
-        np.int64: Dtype.INT64,
-        np.float16: Dtype.FLOAT16,
-        np.float32: Dtype.FLOAT32,
-        np.float64: Dtype.FLOAT64,
-    }.items()
-    for form in (kind, np.dtype(kind))
+    form: Dtype[name.upper()]
+    for name in ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
+    for form in (getattr(np, name), np.dtype(name))
 }
 
 # The number of unnamed operations, by prefix and process set. MXNet may start operations in another

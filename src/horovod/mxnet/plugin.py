@@ -20,6 +20,9 @@ _LIBRARY = Path(__file__).parent.parent / "libhorovod_mxnet.so"
 _TRIED = (1, 9)  # the plugin knows layouts inside of MXNet that other versions may not have
 
 
+_I32, _F64, _POINTER = ctypes.c_int32, ctypes.c_double, ctypes.POINTER(ctypes.c_void_p)
+
+
 class PluginCall(ctypes.Structure):
     """A collective for the plugin; ``bindings/mxnet/job.h`` declares it in the same way."""
 
@@ -27,23 +30,14 @@ class PluginCall(ctypes.Structure):
 
     _fields_ = (
         ("name", ctypes.c_char_p),
-        ("kind", ctypes.c_int32),
-        ("op", ctypes.c_int32),
-        ("root", ctypes.c_int32),
-        ("process_set", ctypes.c_int32),
-        ("prescale", ctypes.c_double),
-        ("postscale", ctypes.c_double),
-        ("priority", ctypes.c_int32),
-        ("is_group", ctypes.c_int32),
-        ("link_format", ctypes.c_int32),
-        ("count", ctypes.c_int32),
-        ("splits_count", ctypes.c_int32),
-        ("orders_count", ctypes.c_int32),
-        ("dtypes", ctypes.POINTER(ctypes.c_int32)),
-        ("inputs", ctypes.POINTER(ctypes.c_void_p)),
-        ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+        *((name, _I32) for name in ("kind", "op", "root", "process_set")),
+        *((name, _F64) for name in ("prescale", "postscale")),
+        *((name, _I32) for name in ("priority", "is_group", "link_format")),
+        *((name, _I32) for name in ("count", "splits_count", "orders_count")),
+        ("dtypes", ctypes.POINTER(_I32)),
+        *((name, _POINTER) for name in ("inputs", "outputs")),
         ("splits", ctypes.POINTER(ctypes.c_int64)),
-        ("orders", ctypes.POINTER(ctypes.c_void_p)),
+        ("orders", _POINTER),
     )
 
     def give(
@@ -81,10 +75,8 @@ class Results:
         """
         handle = mx.base.NDArrayHandle()
         library, plugin = _plugin()
-        _check(
-            library,
-            library.horovod_mxnet_take(plugin, self._address, index, ctypes.byref(handle)),
-        )
+        taken = library.horovod_mxnet_take(plugin, self._address, index, ctypes.byref(handle))
+        _check(library, taken)
         return handle
 
     def __del__(self) -> None:

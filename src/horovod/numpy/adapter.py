@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -50,17 +51,9 @@ __all__ = [
 
 Array = NDArray[Any]
 
-DTYPES = {
-    np.dtype(np.uint8): Dtype.UINT8,
-    np.dtype(np.int8): Dtype.INT8,
-    np.dtype(np.int16): Dtype.INT16,
-    np.dtype(np.uint16): Dtype.UINT16,
-    np.dtype(np.int32): Dtype.INT32,
-    np.dtype(np.int64): Dtype.INT64,
-    np.dtype(np.float16): Dtype.FLOAT16,
-    np.dtype(np.float32): Dtype.FLOAT32,
-    np.dtype(np.float64): Dtype.FLOAT64,
-    np.dtype(np.bool_): Dtype.BOOL,
+# NumPy has no bfloat16 of its own: see ``_dtype_of_others``.
+DTYPES: dict[np.dtype[Any], Dtype] = {
+    np.dtype(kind.name.lower()): kind for kind in Dtype if kind is not Dtype.BFLOAT16
 }
 
 
@@ -143,7 +136,7 @@ def _describe(array: Array) -> tuple[int, list[int], int]:
 
 
 def _dtype_of_others(dtype: np.dtype[Any]) -> Dtype:
-    # NumPy has no bfloat16 of its own; TensorFlow and JAX give it the one of ml_dtypes.
+    # TensorFlow and JAX give NumPy the bfloat16 of ml_dtypes.
     if dtype.name != "bfloat16":
         raise ValueError(f"the array's dtype {dtype} is not supported")
     return DTYPES.setdefault(dtype, Dtype.BFLOAT16)
@@ -153,12 +146,9 @@ def describe_all(
     arrays: list[Array], outputs: list[Array] | None
 ) -> list[tuple[int, int, list[int], int]]:
     """Input and output address, shape and dtype of each, for the engine; ``outputs`` None: 0."""
-    described = []
-    for position, array in enumerate(arrays):
-        address, shape, dtype = _describe(array)
-        out = 0 if outputs is None else _writable(outputs[position])
-        described.append((address, out, shape, dtype))
-    return described
+    places = repeat(0, len(arrays)) if outputs is None else map(_writable, outputs)
+    pairs = zip(map(_describe, arrays), places, strict=True)
+    return [(address, out, shape, dtype) for (address, shape, dtype), out in pairs]
 
 
 def _writable(array: Array) -> int:

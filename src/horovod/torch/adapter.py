@@ -9,6 +9,7 @@ Work that enters the current stream after ``synchronize`` runs after the collect
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -43,21 +44,9 @@ __all__ = [
     "synchronize",
 ]
 
-DTYPES = {
-    torch.uint8: Dtype.UINT8,
-    torch.int8: Dtype.INT8,
-    torch.int16: Dtype.INT16,
-    torch.int32: Dtype.INT32,
-    torch.int64: Dtype.INT64,
-    torch.float16: Dtype.FLOAT16,
-    torch.float32: Dtype.FLOAT32,
-    torch.float64: Dtype.FLOAT64,
-    torch.bool: Dtype.BOOL,
-    torch.bfloat16: Dtype.BFLOAT16,
-}
-if hasattr(torch, "uint16"):  # since 2.3
-    DTYPES[torch.uint16] = Dtype.UINT16
-
+# Before 2.3 torch has no uint16.
+_NAMED = {kind.name.lower(): kind for kind in Dtype if hasattr(torch, kind.name.lower())}
+DTYPES: dict[torch.dtype, Dtype] = {getattr(torch, name): kind for name, kind in _NAMED.items()}
 
 _PLACE = torch.empty(1, device="cpu")  # of empty tensors, which have no memory
 
@@ -244,12 +233,9 @@ def _copied(output: _native.Output, dtype: Dtype) -> torch.Tensor:
 def _describe_all(
     tensors: list[torch.Tensor], outputs: list[torch.Tensor] | None
 ) -> list[tuple[int, int, list[int], int]]:
-    described = []
-    for position, tensor in enumerate(tensors):
-        address, shape, dtype = _describe(tensor)
-        out = 0 if outputs is None else _describe(outputs[position])[0]
-        described.append((address, out, shape, dtype))
-    return described
+    places = repeat(0, len(tensors)) if outputs is None else (_describe(o)[0] for o in outputs)
+    pairs = zip(map(_describe, tensors), places, strict=True)
+    return [(address, out, shape, dtype) for (address, shape, dtype), out in pairs]
 
 
 def _make_adapter() -> _TorchAdapter:

@@ -24,4 +24,4 @@ def register() -> None:
 
 def _create(options: Any, _: Any = None) -> Any:
     # By its name: this module is below all bindings, so that torch can load it alone.
-    return import_module("horovod.torch.distributed.creation").create(options)
+    return import_module("horovod.torch.distributed").create(options)

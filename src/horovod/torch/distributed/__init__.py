@@ -12,15 +12,38 @@ process uses the same engine. docs/torch-distributed.md says what it can do and 
 
 from __future__ import annotations
 
+from typing import Any
+
 from horovod.core.base.torch_plugin import NAME, register
 from horovod.torch.distributed import backward, work
 from horovod.torch.distributed.base_group import BaseGroup
-from horovod.torch.distributed.creation import create
+from horovod.torch.distributed.members import Members, seconds
 from horovod.torch.distributed.process_group import HorovodProcessGroup
 from horovod.torch.distributed.reordered_group import ReorderedProcessGroup
+from horovod.torch.distributed.world import join_world
 from horovod.torch.uncompiled import keep_uncompiled
 
 __all__ = ["NAME", "HorovodProcessGroup", "create", "register"]
+
+
+def create(options: Any) -> HorovodProcessGroup:
+    """A process group for ``torch.distributed``, which calls this on all ranks of the group.
+
+    Args:
+        options: torch's ``_DistributedBackendOptions``; without ranks: the default group.
+
+    Raises:
+        ValueError: see ``world.join_world`` and ``Members.of_group``.
+    """
+    store, timeout_s = options.store, seconds(options.timeout)
+    ranks, name = list(options.global_ranks_in_group), options.group_id
+    if ranks:
+        members = Members.of_group(store, name, ranks, timeout_s)
+        is_rising = sorted(ranks) == ranks
+        return (HorovodProcessGroup if is_rising else ReorderedProcessGroup)(members, timeout_s)
+    owns_world = join_world(store, options.group_rank, options.group_size, timeout_s)
+    return HorovodProcessGroup(Members.of_world(name), timeout_s, owns_world)
+
 
 keep_uncompiled(BaseGroup, HorovodProcessGroup, ReorderedProcessGroup)
 keep_uncompiled(create, backward._end_all, work._value_of)

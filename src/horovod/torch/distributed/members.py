@@ -23,7 +23,6 @@ from horovod.torch.distributed.world import shared_store
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-    from horovod import _native
     from horovod.core.assembly import World
     from horovod.torch.distributed.calls import Calls
 
@@ -44,7 +43,7 @@ class Members:
     def __init__(
         self, world_: World, ranks: Sequence[int], number: SetNumber, name: str, store: Store
     ) -> None:
-        self.engine: _native.Engine = world_.engine
+        self.engine = world_.engine
         self.number = number.number
         self.ranks = list(ranks)
         self.rank = self.ranks.index(world_.identity.rank)

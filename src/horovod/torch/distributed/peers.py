@@ -17,7 +17,6 @@ from horovod.torch.distributed.world import shared_store, store_of
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-    from horovod import _native
     from horovod.core.assembly import World
 
 _latest: Peers | None = None
@@ -74,7 +73,7 @@ class Peer:
     """
 
     def __init__(self, found: World, peer: int, is_here: bool, calls: Calls) -> None:
-        self._engine: _native.Engine = found.engine
+        self._engine = found.engine
         self._lock = threading.Lock()
         self._waiting: list[tuple[Callable[[int], object], Callable[[Exception], object]]] = []
         self.error: Exception | None = None
