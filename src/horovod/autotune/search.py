@@ -135,15 +135,10 @@ class Search:
         self._defaults = dict(defaults)
         self._max_samples = max_samples
         self._noise = noise
-        self._result: Result | None = None
+        self.result: Result | None = None  # as long as there is something to propose
         self._steps = self._run()
         self._proposal: Proposal | None = None
         self._advance(None)
-
-    @property
-    def result(self) -> Result | None:
-        """The result; None as long as there is something to propose."""
-        return self._result
 
     def propose(self) -> Proposal | None:
         """The next values to measure; None when the search has ended."""
@@ -157,7 +152,7 @@ class Search:
         try:
             self._proposal = next(self._steps) if score is None else self._steps.send(score)
         except StopIteration as end:
-            self._proposal, self._result = None, end.value
+            self._proposal, self.result = None, end.value
 
     def _run(self) -> Generator[Proposal, float, Result]:
         best = yield from self._explore()

@@ -52,17 +52,9 @@ class GlooBackend(Backend):
         import torch
         import torch.distributed
 
-        distributed: Any = torch.distributed
         self._torch = torch
-        self._distributed = distributed
-        reductions = distributed.ReduceOp
-        self._operations = {
-            "sum": reductions.SUM,
-            "min": reductions.MIN,
-            "max": reductions.MAX,
-            "product": reductions.PRODUCT,
-        }
-        self._plane = _connect(distributed, group)
+        self._distributed: Any = torch.distributed
+        self._plane = _connect(self._distributed, group)
         self._last: _Request | None = None
 
     @classmethod
@@ -78,7 +70,7 @@ class GlooBackend(Backend):
     def allreduce(self, array: NDArray[Any], reduction: str) -> Request:
         tensor = self._copy(array)
         options = self._distributed.AllreduceOptions()
-        options.reduceOp = self._operations[reduction]
+        options.reduceOp = getattr(self._distributed.ReduceOp, reduction.upper())
         return self._request([self._plane.allreduce([tensor], options)], tensor, array)
 
     def broadcast(self, array: Bytes, root: int) -> Request:

@@ -41,16 +41,11 @@ class MpiBackend(Backend):
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        self._mpi = mpi_library.load()
+        mpi = self._mpi = mpi_library.load()
         self._guard: AbstractContextManager[Any] = (
             nullcontext() if mpi_library.threads_supported() else _one_at_a_time
         )
-        self._operations = {
-            "sum": self._mpi.SUM,
-            "min": self._mpi.MIN,
-            "max": self._mpi.MAX,
-            "product": self._mpi.PROD,
-        }
+        self._operations = {"sum": mpi.SUM, "min": mpi.MIN, "max": mpi.MAX, "product": mpi.PROD}
         self._last: Request | None = None
         with self._guard:
             self.comm = self._connect(group)

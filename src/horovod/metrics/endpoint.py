@@ -26,7 +26,8 @@ from prometheus_client.registry import Collector
 
 from horovod.errors import InitError
 from horovod.metrics.counters import KINDS, MOVING
-from horovod.metrics.setup import REPORT_TIME, Numbers
+from horovod.metrics.progress import Numbers
+from horovod.metrics.setup import REPORT_TIME
 from horovod.rendezvous.base.admission import (
     UnauthenticatedPeers,
     accept_some,

@@ -24,7 +24,7 @@ import numpy as np
 from horovod import __version__
 from horovod.errors import InitError
 from horovod.metrics.counters import MOVING
-from horovod.metrics.setup import Numbers
+from horovod.metrics.progress import Numbers
 from horovod.rendezvous.bootstrap import ProcessInfo, new_launcher_store
 from horovod.rendezvous.store.client import REPORT_KEYS, Store
 from horovod.settings import Settings, environment_of

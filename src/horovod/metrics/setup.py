@@ -20,7 +20,7 @@ from typing import Protocol
 
 from horovod.core.base.checked import BadMessageError, Fields
 from horovod.errors import InitError, SettingError
-from horovod.metrics.progress import open_progress
+from horovod.metrics.progress import Numbers, open_progress
 from horovod.rendezvous.bootstrap import ProcessInfo, job_store
 from horovod.rendezvous.store.client import Store
 from horovod.settings import Settings
@@ -28,8 +28,6 @@ from horovod.settings import Settings
 PERIOD_S = 5.0
 # When a rank has written its metrics, in seconds since 1970.
 REPORT_TIME = "report_time_seconds"
-
-Numbers = Mapping[str, float]
 _log = logging.getLogger("horovod")
 
 

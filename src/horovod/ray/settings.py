@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 
@@ -25,15 +26,12 @@ class RaySettings:
     timeout_s: float = 30.0
     placement_group_timeout_s: float = 100.0
     ssh_identity_file: str | None = None
-    nics: tuple[str, ...] = field(default=())
+    nics: tuple[str, ...] = ()
     discovery: HostDiscovery | None = None
 
 
 def write_identity(path: str, text: str) -> None:
     """Write a private key to ``path`` for this user alone, if there is no such file."""
-    try:
-        descriptor = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+    private = partial(os.open, mode=0o600)
+    with suppress(FileExistsError), open(path, "x", encoding="ascii", opener=private) as file:
         file.write(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from typing import NamedTuple
 
 from horovod.errors import InitError
 from horovod.rendezvous.host.handshake import MAX_MESSAGE_BYTES
@@ -15,12 +16,11 @@ _UCRED = struct.Struct("=iII")
 _FD = struct.Struct("=i")
 
 
-class Credentials:
+class Credentials(NamedTuple):
     """Process and user at the other end, as the kernel recorded them at the connect."""
 
-    def __init__(self, pid: int, uid: int) -> None:
-        self.pid = pid
-        self.is_same_user = uid == os.geteuid()
+    pid: int
+    is_same_user: bool
 
 
 def new_socket() -> socket.socket:
@@ -32,7 +32,7 @@ def credentials(connected: socket.socket) -> Credentials:
     """The process that connected (for the listener) or that listens (for the dialer)."""
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(raw)
-    return Credentials(pid, uid)
+    return Credentials(pid, uid == os.geteuid())
 
 
 def open_pidfd(pid: int) -> int:
