@@ -12,7 +12,7 @@ import statistics
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from horovod.autotune.knobs import Knob, Surroundings, Values, knobs_for, narrowed, values_of
 from horovod.autotune.log import Sample, SampleLog
@@ -33,20 +33,10 @@ _RECENT = 20  # steps from which the next ones are estimated
 _LONGEST_SLEEP_S = 5.0
 
 
-class StepCounts(Protocol):
-    """The counters of an engine."""
-
-    def counts(self) -> dict[str, int]:
-        """All counts by name, times in nanoseconds."""
-
-    def step_times(self, first: int) -> list[int]:
-        """Nanoseconds of the steps from number ``first`` on, as far as they are kept."""
-
-
 class StepMeter:
     """Samples of the steps of one world; ``is_over`` ends every wait."""
 
-    def __init__(self, engine: StepCounts, is_over: threading.Event) -> None:
+    def __init__(self, engine: _native.Engine, is_over: threading.Event) -> None:
         self._engine = engine
         self._is_over = is_over
 

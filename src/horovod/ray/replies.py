@@ -56,7 +56,8 @@ def collect(
                 values[ranks[reference]] = ray.get(reference)
             except Exception as error:
                 errors[ranks[reference]] = error
-                until = min(until, time.monotonic() + _grace_s(error))
+                grace_s = _CAUSE_S if isinstance(error, HorovodInternalError) else _OTHERS_S
+                until = min(until, time.monotonic() + grace_s)
         if meanwhile is not None:
             meanwhile()
     if errors:
@@ -64,10 +65,6 @@ def collect(
     if waiting:
         raise TimeoutError(f"ranks {', '.join(str(ranks[late]) for late in waiting)}")
     return [values[rank] for rank in range(len(references))]
-
-
-def _grace_s(error: Exception) -> float:
-    return _CAUSE_S if isinstance(error, HorovodInternalError) else _OTHERS_S
 
 
 def first_cause(errors: Mapping[int, Exception]) -> tuple[int, Exception]:

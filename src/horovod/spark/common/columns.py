@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -195,8 +195,7 @@ class RowGroup:
     rows: int
 
 
-@dataclass(frozen=True)
-class RowRange:
+class RowRange(NamedTuple):
     """Rows ``begin`` to ``end`` of a row group."""
 
     group: RowGroup
@@ -247,8 +246,7 @@ def steps_of(shard: Sequence[RowRange], batch_size: int) -> int:
     return -(-sum(rows.end - rows.begin for rows in shard) // batch_size)
 
 
-@dataclass(frozen=True)
-class Transformation:
+class Transformation(NamedTuple):
     """A function of pandas DataFrames, and the schema of its result.
 
     Args:

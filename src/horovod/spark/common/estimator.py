@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -222,8 +221,7 @@ def _label_column(columns: Mapping[str, Any], label: str, size: int) -> Column:
     return Column("double", "float64", () if size == 1 else (size,))
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """A column with predictions: its name, its label, and the numbers in one row."""
 
     name: str
@@ -274,8 +272,7 @@ def predicted(
     return raw.select(*[casts.get(name, F.col(f"`{name}`")) for name in raw.columns])
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(NamedTuple):
     model: Any
     make: Callable[[bytes], Predict]
     features: tuple[str, ...]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.core.world import local_rank
 from horovod.spark.common.columns import (
@@ -36,8 +35,7 @@ _DATA_PARAMS = (
 _NOT_SENT = {"backend", "model", "optimizer", "store"}
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """One training; it can be pickled.
 
     ``params`` has the estimator's params, ``columns`` the columns of batches. ``val_row_groups``

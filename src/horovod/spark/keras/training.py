@@ -6,9 +6,8 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -23,8 +22,7 @@ _NAME = "model.keras"
 _BEST = "checkpoint"
 
 
-@dataclass(frozen=True)
-class KerasPlan:
+class KerasPlan(NamedTuple):
     """A plan with the bytes of ``model_bytes`` and the result of ``optimizer_config``."""
 
     plan: Plan
@@ -37,8 +35,7 @@ class KerasPlan:
         return model_of(self.model, self.plan.params["custom_objects"], is_trusted=True)
 
 
-@dataclass(frozen=True)
-class KerasResult:
+class KerasResult(NamedTuple):
     """The result of rank 0; ``sizes`` are the numbers in one row of each output."""
 
     history: dict[str, list[float]]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
@@ -19,8 +18,7 @@ Tensors = Sequence[torch.Tensor]
 Outcome = tuple[Tensors, Tensors, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class TorchResult:
+class TorchResult(NamedTuple):
     """The result of rank 0.
 
     ``state`` is from ``state_bytes``; ``sizes`` are the numbers in one row of each output.
