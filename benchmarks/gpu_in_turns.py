@@ -11,6 +11,7 @@ Rank 0 prints medians and quartiles.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from statistics import quantiles
 from types import SimpleNamespace
@@ -53,10 +54,9 @@ def _loop(distribute: Callable[[Any, Any], tuple[Any, Any]]) -> GpuLoop:
 
 
 def _join_torch() -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True) if hvd.rank() == 0 else None
-    port = hvd.broadcast_object(store and store.port, root_rank=0)
-    store = store or dist.TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group("nccl", store=store, rank=hvd.rank(), world_size=hvd.size())
+    folder = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, root_rank=0)
+    place = {"rank": hvd.rank(), "world_size": hvd.size()}
+    dist.init_process_group("nccl", init_method=f"file://{folder}/store", **place)
 
 
 def _ddp(group: dist.ProcessGroup | None) -> Callable[[Any, Any], tuple[Any, Any]]:
