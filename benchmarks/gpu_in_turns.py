@@ -55,8 +55,9 @@ def _loop(distribute: Callable[[Any, Any], tuple[Any, Any]]) -> GpuLoop:
 
 def _join_torch() -> None:
     folder = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, root_rank=0)
-    place = {"rank": hvd.rank(), "world_size": hvd.size()}
-    dist.init_process_group("nccl", init_method=f"file://{folder}/store", **place)
+    dist.init_process_group(
+        "nccl", init_method=f"file://{folder}/store", rank=hvd.rank(), world_size=hvd.size()
+    )
 
 
 def _ddp(group: dist.ProcessGroup | None) -> Callable[[Any, Any], tuple[Any, Any]]:
