@@ -184,9 +184,8 @@ def _listen_everywhere(secret: bytes) -> StoreServer:
         port = server.address[1]
         try:
             server.listen([(host, port) for host in others])
+            return server
         except OSError as error:
             server.close()
             reason = error
-        else:
-            return server
     raise OSError(f"no port is free at all of {_LOOPBACK}, {', '.join(others)}: {reason}")

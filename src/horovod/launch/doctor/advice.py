@@ -15,6 +15,8 @@ from horovod.launch.doctor.findings import (
     capital,
     duration_text,
     named_ranks,
+    note,
+    problem,
     title,
 )
 from horovod.settings import Settings
@@ -90,8 +92,7 @@ def _slow(
         f"{duration_text(worst.extra_ns)} ({share:.0%}) shorter. "
         f"It was the slowest in {round(worst.slowest_share * steps.count)} of {steps.count} steps."
     )
-    return Finding(
-        Severity.PROBLEM,
+    return problem(
         "slow-rank",
         text,
         _where_to_look(world, ranks),
@@ -363,8 +364,7 @@ def find_clock_differences(world: RecordedWorld) -> Iterator[Finding]:
             way = "ahead" if day_ns > 0 else "behind"
             lines.append(f"{world.name_of(rank)}: {duration_text(abs(day_ns))} {way}")
     if lines:
-        yield Finding(
-            Severity.NOTE,
+        yield note(
             "clocks",
             f"Machines have another time of day than that of {world.name_of(first)}:",
             "Times in their logs cannot be compared before NTP sets their clocks.",

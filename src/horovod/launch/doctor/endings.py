@@ -10,6 +10,8 @@ from horovod.launch.doctor.findings import (
     capital,
     duration_text,
     named_ranks,
+    note,
+    problem,
     shaped_title,
     title,
 )
@@ -73,8 +75,7 @@ def find_exceptions(world: RecordedWorld, outcome: Outcome | None) -> list[Findi
 def _exception(world: RecordedWorld, text: str, same: Sequence[RankFailure]) -> Finding:
     first, ranks = same[0], sorted(failure.rank for failure in same)
     has_others = len(ranks) < len(world.names)
-    return Finding(
-        Severity.PROBLEM,
+    return problem(
         "exception",
         f"{capital(named_ranks(ranks, world.names))} {text}",
         "Look at that line"
@@ -95,8 +96,7 @@ def _error(world: RecordedWorld, failed: Recording) -> Finding:
     else:
         what = "ended with"
         advice = "The text names what to look at; docs/troubleshooting.md has more by error text."
-    return Finding(
-        Severity.PROBLEM,
+    return problem(
         "error",
         f"{capital(world.name_of(failed.rank))} {what}: {failed.detail}",
         advice,
@@ -115,7 +115,7 @@ def _lost(world: RecordedWorld, causes: set[int]) -> Iterator[Finding]:
     if lost:
         verb = "lost its peer." if len(lost) == 1 else "lost their peer."
         text = f"{capital(named_ranks(lost, world.names))} {verb}"
-        yield Finding(Severity.NOTE, "lost-peer", text, ranks=tuple(lost))
+        yield note("lost-peer", text, ranks=tuple(lost))
 
 
 def find_exit(outcome: Outcome, *, has_cause: bool) -> Finding:
@@ -153,8 +153,7 @@ def _mismatch(world: RecordedWorld, mismatch: Mismatch) -> Finding:
     for rank, label in mismatch.labels.items():
         by_title.setdefault(shaped_title(label), []).append(rank)
     parts = [f"{named_ranks(ranks, world.names)}: {shaped}" for shaped, ranks in by_title.items()]
-    return Finding(
-        Severity.PROBLEM,
+    return problem(
         "mismatch",
         f"Ranks disagree about '{mismatch.name}': {'; '.join(parts)}.",
         "Give the tensor the same shape, dtype and operation on all ranks; "

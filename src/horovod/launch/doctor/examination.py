@@ -21,7 +21,7 @@ from horovod.launch.doctor.endings import (
     find_exit,
     why_it_ended,
 )
-from horovod.launch.doctor.findings import Finding, Severity, capital, named_ranks
+from horovod.launch.doctor.findings import Finding, Severity, capital, named_ranks, note, problem
 from horovod.launch.doctor.hangs import find_hangs
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
 from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
@@ -119,8 +119,7 @@ def _state(
 
 def _too_few(world: RecordedWorld) -> Finding:
     events = max(len(recording.events) for recording in world.recordings.values())
-    return Finding(
-        Severity.NOTE,
+    return note(
         "too-few-steps",
         f"Nothing can be said about speed: fewer than {FEWEST_STEPS + 1} steps that repeat the "
         f"same names are in all recordings (of up to {events} events).",
@@ -139,7 +138,7 @@ def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> Iterator[Fin
     if gone:
         names = capital(named_ranks(gone, world.names))
         text = f"{names} ended without an error, as after SIGKILL."
-        yield Finding(Severity.PROBLEM, "gone", text, AFTER_DEATH, tuple(gone))
+        yield problem("gone", text, AFTER_DEATH, tuple(gone))
 
 
 def _missing(world: RecordedWorld, states: Mapping[int, RankState]) -> Iterator[Finding]:
@@ -148,8 +147,7 @@ def _missing(world: RecordedWorld, states: Mapping[int, RankState]) -> Iterator[
     silent = [rank for rank in world.missing if rank in states]
     names = named_ranks(world.missing, world.names)
     did = "" if not silent else f" Ranks {', '.join(map(str, silent))} did not answer in time."
-    yield Finding(
-        Severity.NOTE,
+    yield note(
         "missing",
         f"There is no recording of {names}.{did}",
         "For ranks of other machines set HOROVOD_RECORDER_DIR to a folder that all machines "
@@ -165,4 +163,4 @@ def _earlier(worlds: Sequence[RecordedWorld]) -> Iterator[Finding]:
     ]
     if lines:
         text = f"The job had {len(lines)} world{'s' * (len(lines) > 1)} before this one:"
-        yield Finding(Severity.NOTE, "earlier-worlds", text, lines=tuple(lines[-8:]))
+        yield note("earlier-worlds", text, lines=tuple(lines[-8:]))

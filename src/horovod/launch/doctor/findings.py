@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from horovod.core.base.ranks import ranks_text
@@ -16,10 +16,6 @@ from horovod.trace.stacks import main_thread, own_call
 
 _MOST_NAMES = 4
 _MOST_CALLS = 8
-# Characters that control a terminal or the direction of text, or are none.
-_CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
 
 
 class Severity(enum.Enum):
@@ -47,6 +43,10 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
+problem = partial(Finding, Severity.PROBLEM)
+note = partial(Finding, Severity.NOTE)
+
+
 def duration_text(duration_ns: float) -> str:
     """``1.9 ms``, ``12.3 s``."""
     return seconds_text(duration_ns / 1e9)
@@ -58,11 +58,6 @@ def named_ranks(ranks: Sequence[int], names: Sequence[str]) -> str:
         return ranks_text(ranks)
     texts = [names[rank] if rank < len(names) else f"rank {rank}" for rank in ranks]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def printable(text: str) -> str:
-    """``text`` with control characters as ``\\x1b``, so that it is safe on a terminal."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def capital(text: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from horovod.launch.doctor.findings import (
     Finding,
-    Severity,
     capital,
     duration_text,
     named_ranks,
+    problem,
     stack_lines,
     title,
     where_text,
@@ -58,8 +58,7 @@ def find_hangs(
 
 
 def _stopped(world: RecordedWorld, ranks: list[int]) -> Finding:
-    return Finding(
-        Severity.PROBLEM,
+    return problem(
         "stopped",
         f"{capital(named_ranks(ranks, world.names))} is stopped (SIGSTOP or a debugger).",
         "Let it go on with kill -CONT and its pid, or detach the debugger.",
@@ -82,8 +81,7 @@ def _divergence(world: RecordedWorld, groups: list[list[Stall]]) -> Finding:
         if place := where_text(world.recordings[rank]):
             places.append(f"rank {rank} is in {place}")
     where = f" ({'; '.join(places)})" if places else ""
-    return Finding(
-        Severity.PROBLEM,
+    return problem(
         "divergence",
         f"Ranks wait for each other in different operations: {'; '.join(parts)}.",
         "All ranks have to submit the same operations by the same names: look for a condition that "
@@ -117,8 +115,7 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
     waits = "have waited" if more else "has waited"
     if not absent:
-        return Finding(
-            Severity.PROBLEM,
+        return problem(
             "not-started",
             f"{title(stall.label)}{more} {waits} for {duration_text(stall.age_ns)}, although all "
             "ranks have submitted it.",
@@ -132,8 +129,7 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
     )
     doings = [_doing(world, rank) for rank in stall.missing[:_MOST_DESCRIBED]]
     lines = [line for rank in stall.missing[:_MOST_DESCRIBED] for line in _described(world, rank)]
-    return Finding(
-        Severity.PROBLEM,
+    return problem(
         "stall",
         " ".join([text, *doings]),
         _advice(world, stall),
@@ -193,8 +189,7 @@ def _stuck(world: RecordedWorld, stuck: Stuck) -> Finding:
     peer = stuck.waiting_for
     awaited = "" if peer is None else f", waiting for {named_ranks([peer], world.names)}"
     lines = () if peer is None else tuple(_described(world, peer))
-    return Finding(
-        Severity.PROBLEM,
+    return problem(
         "stuck",
         f"{capital(named_ranks([stuck.rank], world.names))} has been in the middle of a "
         f"collective for {duration_text(stuck.age_ns)}{awaited}.",

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from horovod.core.base.checked import printable
 from horovod.launch.doctor.examination import Examination, RankRow, examine
-from horovod.launch.doctor.findings import Finding, Severity, duration_text, printable
+from horovod.launch.doctor.findings import Finding, Severity, duration_text
 from horovod.launch.doctor.jobs import Evidence, NothingFoundError, find_job, gather
 from horovod.launch.doctor.tables import plain_console, plain_table
 
@@ -79,11 +80,9 @@ def _row_json(row: RankRow) -> dict[str, Any]:
     described: dict[str, Any] = {"rank": row.rank, "name": row.name, "state": row.state}
     if row.step is None:
         return described
-    figures = {
-        name: getattr(row.step, f"{name}_ns") / 1e9
-        for name in ("duration", "compute", "wait", "transport")
-    }
-    return {**described, "step": {f"{name}_seconds": value for name, value in figures.items()}}
+    names = ("duration", "compute", "wait", "transport")
+    figures = {f"{name}_seconds": getattr(row.step, f"{name}_ns") / 1e9 for name in names}
+    return {**described, "step": figures}
 
 
 def as_text(evidence: Evidence, examination: Examination, *, has_colour: bool) -> str:

@@ -37,11 +37,10 @@ def parse_found_hosts(text: str, slots_per_host: int | None) -> dict[str, int]:
     hosts: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if words := line.strip():
-            name, slots = _parse_line(f"line {number}, {_short(words)!r}", words, slots_per_host)
+            where = f"line {number}, {_short(words)!r}"
+            name, slots = _parse_line(where, words, slots_per_host)
             if hosts.setdefault(name, slots) != slots:
-                raise ValueError(
-                    f"line {number}, {_short(words)!r}: an earlier line says {name}:{hosts[name]}"
-                )
+                raise ValueError(f"{where}: an earlier line says {name}:{hosts[name]}")
     return {name: slots for name, slots in hosts.items() if slots > 0}
 
 

@@ -105,7 +105,8 @@ class WorkerGroups:
 
     def start(self, number: int, rank_info: RankInfo) -> None:
         """Start a worker, at once or when its host has answered."""
-        extra = {**self._loop.environment, **self._plan.extra_environment, **_elastic(number)}
+        extra = {**self._loop.environment, **self._plan.extra_environment}
+        extra |= {"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": str(number)}
         if self._elastic.job_id:
             extra["_HOROVOD_RECONNECT_TIMEOUT"] = f"{self._reconnect_timeout_s:g}"
         spec = WorkerSpec(number, rank_info, extra)
@@ -299,10 +300,6 @@ class WorkerGroups:
         missing = [host for host in wanted if host not in there and is_own_address(host)]
         there.update(self._server.listen([(host, 0) for host in missing]))
         return [(host, there[host]) for host in wanted if host in there]
-
-
-def _elastic(number: int) -> dict[str, str]:
-    return {"HOROVOD_ELASTIC": "1", "_HOROVOD_WORKER": str(number)}
 
 
 def _with_lines(problem: str, group: RemoteWorkerGroup) -> str:

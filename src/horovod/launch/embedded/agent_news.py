@@ -12,7 +12,7 @@ import pickle
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import IO, BinaryIO, NamedTuple
 
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 
@@ -29,18 +29,13 @@ class FoundAgent(NamedTuple):
 FoundAgents = Mapping[str, FoundAgent]
 
 
-class _Stream(Protocol):
-    def write(self, data: memoryview, /) -> int | None:
-        """Write some of ``data``."""
-
-
 class AgentDirectory:
     """The engine's side; from any thread, before, during and after the job."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._message: FoundAgents | str = {}
-        self._stream: _Stream | None = None
+        self._stream: IO[bytes] | None = None
 
     def write(self, agents: FoundAgents) -> None:
         """These are all agents now; others are gone."""
@@ -50,7 +45,7 @@ class AgentDirectory:
         """There will be no agents any more: the job fails with ``reason``."""
         self._tell(reason)
 
-    def open(self, stream: _Stream) -> None:
+    def open(self, stream: IO[bytes]) -> None:
         """Send everything to a supervisor, first what was written before."""
         with self._lock:
             self._stream = stream

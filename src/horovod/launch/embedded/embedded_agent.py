@@ -90,13 +90,8 @@ class EmbeddedAgent:
             )
             assert self._child.stdin is not None
             self._lifeline = self._child.stdin
-            orders = EmbeddedAgentOrders(
-                listener.fileno(),
-                secret.hex(),
-                dict(environment or {}),
-                ends_with_failure,
-                patience_s,
-            )
+            variables, fd = dict(environment or {}), listener.fileno()
+            orders = EmbeddedAgentOrders(fd, secret.hex(), variables, ends_with_failure, patience_s)
             with contextlib.suppress(BrokenPipeError):
                 self._lifeline.write(json.dumps(asdict(orders)).encode() + b"\n")
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import InitVar, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from horovod.launch.calls.call import WorkerFiles
 from horovod.launch.jobs.last_words import LastWords
 from horovod.launch.jobs.report import new_report, outcome_writer, say_last
 from horovod.launch.jobs.status_line import StatusLine
@@ -31,9 +32,6 @@ from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, si
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.launch.workers.worker_group import GRACE_S, LocalWorkerGroup, Worker, WorkerGroup
 from horovod.rendezvous.base.descriptors import Reserve, raised_limit
-
-if TYPE_CHECKING:
-    from horovod.launch.calls.call import WorkerFiles
 
 _CLOSE_S = 2.0  # for an ssh that has nothing left to do
 # The time before the workers are ended: survivors record the last events of a killed rank, and

@@ -107,14 +107,12 @@ def judge(links: Sequence[Link]) -> Verdict:
 
 def _slow_hosts(links: Sequence[Link]) -> set[int]:
     """Hosts without a fast link, although other hosts have one."""
-    best: dict[int, float] = {}
-    count: dict[int, int] = {}
+    found: dict[int, list[float]] = {}
     for link in links:
         for host in link.pair:
-            best[host] = max(best.get(host, 0.0), link.bandwidth)
-            count[host] = count.get(host, 0) + 1
-    fastest = max(best.values(), default=0.0)
-    return {host for host in best if count[host] > 1 and best[host] * _SLOW < fastest}
+            found.setdefault(host, []).append(link.bandwidth)
+    fastest = max(map(max, found.values()), default=0.0)
+    return {host for host, each in found.items() if len(each) > 1 and max(each) * _SLOW < fastest}
 
 
 def _slowness(link: Link, usual: Sequence[Link]) -> str:

@@ -16,6 +16,7 @@ from statistics import median
 import numpy as np
 
 import horovod.numpy as hvd
+from horovod.core.compatibility import temporary_environment
 from horovod.core.world import data_plane_name, engine
 from horovod.errors import HorovodInternalError, InitError
 from horovod.launch.network.links import Link, Pair
@@ -24,7 +25,6 @@ from horovod.rendezvous.bootstrap import identify, launcher_store
 # Both ranks of a pair are ready, so they connect at once if they can.
 _CONNECT_S = "10"
 # Settings of the whole job.
-_CONNECTIONS = "HOROVOD_LINK_CONNECTIONS"
 _NOT_FOR_PAIRS = ("HOROVOD_METRICS_PORT", "HOROVOD_TIMELINE", "HOROVOD_DEBUG_COLLECTIVES")
 # For the rounds of other pairs, including failures.
 _ROUND_S = 180.0
@@ -82,8 +82,9 @@ def _with_more(pair: Pair, latency_s: float) -> dict[int, float]:
     """The bandwidth by number of connections. The link works also where this cannot be measured."""
     found = {}
     for count in _MORE_CONNECTIONS:
-        with suppress(InitError, HorovodInternalError):
-            found[count] = _bandwidth_with(count, pair, latency_s)
+        connections = temporary_environment(HOROVOD_LINK_CONNECTIONS=str(count))
+        with suppress(InitError, HorovodInternalError), connections, _world(pair):
+            found[count] = _bandwidth(latency_s)
     return found
 
 
@@ -94,18 +95,6 @@ def _world(pair: Pair) -> Iterator[None]:
         yield
     finally:
         hvd.shutdown()
-
-
-def _bandwidth_with(connections: int, pair: Pair, latency_s: float) -> float:
-    own = os.environ.get(_CONNECTIONS)
-    os.environ[_CONNECTIONS] = str(connections)
-    try:
-        with _world(pair):
-            return _bandwidth(latency_s)
-    finally:
-        del os.environ[_CONNECTIONS]
-        if own is not None:
-            os.environ[_CONNECTIONS] = own
 
 
 def _segments() -> tuple[int, int]:

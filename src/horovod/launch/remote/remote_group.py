@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from horovod.core.base.checked import MOST_PID, BadMessageError, Fields, printable
 from horovod.core.base.rank_info import read_rank_info
+from horovod.launch.calls.call import WorkerFiles
 from horovod.launch.model.host_plan import HostPlan, WorkerSpec
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.remote.connections import EmbeddedAgentLink, SshChild
@@ -25,9 +26,6 @@ from horovod.launch.wire.remote_call import RemoteAnswers, call_frames
 from horovod.launch.workers.output import Console, Sink
 from horovod.launch.workers.processes import Watchdog
 from horovod.launch.workers.worker_group import GRACE_S, StartListener, Trouble, Worker
-
-if TYPE_CHECKING:
-    from horovod.launch.calls.call import WorkerFiles
 
 # Login scripts may print so much before the agent begins. The end is shown if no agent does.
 _MOST_PRELUDE_BYTES = 1024 * 1024

@@ -61,15 +61,14 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     hosts = _hosts(values, process_count)
     placement = Placement(()) if is_elastic else place(hosts, process_count)
     start_timeout_s = check_seconds("start_timeout", values["start_timeout"])
+    chosen = {"start_timeout_s": start_timeout_s} if start_timeout_s else {}
     executable, uses_mpi = _executable(values["executable"]), bool(values["use_mpi"])
     folder = values["output_filename"]
     module = "run.mpi_function" if uses_mpi else "calls.worker"
     plan = JobPlan(
         command=tuple(python_command(executable, module)),
         slots=placement.slots,
-        extra_environment=environment_of({"start_timeout_s": start_timeout_s})
-        if start_timeout_s
-        else {},
+        extra_environment=environment_of(chosen),
         is_verbose=bool(values["verbose"]),
         output_directory=None if folder is None else Path(folder),
         others=OtherHosts(
@@ -211,20 +210,15 @@ def _elastic_plan(
 def _limits(values: Mapping[str, Any], np: int) -> Limits:
     given = (values["min_num_proc"], values["max_num_proc"], values["reset_limit"])
     limits = check_limits(np, *given, Settings.from_env().elastic_timeout_s)
-    cooldown = _cooldown(values["cooldown_range"])
-    try:
-        return replace(limits, cooldown=cooldown)
-    except ValueError as error:  # the range itself
-        raise ValueError(f"cooldown_range={values['cooldown_range']!r}: {error}") from None
-
-
-def _cooldown(bounds: Any) -> tuple[float, float] | None:
+    bounds = values["cooldown_range"]
     if bounds is None:
-        return None
+        return limits
     try:
         lower, upper = map(float, bounds)
     except (TypeError, ValueError):
-        raise ValueError(
-            f"cooldown_range={bounds!r}: expected two numbers of seconds, for example (1, 60)"
-        ) from None
-    return lower, upper
+        expected = "expected two numbers of seconds, for example (1, 60)"
+        raise ValueError(f"cooldown_range={bounds!r}: {expected}") from None
+    try:
+        return replace(limits, cooldown=(lower, upper))
+    except ValueError as error:
+        raise ValueError(f"cooldown_range={bounds!r}: {error}") from None

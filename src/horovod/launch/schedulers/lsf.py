@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -41,9 +42,7 @@ def job_hosts(environ: Mapping[str, str]) -> tuple[HostSlots, ...]:
     """
     path, pairs = environ.get("LSB_DJOB_HOSTFILE"), environ.get("LSB_MCPU_HOSTS", "").split()
     if path:
-        counted: dict[str, int] = {}
-        for name in Path(path).read_text(encoding="utf-8").split():
-            counted[name] = counted.get(name, 0) + 1
+        counted: dict[str, int] = Counter(Path(path).read_text(encoding="utf-8").split())
     else:
         counted = {name: int(slots) for name, slots in zip(pairs[::2], pairs[1::2], strict=True)}
     hosts = tuple(HostSlots(name, slots) for name, slots in counted.items())
@@ -94,10 +93,8 @@ def rank_file(slots: Sequence[RankInfo], parts: HostParts) -> str:
                 f"{slot.hostname} has {parts.cpus} CPUs for {slot.local_size} processes"
             )
         first = slot.local_rank * share
-        cpus = f"{{{first}-{first + share - 1}}}"
-        lines.append(
-            f"rank: {slot.rank}: {{ hostname: {slot.hostname}; cpu: {cpus} ; gpu: * ; mem: * }}"
-        )
+        resources = f"cpu: {{{first}-{first + share - 1}}} ; gpu: * ; mem: *"
+        lines.append(f"rank: {slot.rank}: {{ hostname: {slot.hostname}; {resources} }}")
     return "\n".join(lines) + "\n"
 
 

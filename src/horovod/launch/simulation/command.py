@@ -80,7 +80,8 @@ def _parser() -> OneLineParser:
         epilog="docs/simulate.md says what is computed, and how close it comes.",
         allow_abbrev=False,
     )
-    parser.add_argument("ranks", type=_numbers, help="how many ranks, such as 8,64,512")
+    add = parser.add_argument
+    add("ranks", type=_numbers, help="how many ranks, such as 8,64,512")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--from",
@@ -89,41 +90,33 @@ def _parser() -> OneLineParser:
         help="a job that has run here, or the file of a timeline",
     )
     what.add_argument("--model", help=f"one of {', '.join(sorted(ARCHITECTURES))}")
-    parser.add_argument("--batch", type=int, default=64, help="samples of a rank in a step (64)")
-    parser.add_argument("--samples-per-second", type=float, help="of one device alone; --model")
+    add("--batch", type=int, default=64, help="samples of a rank in a step (64)")
+    add("--samples-per-second", type=float, help="of one device alone; --model")
     places = parser.add_mutually_exclusive_group()
     places.add_argument("--ranks-per-host", type=int, default=1, metavar="N", help="(1)")
     places.add_argument(
         "--hosts", type=_layout, metavar="HOSTSxN", help="such as 64x8: N ranks on each host"
     )
-    parser.add_argument(
-        "--network", help=f"a file, or {', '.join(network_names())} ({_DEFAULT_NETWORK})"
-    )
-    parser.add_argument("--costs", metavar="FILE", help="what horovodrun --calibrate has written")
-    parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), default="horovod")
-    parser.add_argument("--fusion-threshold", type=int, default=Options().fusion_threshold)
-    parser.add_argument(
+    add("--network", help=f"a file, or {', '.join(network_names())} ({_DEFAULT_NETWORK})")
+    add("--costs", metavar="FILE", help="what horovodrun --calibrate has written")
+    add("--algorithm", choices=sorted(ALGORITHMS), default="horovod")
+    add("--fusion-threshold", type=int, default=Options().fusion_threshold)
+    add(
         "--jitter",
         type=float,
         default=0.02,
         help="standard deviation of a rank's computing, as a part of it (0.02)",
     )
-    parser.add_argument(
-        "--mtbf", type=float, metavar="HOURS", help="between failures of a host; an elastic job"
-    )
-    parser.add_argument(
+    add("--mtbf", type=float, metavar="HOURS", help="between failures of a host; an elastic job")
+    add(
         "--recovery-s",
         type=float,
         default=_RECOVERY_S,
         help=f"from a failure to the next step ({_RECOVERY_S:g}); --mtbf",
     )
-    parser.add_argument(
-        "--commit-s", type=float, help="a state.commit() (three copies of the gradients); --mtbf"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE.html", help="write a page with a chart, too"
-    )
+    add("--commit-s", type=float, help="a state.commit() (three copies of the gradients); --mtbf")
+    add("--json", action="store_true", help="print JSON for programs")
+    add("-o", "--output", metavar="FILE.html", help="write a page with a chart, too")
     return parser
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from horovod.launch.calls.call import ANSWER_FD, CALL_FD, WorkerFiles, memory_file, seal
 from horovod.launch.wire.frames import CHUNK_BYTES, Kind, encode
-
-if TYPE_CHECKING:
-    from horovod.launch.calls.call import WorkerFiles
 
 
 def call_frames(call: WorkerFiles | None) -> Iterator[bytes]:
@@ -67,11 +65,7 @@ class ReceivedCall:
     """The agent's side: a file for the call, and one for the answer of each worker."""
 
     def __init__(self) -> None:
-        # Here, because most agents have no call, and must start quickly.
-        from horovod.launch.calls import call
-
-        self._module = call
-        self._call = call.memory_file()
+        self._call = memory_file()
         self._answers: dict[int, BinaryIO] = {}
 
     def add(self, piece: bytes) -> None:
@@ -81,12 +75,12 @@ class ReceivedCall:
     def complete(self) -> None:
         """The call has arrived: make it read-only."""
         self._call.flush()
-        self._module.seal(self._call)
+        seal(self._call)
 
     def for_worker(self, worker: int) -> Mapping[int, int]:
         """The descriptors of a worker that starts now."""
-        answer = self._answers[worker] = self._module.memory_file()
-        return {self._module.CALL_FD: self._call.fileno(), self._module.ANSWER_FD: answer.fileno()}
+        answer = self._answers[worker] = memory_file()
+        return {CALL_FD: self._call.fileno(), ANSWER_FD: answer.fileno()}
 
     def answer_of(self, worker: int, exit_code: int) -> Iterator[bytes]:
         """See ``answer_frames``. The answer is kept until the last frame."""

@@ -123,8 +123,7 @@ class Console:
             return
         self._write_some()
         if not self._waiting:
-            self._selector.unregister(self._fd)
-            self._is_registered = False
+            self.flush()
 
     def flush(self) -> None:
         """Write everything, blocking."""
@@ -274,11 +273,6 @@ class Lines:
             self._log.write(lines)
 
 
-def _flush_if_late(sink: Sink) -> None:
-    if sink.waiting_bytes > _HIGH_WATER_BYTES:
-        sink.flush()
-
-
 @dataclass(eq=False)
 class _Pipe:
     fd: int
@@ -316,7 +310,7 @@ class Output:
     def drain(self) -> None:
         """Read what is left and close all pipes, even if a process still holds them open."""
         for pipe in list(self._pipes):
-            self._finish(pipe, _flush_if_late)
+            self._finish(pipe, may_block=True)
 
     def abandon(self) -> None:
         """Close all pipes, whatever is in them."""
@@ -331,12 +325,13 @@ class Output:
         for pipe in [pipe for pipe in self._pipes if pipe.sink in sinks]:
             self._finish(pipe)
 
-    def _finish(self, pipe: _Pipe, after_read: Callable[[Sink], None] = lambda sink: None) -> None:
+    def _finish(self, pipe: _Pipe, *, may_block: bool = False) -> None:
         left = _MAX_LEFT_BYTES
         while left > 0 and pipe in self._pipes:
             count = self._read(pipe)
             left = left - count if count else 0
-            after_read(pipe.sink)
+            if may_block and pipe.sink.waiting_bytes > _HIGH_WATER_BYTES:
+                pipe.sink.flush()
         if pipe in self._pipes:
             self._close(pipe)
 
