@@ -136,12 +136,7 @@ class RayExecutor:
     def _new_job(self, environment: Mapping[str, Any]) -> StaticJob | ElasticJob:
         if isinstance(self._shape, ElasticShape):
             return ElasticJob(self._settings, self._shape, environment)
-        return StaticJob(
-            self._settings,
-            self._shape,
-            use_current_placement_group=self._use_current,
-            environment=environment,
-        )
+        return StaticJob(self._settings, self._shape, environment, use_current=self._use_current)
 
     def run(
         self,

@@ -27,17 +27,11 @@ class StaticJob:
     """
 
     def __init__(
-        self,
-        settings: RaySettings,
-        shape: Shape,
-        *,
-        use_current_placement_group: bool,
-        environment: Mapping[str, Any],
+        self, settings: RaySettings, shape: Shape, environment: Mapping[str, Any], use_current: bool
     ) -> None:
         self._settings = settings
-        self._placement = Placement(
-            shape, settings.placement_group_timeout_s, use_current=use_current_placement_group
-        )
+        timeout_s = settings.placement_group_timeout_s
+        self._placement = Placement(shape, timeout_s, use_current=use_current)
         self.workers: list[Any] = []
         self._infos: list[ActorInfo] = []
         with on_error(self.end):

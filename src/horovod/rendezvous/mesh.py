@@ -76,15 +76,8 @@ def connect(
     if sys.platform != "linux":
         raise InitError("init: more than one rank needs Linux in this version")
     key = f"mesh/{identity.scope}{generation}"
-    own = RankCapabilities(
-        identity.rank,
-        identity.size,
-        region_bytes,
-        os.getpid(),
-        identity.hostname,
-        identity.node,
-        host_id or this_host_id(),
-    )
+    place = (identity.hostname, identity.node, host_id or this_host_id())
+    own = RankCapabilities(identity.rank, identity.size, region_bytes, os.getpid(), *place)
     ranks, said, deadline = _exchange(own, store, secret, key, Deadline(timeout_s))
     hosts = hosts_of(ranks)
     _warn_of_split(own, ranks, hosts)
@@ -120,20 +113,14 @@ def _exchange(
         mismatch = own.mismatch(other)
         return misfit(mismatch, other.rank) if mismatch else None
 
+    name, everyone = f"{key}/capabilities", range(own.size)
     allgather = StoreAllgather(
-        store,
-        secret,
-        f"{key}/capabilities",
-        own.rank,
-        range(own.size),
-        deadline,
-        is_bootstrap=True,
-        check=problem_of,
+        store, secret, name, own.rank, everyone, deadline, is_bootstrap=True, check=problem_of
     )
     try:
         _refuse_double(own, allgather.own_value())
         said = allgather.exchange(own.to_bytes())
-        ranks = decode_all(range(own.size), said, RankCapabilities.from_bytes)
+        ranks = decode_all(everyone, said, RankCapabilities.from_bytes)
         _refuse_other_ranks(ranks)
         _refuse_double(own, said[own.rank])
     except BaseException as error:

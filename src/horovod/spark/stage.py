@@ -161,13 +161,9 @@ class AgentStage:
                 self.on_end(self.problem)
 
     def _tasks(self) -> Any:
+        stores = tuple(self._server.addresses)
         options = AgentOptions(
-            tuple(self._server.addresses),
-            self.secret,
-            self._patience_s,
-            self._interfaces,
-            path_ahead(),
-            self.is_elastic,
+            stores, self.secret, self._patience_s, self._interfaces, path_ahead(), self.is_elastic
         )
         numbers = self._context.parallelize(range(self._count), self._count)
         if self._is_any_number:

@@ -18,12 +18,7 @@ from horovod.errors import InitError
 Launcher = Literal["horovodrun", "torchrun", "mpirun", "srun", "torch.distributed", "other", "none"]
 # Our launcher sets this variable.
 LAUNCHER = "_HOROVOD_LAUNCHER"
-_GIVEN_BY_LAUNCHERS = (
-    "HOROVOD_RANK",
-    "HOROVOD_SIZE",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
-    "HOROVOD_GLOO_RENDEZVOUS_PORT",
-)
+_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,7 @@ def identify(environ: Mapping[str, str]) -> ProcessInfo:
         return _from_launcher(environ)
     if "TORCHELASTIC_RUN_ID" in environ:
         return _from_torchrun(environ)
-    if any(name in environ for name in _GIVEN_BY_LAUNCHERS):
+    if any(name in environ for name in _STORE):
         return _from_launcher(environ)
     return ProcessInfo(hostname=hostname_of(environ))
 

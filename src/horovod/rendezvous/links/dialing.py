@@ -145,15 +145,8 @@ class PeerDial:
 
     def _talk_of(self, attempt: _Try) -> Callable[[Stream], Talk]:
         dialer, link, route = self._dialer, attempt.link, attempt.route
-        claims = Claims(
-            link.purpose,
-            link.channel,
-            dialer.rank,
-            link.peer,
-            route.host,
-            route.port,
-            dialer.context,
-        )
+        ends = (dialer.rank, link.peer, route.host, route.port)
+        claims = Claims(link.purpose, link.channel, *ends, dialer.context)
 
         def talk(stream: Stream) -> Talk:
             side = Dialer(PROTOCOL, dialer.secret)

@@ -121,18 +121,14 @@ def make_plan(estimator: Declared, store: Store, run_id: str, dataset_idx: int |
     params["shuffle_rows"] = buffer or None
     params["shuffle"] = value("shuffle") and buffer != 0
     train_row_groups = _row_groups(store, remote.train_data_path, "training")
+    transformation = Transformation.of(params["transformation_fn"], params)
     return Plan(
         remote=remote,
         run_id=run_id,
         features=features,
         labels=labels,
         weight=value("sample_weight_col"),
-        columns=_columns(
-            store,
-            remote.train_data_path,
-            names,
-            Transformation.of(params["transformation_fn"], params),
-        ),
+        columns=_columns(store, remote.train_data_path, names, transformation),
         train_row_groups=train_row_groups,
         val_row_groups=_row_groups(store, remote.val_data_path, "validation")
         if value("validation")

@@ -136,13 +136,8 @@ def prepare_data(
             f"num_processes={num_processes}, partitions_per_process={partitions_per_process}: "
             "both have to be greater than 0"
         )
-    key = _DatasetKey(
-        store.prefix_path,
-        tuple(names),
-        validation,
-        compress_sparse,
-        num_processes * partitions_per_process,
-    )
+    partition_count = num_processes * partitions_per_process
+    key = _DatasetKey(store.prefix_path, names, validation, compress_sparse, partition_count)
     number, is_there = _datasets.acquire(key, df, partial(_may_replace, store))
     try:
         if not (is_there and store.is_parquet_dataset(store.get_train_data_path(number))):
@@ -169,14 +164,14 @@ def _columns_of(
     features: Sequence[str] | None,
     validation: float | str | None,
     weight: str | None,
-) -> list[str]:
+) -> tuple[str, ...]:
     if not labels:
         raise ValueError("label columns are missing")
     others = [weight] if weight else []
     if features is None:
         known = {*labels, *others, validation}
         features = [name for name in df.columns if name not in known]
-    names = list(dict.fromkeys([*features, *labels, *others]))
+    names = tuple(dict.fromkeys([*features, *labels, *others]))
     wanted = [*names, validation] if isinstance(validation, str) else names
     unknown = [name for name in wanted if name not in df.columns]
     if unknown:
