@@ -5,14 +5,7 @@ engine's costs; docs/simulate.md says how good that is. ``horovodrun --simulate`
 """
 
 from horovod.simulate.architectures import ARCHITECTURES
-from horovod.simulate.cluster import (
-    Cluster,
-    Costs,
-    Network,
-    network_named,
-    network_names,
-    on_cores,
-)
+from horovod.simulate.cluster import Cluster, Costs, Network, network_named, network_names, on_cores
 from horovod.simulate.failures import Failures, Losses
 from horovod.simulate.prediction import Prediction, predict
 from horovod.simulate.step import Options, simulate_step

@@ -12,8 +12,6 @@ from horovod.simulate.prediction import Prediction, predict
 from horovod.simulate.step import Options
 from horovod.simulate.workload import Gradient, Workload
 
-__all__ = ["Advice", "advise"]
-
 _LEAST_GAIN, _MOST_GAIN = 0.01, 1e3
 _FORMATS = {"fp16": 0.5, "int8": LINK_SHARES["int8"], "int4": LINK_SHARES["int4"]}
 _THRESHOLDS = (16 << 20, 512 << 20)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["ARCHITECTURES", "Layer", "layers_of"]
-
 
 @dataclass(frozen=True)
 class Layer:

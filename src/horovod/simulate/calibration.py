@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from horovod.simulate.cluster import Costs, Network
 from horovod.simulate.collective_time import CACHED_BYTES
 
-__all__ = ["Measured", "costs_from", "usual", "with_network"]
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -16,16 +16,6 @@ import yaml
 from horovod.core.base.checked import is_number
 from horovod.core.base.own_files import open_regular
 
-__all__ = [
-    "Cluster",
-    "Costs",
-    "Network",
-    "costs_in",
-    "network_named",
-    "network_names",
-    "on_cores",
-]
-
 Made = TypeVar("Made", "Network", "Costs")
 _NETWORKS = Path(__file__).with_name("networks.yaml")
 COSTS_VERSION = 1

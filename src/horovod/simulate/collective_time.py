@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from horovod import _native
 from horovod.simulate.cluster import Cluster
 
-__all__ = ["ALGORITHMS", "CACHED_BYTES", "Traffic", "negotiation_s", "reduction_s", "traffic_of"]
-
 CACHED_BYTES = 1 << 20  # of a bucket that stays in a processor's cache
 
 

@@ -13,8 +13,6 @@ from horovod.simulate.failures import Failures, Losses, losses_of
 from horovod.simulate.step import Options, StepTime, simulate_step
 from horovod.simulate.workload import Workload
 
-__all__ = ["Prediction", "predict"]
-
 STEPS = 100
 _SEED = 1
 _MOST_BYTES, _MOST_RANKS = 1 << 50, 10_000_000

@@ -13,8 +13,6 @@ from horovod.trace.analysis.steps import Steps, find_steps, signature
 from horovod.trace.operations import Operation, operations_of
 from horovod.trace.recording import Recording
 
-__all__ = ["workload_of"]
-
 
 def workload_of(recordings: Mapping[int, Recording], title: str) -> Workload | None:
     """The usual step of a world; None if there are too few steps or no gradients.

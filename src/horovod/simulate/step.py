@@ -13,8 +13,6 @@ from horovod.simulate.cluster import Cluster
 from horovod.simulate.collective_time import negotiation_s, reduction_s, traffic_of
 from horovod.simulate.workload import Workload
 
-__all__ = ["Bucket", "Options", "StepTime", "simulate_step"]
-
 FUSION_BYTES = 128 << 20
 
 

@@ -21,8 +21,6 @@ from typing import Any
 from horovod.core.base.checked import is_number
 from horovod.simulate.workload import Gradient, Workload
 
-__all__ = ["workload_in"]
-
 _FEWEST_STEPS = 5
 _REDUCTION = "ALLREDUCE"
 # Of at most 64 dimensions: multiplying many long numbers takes minutes.

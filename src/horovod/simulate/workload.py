@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from horovod.simulate.architectures import Layer, layers_of
 
-__all__ = ["Gradient", "Workload", "of_model"]
-
 _FLOAT_BYTES = 4
 _MOST_SAMPLES = 1 << 50
 
