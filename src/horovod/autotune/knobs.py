@@ -80,10 +80,9 @@ def narrowed(knobs: Sequence[Knob], defaults: Values, step_bytes: float) -> tupl
     kept = []
     for knob in knobs:
         levels = knob.levels
-        if knob.name == _FUSION:
-            default = defaults[_FUSION]
-            if float(default) >= step_bytes:
-                levels = tuple(e for e in levels if e == default or float(e) < step_bytes)
+        default = defaults[knob.name]
+        if knob.name == _FUSION and float(default) >= step_bytes:
+            levels = tuple(e for e in levels if e == default or float(e) < step_bytes)
         if len(levels) > 1:
             kept.append(Knob(knob.name, levels))
     return tuple(kept)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from horovod.autotune.knobs import Knob, Value, Values
 from horovod.autotune.search import Result
 from horovod.core.base.own_files import open_regular, read_own, replacing
-from horovod.core.base.setting import Flag, Setting
+from horovod.core.base.setting import Flag
 from horovod.metrics.sampling import note_sample
 from horovod.settings import SETTINGS
 
@@ -131,10 +131,8 @@ def pinned(result: Result, knobs: Sequence[Knob]) -> str:
 
 
 def _flag(name: str) -> Flag:
-    flag = _SETTINGS[name].flag
-    return flag if flag is not None else Flag("", "")
+    return _SETTINGS[name].flag or Flag("", "")
 
 
 def _text(name: str, value: Value) -> str:
-    setting: Setting = _SETTINGS[name]
-    return setting.text(value, _flag(name).factor)
+    return _SETTINGS[name].text(value, _flag(name).factor)

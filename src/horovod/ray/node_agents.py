@@ -44,7 +44,6 @@ class AgentOptions:
     cpus_per_worker: int
     ends_with_failure: bool
     interfaces: tuple[str, ...] = ()
-    patience_s: float = 600.0
 
 
 class NodeAgent:
@@ -57,7 +56,6 @@ class NodeAgent:
             launcher=options.launcher,
             environment=_environment(options, slots, os.environ),
             ends_with_failure=options.ends_with_failure,
-            patience_s=options.patience_s,
         )
 
     def address(self) -> tuple[str, int]:
