@@ -20,34 +20,20 @@ from horovod.core.base import mpi_library
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.descriptors import raise_limit
-from horovod.rendezvous.base.membership import Mesh, SetLinks
+from horovod.rendezvous.base.membership import Mesh as Mesh
+from horovod.rendezvous.base.membership import SetLinks as SetLinks
 from horovod.rendezvous.identity import mpi as mpi_identity
-from horovod.rendezvous.identity.elastic_client import ElasticClient, RemovedError, this_client
-from horovod.rendezvous.identity.environment import ProcessInfo, identify
+from horovod.rendezvous.identity.elastic_client import ElasticClient as ElasticClient
+from horovod.rendezvous.identity.elastic_client import RemovedError as RemovedError
+from horovod.rendezvous.identity.elastic_client import this_client as this_client
+from horovod.rendezvous.identity.environment import ProcessInfo as ProcessInfo
+from horovod.rendezvous.identity.environment import identify as identify
 from horovod.rendezvous.identity.secret_socket import ask_for_secret
 from horovod.rendezvous.store.client import Store, StoreClient
 
 if TYPE_CHECKING:
     from horovod.rendezvous.identity.torchrun import TorchStore
     from horovod.rendezvous.store.server import StoreServer
-
-__all__ = [
-    "ElasticClient",
-    "Mesh",
-    "ProcessInfo",
-    "RemovedError",
-    "SetLinks",
-    "drop_store",
-    "identify",
-    "job_store",
-    "launcher_store",
-    "meet",
-    "new_launcher_store",
-    "recognise",
-    "secret_in",
-    "this_client",
-    "use_store",
-]
 
 _ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"

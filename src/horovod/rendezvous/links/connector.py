@@ -69,7 +69,7 @@ class Connector:
     def add(self, stream: Stream) -> None:
         """Add an accepted connection; its talk begins at once."""
         self._register(stream, selectors.EVENT_READ)
-        self._begin(stream)
+        self._guarded(stream, self._begin)
 
     def connect(self, stream: Stream, route: Route) -> None:
         """Connect; the talk begins when the other end has accepted."""
@@ -123,21 +123,15 @@ class Connector:
     def _advance(self, stream: Stream) -> None:
         if self._streams.get(stream.socket.fileno()) is not stream:
             return  # dropped since the selector returned
-        if not stream.is_connected:
-            self._begin(stream)
-            return
-        self._guarded(stream, self._read)
+        self._guarded(stream, self._read if stream.is_connected else self._begin)
 
     def _begin(self, stream: Stream) -> None:
-        def begin(stream: Stream) -> None:
-            error = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                raise OSError(error, os.strerror(error))
-            stream.is_connected = True
-            self._selector.modify(stream.socket, selectors.EVENT_READ, stream)
-            stream._wanted = next(stream._talk)
-
-        self._guarded(stream, begin)
+        error = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        stream.is_connected = True
+        self._selector.modify(stream.socket, selectors.EVENT_READ, stream)
+        stream._wanted = next(stream._talk)
 
     def _read(self, stream: Stream) -> None:
         data = stream.socket.recv(stream._wanted - len(stream._received))

@@ -106,21 +106,17 @@ class StoreChannel:
             connected = socket.socket(family, kind, protocol)
             shorten_pauses(connected)
             try:
-                # The addresses share the time that is left.
-                left_s = deadline - time.monotonic()
-                connected.settimeout(max(left_s / (len(found) - number), 0.001))
-                connected.connect(target)
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                with on_error(connected.close):
+                    # The addresses share the time that is left.
+                    left_s = deadline - time.monotonic()
+                    connected.settimeout(max(left_s / (len(found) - number), 0.001))
+                    connected.connect(target)
+                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    return connected
             except OSError as error:
-                connected.close()
                 is_silent |= isinstance(error, (TimeoutError, ConnectionResetError))
                 reasons.append(f"{address_text(target)}: {error}" if len(found) > 1 else str(error))
-            except BaseException:
-                connected.close()
-                raise
-            else:
-                return connected
         raise (_UnansweredError if is_silent else StoreUnreachableError)(
             f"init: cannot reach the launcher's store at {self._name}: {'; '.join(reasons)}; "
             "is its launcher still running?"
