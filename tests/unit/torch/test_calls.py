@@ -6,7 +6,7 @@ from queue import Empty, SimpleQueue
 
 from torch.distributed import HashStore
 
-from horovod.torch.distributed.calls import Calls
+from horovod.torch.distributed.peers import Calls
 
 
 class _Rank:

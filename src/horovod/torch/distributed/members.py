@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from horovod.core import world
+from horovod.core.assembly import World
 from horovod.core.base.ranks import ranks_text
 from horovod.torch.distributed import set_numbers
-from horovod.torch.distributed.peers import Peer, connect, peers_of
+from horovod.torch.distributed.peers import Calls, Peer, connect, peers_of
 from horovod.torch.distributed.set_numbers import SetNumber
 from horovod.torch.distributed.work import Unwaited
 from horovod.torch.distributed.world import shared_store
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]
-
-    from horovod.core.assembly import World
-    from horovod.torch.distributed.calls import Calls
 
 
 class Members:

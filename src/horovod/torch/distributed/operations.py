@@ -11,14 +11,13 @@ import torch
 from horovod import _native
 from horovod.core.operations import Average, Dtype, Intent, Kind, Sum
 from horovod.torch.adapter import DTYPES, adapter
-from horovod.torch.distributed.arguments import intent_of, limit_of
+from horovod.torch.distributed.arguments import Reduction, intent_of, limit_of
 from horovod.torch.distributed.backward import end_after_backward, is_started_by_ddp
 from horovod.torch.distributed.tensors import movable, put
 from horovod.torch.distributed.work import AllWorks, DoneWork, EngineWork, HorovodWork, end_now
 
 if TYPE_CHECKING:
     from horovod.torch.distributed.members import Members
-    from horovod.torch.distributed.reduce_ops import Reduction
     from horovod.torch.distributed.tensors import Landing
     from horovod.torch.distributed.work import Finish
 

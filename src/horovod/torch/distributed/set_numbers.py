@@ -9,18 +9,16 @@ group: when a group ends, the process with the store may have ended, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from horovod.core.assembly import World
 from horovod.core.base.ranks import ranks_text
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
+from horovod.rendezvous.identity.torchrun import TorchStore
 from horovod.torch.distributed.world import next_number, shared_store, store_of
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]
-
-    from horovod.core.assembly import World
-    from horovod.rendezvous.identity.torchrun import TorchStore
 
 _FIRST, _COUNT = 512, 512
 _GRACE_S = 10.0  # to hear from the first rank which ones are missing

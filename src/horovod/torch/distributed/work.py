@@ -19,8 +19,7 @@ from torch.distributed import DistBackendError, Work
 from torch.futures import Future
 
 from horovod.torch.distributed.backward import is_called_by_cpp
-from horovod.torch.distributed.completions import completions
-from horovod.torch.distributed.deadlines import deadlines
+from horovod.torch.distributed.completions import completions, deadlines
 
 if TYPE_CHECKING:
     from horovod import _native

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from horovod.core import world
 from horovod.rendezvous.bootstrap import ProcessInfo, drop_store, secret_in, use_store
 from horovod.rendezvous.identity.environment import LAUNCHER, hostname_of
 from horovod.rendezvous.identity.torchrun import TorchStore, agree_on_world
 from horovod.settings import Settings
-
-if TYPE_CHECKING:
-    from torch.distributed import Store  # type: ignore[attr-defined]
 
 _store: Store | None = None  # of the default group
 _prefix = ""  # of its keys in all stores
