@@ -6,13 +6,12 @@ shared memory and the engine's threads are the parent's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.rendezvous.bootstrap import ProcessInfo
 
 
-@dataclass(frozen=True)
-class Parent:
+class Parent(NamedTuple):
     """The process that this one was forked from, directly or not, as it was at the fork."""
 
     identity: ProcessInfo

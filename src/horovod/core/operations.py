@@ -9,9 +9,8 @@ from __future__ import annotations
 import reprlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from horovod.core.built import rocm_built
 
@@ -56,8 +55,7 @@ def own_part(count: int, rank: int, size: int) -> slice:
     return slice(begin, begin + least + (rank < longer))
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(NamedTuple):
     """A row of the table.
 
     Attributes:

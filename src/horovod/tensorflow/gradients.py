@@ -9,8 +9,7 @@ unused result, stays None and takes part in nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -62,8 +61,7 @@ class CollectiveOps(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class _Present:
+class _Present(NamedTuple):
     """The gradients that are not None, the inputs they belong to, and the forward pass's names."""
 
     grads: list[Any]

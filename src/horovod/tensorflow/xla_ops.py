@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
@@ -166,8 +165,7 @@ def open_for_xla() -> None:
 _TOKEN = "_horovod_xla_token"
 
 
-@dataclass(frozen=True)
-class XlaCall:
+class XlaCall(NamedTuple):
     """A call with what a compiled program has to know of it.
 
     ``names``: final; one for a group, else one for each tensor. ``size``: how many ranks the set
