@@ -15,7 +15,7 @@ from horovod.core.compression import compress_all, decompress_all
 from horovod.core.handles import wait_for_all
 from horovod.torch import adapter
 from horovod.torch.compression import Compression as Compression
-from horovod.torch.gradient_exchange import Exchange, ExchangeCompressor, Pending, PlainExchange
+from horovod.torch.gradient_exchange import Pending, PlainExchange, exchange_of
 
 
 def make_reducer(name: str, options: Options) -> GradientReducer:
@@ -33,13 +33,8 @@ class _TorchExchange:
 
     def __init__(self, options: Options) -> None:
         factor = options.gradient_predivide_factor
-        operation = (options.op, 1.0 / factor, factor, options.process_set)
-        compression = options.compression
-        self._exchange: Exchange
-        if isinstance(compression, ExchangeCompressor):
-            self._exchange = compression.make_exchange(*operation)
-        else:
-            self._exchange = PlainExchange(compression, *operation)
+        operation = (options.op, 1.0 / factor, factor)
+        self._exchange = exchange_of(options.compression, operation, options.process_set)
 
     # The engine cannot be part of a compiled graph.
     @torch.compiler.disable  # type: ignore[untyped-decorator]

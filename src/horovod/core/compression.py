@@ -284,6 +284,24 @@ def check_compressor(compression: Any) -> None:
         )
 
 
+def check_rounds(compression: Any, sharded: Any) -> None:
+    """Refuse a compressor of several reductions that has to share its gradients, or is a class.
+
+    Raises:
+        ValueError: it has options and was not called, or needs whole gradients.
+    """
+    if isinstance(compression, type):
+        raise ValueError(
+            f"DistributedOptimizer: compression={compression.__name__} is a class; call it, for "
+            "example Compression.powersgd() or Compression.topk()"
+        )
+    if sharded:
+        raise ValueError(
+            "DistributedOptimizer: sharded=True cannot be used with compression="
+            f"{type(compression).__name__}, which needs whole gradients"
+        )
+
+
 def compress_all(compression: Any, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The tensors to send, and what ``decompress_all`` needs; ``ValueError`` without compressor."""
     check_compressor(compression)

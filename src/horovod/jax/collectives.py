@@ -75,9 +75,8 @@ def allreduce(
         HorovodInternalError: a rank was lost; only a new ``init`` helps.
     """
     names, arrays, structure = _flatten(tensor, name)
-    factors = (prescale_factor, postscale_factor)
-    reduced = allreduce_batch(arrays, names, op, *factors, compression, process_set)
-    return structure.unflatten(reduced)
+    how = (op, prescale_factor, postscale_factor, compression, process_set)
+    return structure.unflatten(allreduce_batch(arrays, names, how))
 
 
 def grouped_allreduce(
@@ -91,42 +90,29 @@ def grouped_allreduce(
 ) -> Any:
     """Like ``allreduce`` of a list or another pytree, as one operation: whole or not at all."""
     paths, arrays, structure = _flatten(tensors, "")
-    factors = (prescale_factor, postscale_factor)
-    args = (as_group(arrays), [name, *paths], op, *factors, compression, process_set, True)
-    return structure.unflatten(allreduce_batch(*args))
+    how = (op, prescale_factor, postscale_factor, compression, process_set)
+    reduced = allreduce_batch(as_group(arrays), [name, *paths], how, is_group=True)
+    return structure.unflatten(reduced)
+
+
+# Op, prescale, postscale, compression and process set.
+Reduction = tuple[int | None, float, float, Any, ProcessSet]
 
 
 def allreduce_batch(
-    arrays: Sequence[Any],
-    names: Sequence[str | None],
-    op: int | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    compression: Any,
-    process_set: ProcessSet,
-    is_group: bool = False,
+    arrays: Sequence[Any], names: Sequence[str | None], how: Reduction, is_group: bool = False
 ) -> list[Any]:
     """Reduce arrays in one call: one operation each, or with ``is_group`` one for all.
 
     ``names``: one for each array; with ``is_group`` the operation's before them.
     """
-    factors = (prescale_factor, postscale_factor)
-    on_links = link_format_of(compression)
-    checked = reduction(Kind.ALLREDUCE, None, op, *factors, process_set, on_links)
-    call = call_on(process_set, checked, names, is_group)
-    wires, contexts = compress_all(compression, arrays)
-    return decompress_all(compression, bind(call, wires) if wires else [], contexts)
+    call = _allreduce(how, names, is_group)
+    wires, contexts = compress_all(how[3], arrays)
+    return decompress_all(how[3], bind(call, wires) if wires else [], contexts)
 
 
 def allreduce_group(
-    arrays: Sequence[Any],
-    names: Sequence[str],
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    compression: Any,
-    process_set: ProcessSet,
-    keeps_errors: Sequence[bool],
+    arrays: Sequence[Any], names: Sequence[str], how: Reduction, keeps_errors: Sequence[bool]
 ) -> tuple[list[Any], list[Any]]:
     """Reduce arrays in one operation, and tell what a compression for links has left out.
 
@@ -137,27 +123,23 @@ def allreduce_group(
     Returns:
         The results, and the errors of those arrays, float32.
     """
-    factors = (prescale_factor, postscale_factor)
-    on_links = link_format_of(compression)
-    checked = reduction(Kind.ALLREDUCE, None, op, *factors, process_set, on_links)
-    call = call_on(process_set, checked, names, is_group=True)
-    results = bind(replace(call, keeps_errors=tuple(keeps_errors)), arrays)
+    call = replace(_allreduce(how, names, is_group=True), keeps_errors=tuple(keeps_errors))
+    results = bind(call, arrays)
     return results[: len(arrays)], results[len(arrays) :]
 
 
-def reduce_parts(
-    arrays: Sequence[Any],
-    name: str,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    compression: Any,
-    process_set: ProcessSet,
-) -> list[Any]:
+def _allreduce(how: Reduction, names: Sequence[str | None], is_group: bool) -> ProgramCall:
+    op, prescale, postscale, compression, process_set = how
+    on_links = link_format_of(compression)
+    call = reduction(Kind.ALLREDUCE, None, op, prescale, postscale, process_set, on_links)
+    return call_on(process_set, call, names, is_group)
+
+
+def reduce_parts(arrays: Sequence[Any], name: str, how: Reduction) -> list[Any]:
     """This rank's part of the rows of each reduced array, in one operation."""
+    op, prescale, postscale, compression, process_set = how
     check_not_on_links(compression, "sharded optimizer")
-    factors = (prescale_factor, postscale_factor)
-    checked = reduction(Kind.REDUCESCATTER, None, op, *factors, process_set)
+    checked = reduction(Kind.REDUCESCATTER, None, op, prescale, postscale, process_set)
     call = call_on(process_set, checked, [name], is_group=True)
     wires, contexts = compress_all(compression, arrays)
     return decompress_all(compression, bind(call, wires), contexts)

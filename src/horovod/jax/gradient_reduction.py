@@ -1,19 +1,27 @@
-"""How the gradients of a pytree are reduced: as one operation, or as groups of them."""
+"""How the gradients of a pytree are reduced: as one operation, or as groups of them.
+
+In ``CompressedReduction`` some gradients travel as less than they are, with error feedback. A step
+whose results are not finite, which a transformation such as ``optax.apply_if_finite`` leaves out,
+does not change what is remembered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from itertools import compress
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
+from horovod.core.compression import ExactCompressor
 from horovod.core.gradient_groups import BATCH_BYTES, GPU_BATCH_BYTES, batches_of, split_into_groups
-from horovod.core.operations import Adasum, Average, Max, Min, Product, Sum, check_predivide
+from horovod.core.operations import OP_NAMES, check_predivide, check_summing
 from horovod.core.process_sets import ProcessSet, check_process_set, has_others
 from horovod.core.world import engine, has_spare_cores
-from horovod.jax.collectives import allreduce_batch, allreduce_group
+from horovod.jax.collectives import Reduction, allreduce_batch, allreduce_group
 
 Groups = int | Sequence[Sequence[str]] | None
 
@@ -30,7 +38,7 @@ class GradientReduction:
     process_set: ProcessSet
 
     def __post_init__(self) -> None:
-        if self.op not in (Average, Sum, Adasum, Min, Max, Product):
+        if self.op not in tuple(OP_NAMES):
             raise ValueError(f"DistributedOptimizer: unknown op {self.op!r}")
         check_predivide(self.op, self.gradient_predivide_factor)
         check_process_set(self.process_set)
@@ -50,42 +58,29 @@ class GradientReduction:
             errors.update(jax.tree_util.tree_map(jnp.zeros_like, errors))
             return gradients
         found, structure = jax.tree_util.tree_flatten_with_path(gradients)
-        paths = [jax.tree_util.keystr(path) for path, _ in found]
-        leaves = [leaf for _, leaf in found]
+        leaves = {jax.tree_util.keystr(path): leaf for path, leaf in found}
+        paths = list(leaves)
         groups, others = _split(self.groups, paths)
-        for group in groups:
-            self._reduce(leaves, group, f"{self.name}.group{paths[group[0]]}", paths, errors)
-        for batch in _batches(others, leaves):
-            self._reduce(leaves, batch, f"{self.name}.batch{paths[batch[0]]}", paths, errors)
-        return structure.unflatten(leaves)
-
-    def _reduce(
-        self,
-        leaves: list[Any],
-        positions: list[int],
-        name: str,
-        paths: list[str],
-        errors: dict[str, Any],
-    ) -> None:
+        batches = _batches(others, list(leaves.values()))
+        named = [(f"{self.name}.group{paths[group[0]]}", group) for group in groups]
+        named += [(f"{self.name}.batch{paths[batch[0]]}", batch) for batch in batches]
         # A call of a program succeeds or fails whole anyway, and one operation for all of its
         # gradients costs less than one for each.
-        chosen = [leaves[position] for position in positions]
-        results = self.exchange(chosen, name, [paths[position] for position in positions], errors)
-        for position, reduced in zip(positions, results, strict=True):
-            leaves[position] = reduced
+        for name, positions in named:
+            chosen = {paths[position]: leaves[paths[position]] for position in positions}
+            leaves.update(self.exchange(name, chosen, errors))
+        return structure.unflatten(leaves.values())
 
-    def exchange(
-        self, arrays: list[Any], name: str, paths: list[str], errors: dict[str, Any]
-    ) -> list[Any]:
-        """These arrays, reduced in one operation; their paths, and errors as in ``reduce``."""
-        args = (self.op, *self.factors, self.compression, self.process_set)
-        kept = [path for path in paths if path in errors]
-        if not kept:
-            return allreduce_batch(arrays, [name, *paths], *args, True)
-        keeps = [path in errors for path in paths]
-        results, found = allreduce_group(arrays, [name, *paths], *args, keeps)
-        errors.update(zip(kept, found, strict=True))
-        return results
+    def exchange(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+        """These arrays by path, reduced in one operation; errors as in ``reduce``."""
+        given, names = list(arrays.values()), [name, *arrays]
+        keeps = [path in errors for path in arrays]
+        if any(keeps):
+            results, found = allreduce_group(given, names, self.how, keeps)
+            errors.update(zip(compress(arrays, keeps), found, strict=True))
+        else:
+            results = allreduce_batch(given, names, self.how, is_group=True)
+        return dict(zip(arrays, results, strict=True))
 
     def first_error(self, path: str, leaf: Any) -> Any:
         """Zeros for what is left out of a gradient like ``leaf``; None: nothing is."""
@@ -98,9 +93,88 @@ class GradientReduction:
         return gradient + error.astype(gradient.dtype)
 
     @property
+    def how(self) -> Reduction:
+        """As the collectives take it."""
+        return self.op, *self.factors, self.compression, self.process_set
+
+    @property
     def factors(self) -> tuple[float, float]:
         """What multiplies gradients before and after the sum."""
         return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
+
+
+@runtime_checkable
+class TransformationCompressor(Protocol):
+    """A compressor that needs more than one reduction, or keeps something per gradient."""
+
+    def distribute(
+        self, inner: Any, reduction: tuple[Any, ...]
+    ) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The functions ``init`` and ``update`` of ``inner`` on the gradients of all ranks.
+
+        Args:
+            inner: a transformation; takes extra arguments.
+            reduction: the arguments of ``GradientReduction``.
+
+        Raises:
+            ValueError: this compressor cannot reduce with this op.
+        """
+
+
+@dataclass(frozen=True)
+class CompressedReduction(GradientReduction):
+    """Base of these reductions; ``compression`` is a ``FeedbackCompressor``.
+
+    Gradients with an error travel compressed, all others exactly.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_summing(self.op, self.compression.title)
+
+    def corrected(self, gradient: Any, error: Any) -> Any:
+        """A gradient with what was left out of the last one, in the error's dtype."""
+        return gradient.astype(error.dtype) + error
+
+    def reduce(self, gradients: Any, errors: dict[str, Any]) -> Any:
+        """As of every reduction; what is remembered changes only if all results are finite."""
+        memories = self._memories(errors)
+        before = [dict(memory) for memory in memories]
+        reduced = super().reduce(gradients, errors)
+        is_finite = _all_finite(reduced)
+        for memory, old in zip(memories, before, strict=True):
+            memory.update({path: jnp.where(is_finite, memory[path], old[path]) for path in old})
+        return reduced
+
+    def exchange(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+        """These arrays, reduced: those without an error in one operation, the others compressed."""
+        plain = {path: array for path, array in arrays.items() if path not in errors}
+        results = self._allreduce(name, plain) if plain else {}
+        compressed = {path: array for path, array in arrays.items() if path in errors}
+        return results | self._send(name, compressed, errors) if compressed else results
+
+    def _send(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+        """These arrays by path, reduced; puts what is left out of them into ``errors``."""
+        raise NotImplementedError
+
+    def _memories(self, errors: dict[str, Any]) -> list[dict[str, Any]]:
+        """What is remembered, each by path."""
+        return [errors]
+
+    def _allreduce(
+        self, name: str, arrays: dict[str, Any], operation: tuple[int, float, float] | None = None
+    ) -> dict[str, Any]:
+        """Reduce in one operation and exactly; with another operation than this one's if given."""
+        operation = operation or (self.op, *self.factors)
+        how = (*operation, ExactCompressor, self.process_set)
+        reduced = allreduce_batch(list(arrays.values()), [name, *arrays], how, is_group=True)
+        return dict(zip(arrays, reduced, strict=True))
+
+
+def _all_finite(tree: Any) -> Any:
+    leaves = jax.tree_util.tree_leaves(tree)
+    checks = [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+    return reduce(jnp.logical_and, checks, jnp.bool_(True))
 
 
 def check_groups(groups: Any) -> Groups:

@@ -32,11 +32,11 @@ from horovod.core.process_sets import (
 )
 from horovod.elastic import is_elastic_job
 from horovod.errors import HorovodInternalError
-from horovod.jax.compressed_reduction import TransformationCompressor
+from horovod.jax.gradient_reduction import TransformationCompressor
 from horovod.jax.optimizer import check_transformation
 from horovod.jax.outer_state import Array, OuterRound, OuterState, like, on_host
 from horovod.numpy import adapter
-from horovod.numpy.agreement import check_equal_settings
+from horovod.numpy.objects import check_equal_settings
 
 
 class _Flight(NamedTuple):

@@ -7,12 +7,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from horovod.core.compression import LinkFormat, NoneCompressor, check_compressor, link_format_of
+from horovod.core.compression import (
+    LinkFormat,
+    NoneCompressor,
+    check_compressor,
+    check_rounds,
+    link_format_of,
+)
 from horovod.core.operations import Adasum, Average, Sharded, Sum, check_sharded
 from horovod.core.process_sets import ProcessSet, global_process_set
-from horovod.jax.compressed_reduction import TransformationCompressor
 from horovod.jax.error_feedback import with_feedback
-from horovod.jax.gradient_reduction import GradientReduction, Groups, check_groups
+from horovod.jax.gradient_reduction import (
+    GradientReduction,
+    Groups,
+    TransformationCompressor,
+    check_groups,
+)
 from horovod.jax.sharded_optimizer import ShareReduction, share_step
 
 __all__ = ["DistributedOptimizer", "PassesState"]
@@ -94,7 +104,8 @@ def DistributedOptimizer(  # noqa: N802
         raise ValueError(f"backward_passes_per_step must be at least 1, found {passes!r}")
     check_compressor(compression)
     check_sharded(sharded, op)
-    _check_transforming(compression, sharded)
+    if isinstance(compression, TransformationCompressor):
+        check_rounds(compression, sharded)
     chosen = check_groups(groups)
     reduction = (name, compression, op, gradient_predivide_factor, chosen, process_set)
     inner = optax.with_extra_args_support(optimizer)
@@ -109,22 +120,6 @@ def DistributedOptimizer(  # noqa: N802
         functions = _reducing(inner, GradientReduction(*reduction))
     result = optax.GradientTransformationExtraArgs(*functions)
     return result if passes == 1 else _every(passes, result)
-
-
-def _check_transforming(compression: Any, sharded: Sharded) -> None:
-    """Refuse a compressor with options that was not called, or has to share its gradients."""
-    if not isinstance(compression, TransformationCompressor):
-        return
-    if isinstance(compression, type):
-        raise ValueError(
-            f"DistributedOptimizer: compression={compression.__name__} is a class; call it, for "
-            "example Compression.powersgd() or Compression.topk()"
-        )
-    if sharded:
-        raise ValueError(
-            "DistributedOptimizer: sharded=True cannot be used with compression="
-            f"{type(compression).__name__}, which needs whole gradients"
-        )
 
 
 def _reducing(inner: Any, reduce: GradientReduction) -> tuple[Any, Any]:

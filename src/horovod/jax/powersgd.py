@@ -15,9 +15,8 @@ import jax.numpy as jnp
 from horovod.core.compression import ExactCompressor, PowerSGDCompressor
 from horovod.core.operations import Average
 from horovod.core.world import rank
-from horovod.jax.compressed_reduction import CompressedReduction
 from horovod.jax.error_feedback import check_state, first_errors, own_errors, reduce_corrected
-from horovod.jax.gradient_reduction import GradientReduction
+from horovod.jax.gradient_reduction import CompressedReduction, GradientReduction
 
 
 class PowerSGD(PowerSGDCompressor):
@@ -33,7 +32,9 @@ class PowerSGD(PowerSGDCompressor):
         self, inner: Any, reduction: tuple[Any, ...]
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """``init`` and ``update`` of ``inner``; ``op`` Average or Sum, else ``ValueError``."""
-        return _with_low_rank(inner, PowerSGDReduction(*reduction), self._start_after)
+        name, _, *rest = reduction
+        plain = GradientReduction(name, ExactCompressor, *rest)
+        return _with_low_rank(inner, PowerSGDReduction(*reduction), plain, self._start_after)
 
 
 class PowerSGDState(NamedTuple):
@@ -115,8 +116,10 @@ class PowerSGDReduction(CompressedReduction):
         return [errors, self.q]
 
 
-def _with_low_rank(inner: Any, reduction: PowerSGDReduction, start_after: int) -> tuple[Any, Any]:
-    """``init`` and ``update`` of a transformation on reduced gradients."""
+def _with_low_rank(
+    inner: Any, reduction: PowerSGDReduction, plain: GradientReduction, start_after: int
+) -> tuple[Any, Any]:
+    """``init`` and ``update`` of a transformation on gradients that are reduced by these."""
 
     def init(params: Any) -> PowerSGDState:
         errors = first_errors(reduction, params)
@@ -129,8 +132,8 @@ def _with_low_rank(inner: Any, reduction: PowerSGDReduction, start_after: int) -
         errors = dict(errors)
         return reduce_corrected(step, gradients, errors), errors, step.q
 
-    def plain(gradients: Any, errors: Any, q: Any) -> tuple[Any, Any, Any]:
-        return _uncompressed(reduction)(gradients), errors, q
+    def uncompressed(gradients: Any, errors: Any, q: Any) -> tuple[Any, Any, Any]:
+        return plain(gradients), errors, q
 
     def update(
         gradients: Any, state: PowerSGDState, params: Any = None, **extra: Any
@@ -139,7 +142,7 @@ def _with_low_rank(inner: Any, reduction: PowerSGDReduction, start_after: int) -
         memory = (own_errors(state.errors, state.rank), state.q)
         if start_after:
             is_plain = state.steps < start_after
-            found = jax.lax.cond(is_plain, plain, compressed, gradients, *memory)
+            found = jax.lax.cond(is_plain, uncompressed, compressed, gradients, *memory)
         else:
             found = compressed(gradients, *memory)
         reduced, errors, q = found
@@ -147,17 +150,6 @@ def _with_low_rank(inner: Any, reduction: PowerSGDReduction, start_after: int) -
         return updates, PowerSGDState(jnp.int32(rank()), state.steps + 1, errors, q, inner_state)
 
     return init, update
-
-
-def _uncompressed(reduction: PowerSGDReduction) -> GradientReduction:
-    return GradientReduction(
-        reduction.name,
-        ExactCompressor,
-        reduction.op,
-        reduction.gradient_predivide_factor,
-        reduction.groups,
-        reduction.process_set,
-    )
 
 
 def _product(a: Any, b: Any) -> Any:

@@ -32,12 +32,10 @@ class ShareReduction(GradientReduction):
         fill_up = place_in(self.process_set).fill_up
         return jax.tree_util.tree_map(fill_up, super().__call__(flat), gradients)
 
-    def exchange(
-        self, arrays: list[Any], name: str, paths: list[str], errors: dict[str, Any]
-    ) -> list[Any]:
+    def exchange(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
         """This rank's part of each array, reduced in one operation; there are no errors."""
-        args = (self.op, *self.factors, self.compression, self.process_set)
-        return reduce_parts(arrays, name, *args)
+        parts = reduce_parts(list(arrays.values()), name, self.how)
+        return dict(zip(arrays, parts, strict=True))
 
     def gather(self, parts: Any, like: Any) -> Any:
         """The arrays of which each rank has a part.

@@ -112,7 +112,8 @@ def whole_optimizer_state(state: Any, process_set: ProcessSet = global_process_s
     for node in shares:
         node.layout.check(place)
     leaves = jax.tree_util.tree_leaves([node.inner_state for node in shares])
-    _check_outside_of_jit("whole_optimizer_state", leaves)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        raise ValueError("whole_optimizer_state: call it outside of jit")
     shapes = [shape for node in shares for shape in node.layout.shapes]
     gathered = iter(_gather(leaves, shapes, process_set))
 
@@ -159,11 +160,6 @@ def check_no_shares(tree: Any, title: str) -> None:
 
 def _is_share(node: Any) -> bool:
     return isinstance(node, ShardedState)
-
-
-def _check_outside_of_jit(title: str, leaves: list[Any]) -> None:
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        raise ValueError(f"{title}: call it outside of jit")
 
 
 def _gather(

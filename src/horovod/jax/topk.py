@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from horovod.core.compression import TopKCompressor
 from horovod.core.operations import Average
 from horovod.jax.collectives import grouped_allgather
-from horovod.jax.compressed_reduction import CompressedReduction
 from horovod.jax.error_feedback import with_feedback
+from horovod.jax.gradient_reduction import CompressedReduction
 
 _MOST_ELEMENTS = (1 << 31) - 1  # indices are int32
 

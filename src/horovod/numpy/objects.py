@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import cloudpickle
@@ -101,6 +101,31 @@ def allgather_object(
         _sign(codes, data)
         records = allgather(data, f"{name}.t", process_set)
         return [cloudpickle.loads(payload) for payload in codes.payloads(lengths, records.data)]
+
+
+def check_equal_settings(
+    title: str, name: str, settings: Mapping[str, Any], process_set: ProcessSet
+) -> None:
+    """Compare the settings of all ranks of a set; blocks until all are here.
+
+    Args:
+        title: what the user calls what is set up.
+        name: of the operations.
+        settings: by the names that the user knows.
+        process_set: the ranks, this one among them.
+
+    Raises:
+        ValueError: a rank has other settings than the first one; on all ranks alike.
+    """
+    members = process_set.ranks or []
+    answers = allgather_object(dict(settings), f"{name}.settings", process_set)
+    for member, found in zip(members, answers, strict=True):
+        for key, expected in answers[0].items():
+            if found[key] != expected:
+                raise ValueError(
+                    f"{title}: rank {member} has {key}={found[key]!r}, rank {members[0]} has "
+                    f"{key}={expected!r}; all ranks must have the same"
+                )
 
 
 def _check_root(root_rank: int, name: str, process_set: ProcessSet) -> None:

@@ -20,8 +20,8 @@ from horovod.core.operations import Average, Intent, check_summing
 from horovod.core.process_sets import ProcessSet
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
+from horovod.torch.gradient_exchange import Operation
 
-Operation = tuple[int, float, float]  # op, prescale, postscale
 _MEAN: Operation = (Average, 1.0, 1.0)
 
 

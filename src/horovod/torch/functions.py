@@ -9,8 +9,7 @@ dtype that the engine does not know travels as its bytes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class TensorEntry:
+class TensorEntry(NamedTuple):
     """Stands for a dense tensor of the state."""
 
     shape: tuple[int, ...]
@@ -40,8 +38,7 @@ class TensorEntry:
     is_beside_parameter: bool  # on its parameter's device, else on the CPU
 
 
-@dataclass(frozen=True)
-class StateLayout:
+class StateLayout(NamedTuple):
     """Everything of an optimizer but its parameters and the contents of dense state tensors.
 
     The root pickles it: options and plain values as they are, dense tensors as shape and dtype

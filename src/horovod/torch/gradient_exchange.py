@@ -62,6 +62,7 @@ class ExchangeCompressor(Protocol):
 
 
 Compression = type[Compressor] | ExchangeCompressor
+Operation = tuple[int, float, float]  # op, prescale, postscale
 
 
 class _Copy(NamedTuple):
@@ -106,24 +107,18 @@ class PlainExchange:
 
     Args:
         compression: what travels; the same on every rank.
-        op: reduce op; the same on every rank.
-        prescale: multiplies every gradient before the reduction; the same on every rank.
-        postscale: multiplies every result; the same on every rank.
+        operation: reduce op, and what multiplies every gradient before and every result after the
+            reduction; the same on every rank.
         process_set: the ranks that reduce; this one is among them.
     """
 
     def __init__(
-        self,
-        compression: type[Compressor],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
+        self, compression: type[Compressor], operation: Operation, process_set: ProcessSet
     ) -> None:
         self._compression = compression
         self._is_plain = keeps_tensors(compression)
         self._link_format = link_format_of(compression)
-        self._operation = (op, prescale, postscale)
+        self._operation = operation
         self._process_set = process_set
         is_exact = self._link_format is LinkFormat.AS_SET
         self.feedback = None if is_exact else ErrorFeedback()
@@ -199,6 +194,15 @@ class PlainExchange:
             wires.append(wire.contiguous())
             copies.append(_Copy(gradient, wires[-1], context))
         return wires, copies
+
+
+def exchange_of(
+    compression: Compression, operation: Operation, process_set: ProcessSet
+) -> Exchange:
+    """The exchange of an optimizer that sends all its tensors alike."""
+    if isinstance(compression, ExchangeCompressor):
+        return compression.make_exchange(*operation, process_set)
+    return PlainExchange(compression, operation, process_set)
 
 
 def are_contiguous(gradients: list[Tensor]) -> bool:

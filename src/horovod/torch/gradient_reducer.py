@@ -90,7 +90,7 @@ class GradientReducer:
         if isinstance(compression, ExchangeCompressor):
             self._exchange = compression.make_exchange(*operation, process_set)
             compression = NoneCompressor
-        self._plain = PlainExchange(compression, *operation, process_set)
+        self._plain = PlainExchange(compression, operation, process_set)
         self._overlaps = adapter.spare_cores()
         self._first_bytes = self._batch_bytes = BATCH_BYTES if self._overlaps else sys.maxsize
         self._params: list[Tensor] = []

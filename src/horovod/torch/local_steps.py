@@ -34,12 +34,10 @@ from horovod.core.process_sets import (
 )
 from horovod.core.world import cross_size, rank
 from horovod.elastic import is_elastic_job
-from horovod.numpy.agreement import check_equal_settings
+from horovod.numpy.objects import check_equal_settings
 from horovod.torch.compression import Compression
-from horovod.torch.fragments import Fragment
-from horovod.torch.functions import allgather_object, broadcast_object, broadcast_parameters
-from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
-from horovod.torch.outer_state import (
+from horovod.torch.fragments import (
+    Fragment,
     OuterHeader,
     copy_all,
     digest_of,
@@ -47,6 +45,8 @@ from horovod.torch.outer_state import (
     put_outer_state,
     send_tensors,
 )
+from horovod.torch.functions import allgather_object, broadcast_object, broadcast_parameters
+from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
 from horovod.torch.parameter_names import choose_names
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
 
@@ -342,7 +342,7 @@ def _make(
     result.op, result.process_set, result._compression = Average, process_set, compression
     result.gradient_predivide_factor, result.backward_passes_per_step = 1.0, 1
     result._parameter_names, result._rules, result.local_step = names, rules, 0
-    result._exchange = PlainExchange(compression, Average, 1.0, 1.0, process_set)
+    result._exchange = PlainExchange(compression, (Average, 1.0, 1.0), process_set)
     parts = parts_of([param.numel() for param in params], rules.fragments)
     result._fragments = [
         Fragment(rules.name_of(number), params[part], rules) for number, part in enumerate(parts)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from horovod.core.compression import check_compressor
+from horovod.core.compression import check_compressor, check_rounds
 from horovod.core.operations import (
     OP_NAMES,
     Adasum,
@@ -28,18 +28,14 @@ from horovod.core.world import size
 from horovod.elastic import is_elastic_job
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_exchange import Compression as AnyCompression
-from horovod.torch.gradient_exchange import ExchangeCompressor
+from horovod.torch.gradient_exchange import ExchangeCompressor, exchange_of
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameter_groups import check_groups, choose_groups
 from horovod.torch.parameter_names import choose_names, operation_names
 from horovod.torch.reducing_optimizer import _DistributedOptimizer
-from horovod.torch.sharded_optimizer import check_elementwise, make_sharded_optimizer
-from horovod.torch.wrapped_optimizer import (
-    WrappedOptimizer,
-    check_optimizer,
-    make_adasum_optimizer,
-    wrap,
-)
+from horovod.torch.sharded_optimizer import ShardedOptimizer, check_elementwise
+from horovod.torch.shared_step import SharedStep
+from horovod.torch.wrapped_optimizer import WrappedOptimizer, check_optimizer, wrap
 from horovod.torch.wrapped_optimizer import _AdasumOptimizer as _DistributedAdasumOptimizer
 
 __all__ = ["DistributedOptimizer", "_DistributedAdasumOptimizer", "_DistributedOptimizer"]
@@ -110,7 +106,10 @@ def DistributedOptimizer(  # noqa: N802
     check_optimizer("DistributedOptimizer", optimizer)
     check_passes(backward_passes_per_step)
     _check_op(op, gradient_predivide_factor)
-    _check_compression(compression)
+    if isinstance(compression, ExchangeCompressor):
+        check_rounds(compression, sharded)
+    else:
+        check_compressor(compression)
     check_sharded(sharded, op)
     check_elementwise(sharded, optimizer, compression)
     groups = check_groups(groups, num_groups)
@@ -120,12 +119,13 @@ def DistributedOptimizer(  # noqa: N802
     result: WrappedOptimizer
     sent: Any = compression
     if op == Adasum and is_reducing:
-        passes = backward_passes_per_step
-        result = make_adasum_optimizer(optimizer, names, compression, passes, process_set)
+        result = wrap(optimizer, _DistributedAdasumOptimizer)
+        exchange = exchange_of(compression, (Adasum, 1.0, 1.0), process_set)
+        result._begin(names, backward_passes_per_step, exchange)
     elif sharded and is_reducing:
+        result = wrap(optimizer, ShardedOptimizer)
         arguments: Any = (names, (op, *factors), compression, process_set)
-        result = make_sharded_optimizer(optimizer, *arguments)
-        sent = result._share
+        result._share = sent = SharedStep(result, type(optimizer), *arguments)
     else:
         result = wrap(optimizer, _DistributedOptimizer)
     result.op, result.process_set, result._compression = op, process_set, compression
@@ -158,16 +158,6 @@ def _is_reducing(process_set: ProcessSet) -> bool:
     if members is None:
         raise ValueError(f"DistributedOptimizer: {process_set} is not registered; add it first")
     return members > 1 and bool(process_set.included())
-
-
-def _check_compression(compression: AnyCompression) -> None:
-    if not isinstance(compression, ExchangeCompressor):
-        check_compressor(compression)
-    elif isinstance(compression, type):
-        raise ValueError(
-            f"DistributedOptimizer: compression={compression.__name__} is a class; call it, for "
-            "example Compression.powersgd() or Compression.topk()"
-        )
 
 
 def _check_op(op: int, gradient_predivide_factor: float) -> None:

@@ -24,7 +24,8 @@ from torch import Tensor
 from horovod.core import world
 from horovod.core.compression import PowerSGDCompressor
 from horovod.core.process_sets import ProcessSet
-from horovod.torch.feedback_exchange import Batch, FeedbackExchange, Operation
+from horovod.torch.feedback_exchange import Batch, FeedbackExchange
+from horovod.torch.gradient_exchange import Operation
 
 
 class PowerSGD(PowerSGDCompressor):

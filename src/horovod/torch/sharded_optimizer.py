@@ -6,16 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from horovod.core import operations
-from horovod.core.compression import Compressor, check_not_on_links
+from horovod.core.compression import check_not_on_links
 from horovod.core.operations import Sharded
-from horovod.core.process_sets import ProcessSet
-from horovod.torch.gradient_exchange import Compression, ExchangeCompressor
+from horovod.torch.gradient_exchange import Compression
 from horovod.torch.reducing_optimizer import _DistributedOptimizer
 from horovod.torch.shared_step import SharedStep
-from horovod.torch.wrapped_optimizer import wrap
 
 _ELEMENTWISE = tuple(
     getattr(torch.optim, name)
@@ -33,7 +30,7 @@ class ShardedOptimizer(_DistributedOptimizer):
     """
 
     _share: SharedStep
-    _has_shares: bool  # gradients are reduced in this rank's share only
+    _has_shares = False  # gradients are reduced in this rank's share only
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, on all ranks, and in ``p.grad``."""
@@ -84,40 +81,12 @@ class ShardedOptimizer(_DistributedOptimizer):
         return self._share.step(closure, is_reduced)
 
 
-def make_sharded_optimizer(
-    optimizer: torch.optim.Optimizer,
-    names: dict[Tensor, str],
-    operation: tuple[int, float, float],
-    compression: type[Compressor],
-    process_set: ProcessSet,
-) -> ShardedOptimizer:
-    """Wrap an optimizer so that the ranks of a set share its step.
-
-    Args:
-        optimizer: shared, not copied.
-        names: a name for each of its parameters.
-        operation: reduce op, prescale and postscale; the same on every rank.
-        compression: what travels of gradients; the same on every rank.
-        process_set: the ranks that share, this one among them.
-    """
-    result = wrap(optimizer, ShardedOptimizer)
-    arguments = (names, operation, compression, process_set)
-    result._share = SharedStep(result, type(optimizer), *arguments)
-    result._has_shares = False
-    return result
-
-
 def check_elementwise(
     sharded: Sharded, optimizer: torch.optim.Optimizer, compression: Compression
 ) -> None:
     """``ValueError`` if ranks cannot share the step of this optimizer."""
     if not sharded:
         return
-    if isinstance(compression, ExchangeCompressor):
-        raise ValueError(
-            f"DistributedOptimizer: sharded=True cannot be used with compression="
-            f"{type(compression).__name__}, which needs whole gradients"
-        )
     check_not_on_links(compression, "DistributedOptimizer: sharded=True")
     if sharded is True:
         kind = type(optimizer)

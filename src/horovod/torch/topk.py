@@ -24,7 +24,8 @@ from horovod.core.world import engine, rank
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 from horovod.torch.error_feedback import RankErrors
-from horovod.torch.feedback_exchange import Batch, FeedbackExchange, Operation
+from horovod.torch.feedback_exchange import Batch, FeedbackExchange
+from horovod.torch.gradient_exchange import Operation
 
 # Of a sample for the choice of the largest: the elements per sampled one, and how many of the
 # largest are in it at least.

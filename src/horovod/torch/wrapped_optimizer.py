@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from horovod.core.operations import Adasum, check_passes
+from horovod.core.operations import check_passes
 from horovod.core.process_sets import ProcessSet
-from horovod.torch.gradient_exchange import Compression, Exchange, ExchangeCompressor, PlainExchange
+from horovod.torch.gradient_exchange import Exchange
 from horovod.torch.parameter_names import add_default_names, operation_names
 from horovod.torch.uncompiled import keep_uncompiled
 
@@ -148,7 +148,7 @@ class SteppingAlone(WrappedOptimizer):
 
 
 class _AdasumOptimizer(SteppingAlone):
-    """What ``make_adasum_optimizer`` adds to an optimizer class; never made on its own.
+    """What ``op=Adasum`` adds to an optimizer class; never made on its own.
 
     Every rank makes the original optimizer's step on its own gradients. The differences between the
     parameters after and before it are reduced with Adasum, all in one batch, and added to where the
@@ -157,6 +157,13 @@ class _AdasumOptimizer(SteppingAlone):
 
     _exchange: Exchange
     _trained: dict[Tensor, None]  # every parameter that ever needed a gradient, in order
+
+    def _begin(self, names: dict[Tensor, str], passes: int, exchange: Exchange) -> None:
+        """In place of a constructor. ``names``: of all parameters."""
+        self._parameter_names = names
+        self.backward_passes_per_step = passes
+        self._exchange = exchange
+        self._trained = {}
 
     def synchronize(self) -> None:
         """Do nothing: gradients are not reduced, ``step`` reduces what it changed."""
@@ -210,30 +217,3 @@ class _AdasumOptimizer(SteppingAlone):
         self._exchange.start(names, deltas).finish()
         for param, start, delta in zip(params, starts, deltas, strict=True):
             param.copy_(start.add_(delta))
-
-
-def make_adasum_optimizer(
-    optimizer: torch.optim.Optimizer,
-    names: dict[Tensor, str],
-    compression: Compression,
-    passes: int,
-    process_set: ProcessSet,
-) -> WrappedOptimizer:
-    """Wrap an optimizer so that its steps are combined with Adasum.
-
-    Args:
-        optimizer: any torch optimizer; shared, not copied.
-        names: a name for each of its parameters.
-        compression: what travels of the differences.
-        passes: backward passes whose gradients add up before each ``step``.
-        process_set: the ranks that take part, this one among them.
-    """
-    result = wrap(optimizer, _AdasumOptimizer)
-    result._parameter_names = names
-    result.backward_passes_per_step = passes
-    result._trained = {}
-    if isinstance(compression, ExchangeCompressor):
-        result._exchange = compression.make_exchange(Adasum, 1.0, 1.0, process_set)
-    else:
-        result._exchange = PlainExchange(compression, Adasum, 1.0, 1.0, process_set)
-    return result

@@ -55,7 +55,7 @@ def test_what_is_sent_and_kept_is_the_gradient_exactly(gathered, dtype, ratio, s
         numbers = np.round(4 * generator.standard_normal((60, 50))) / (4 if step else 1)
         given = reduction.corrected(jnp.asarray(numbers, dtype), errors["w"])
         assert given.dtype == jnp.float32
-        result = reduction.exchange([given], "name", ["w"], errors)[0]
+        result = reduction.exchange("name", {"w": given}, errors)["w"]
         values, indices = map(np.asarray, gathered)
         assert len(values) == len(set(indices.tolist())) == max(1, round(3000 * ratio))
         sent = np.zeros(3000, np.float32)

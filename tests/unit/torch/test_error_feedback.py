@@ -80,7 +80,7 @@ def test_what_is_sent_exactly_has_no_errors():
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_errors_do_not_count_again_after_a_failure(monkeypatch, is_refused):
-    exchange = PlainExchange(Compression.int8, hvd.Average, 1.0, 1.0, hvd.global_process_set)
+    exchange = PlainExchange(Compression.int8, (hvd.Average, 1.0, 1.0), hvd.global_process_set)
     feedback = exchange.feedback
     feedback.load_state_dict({"rank": 0, "errors": {"weight": torch.ones(2000)}})
     failure = HorovodInternalError("a rank is lost")
