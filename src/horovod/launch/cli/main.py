@@ -155,13 +155,8 @@ def _print_slurm_script(given: Namespace, command: Sequence[str]) -> int:
     _refuse_others(given, "--slurm-script", "Slurm starts its processes once")
     if given.hosts is not None or given.hostfile is not None:
         raise ValueError("--slurm-script and -H: Slurm chooses the nodes")
-    script = batch_script(
-        command,
-        given.num_proc,
-        given.slots_per_host,
-        given.slurm_args or "",
-        settings_environment(given),
-    )
+    slots, options = given.slots_per_host, given.slurm_args or ""
+    script = batch_script(command, given.num_proc, slots, options, settings_environment(given))
     print(script, end="")
     return 0
 

@@ -345,17 +345,14 @@ def _add_settings(
 ) -> None:
     """Add the flags of one topic; boolean ones go into ``switches``."""
     for setting in SETTINGS:
-        if setting.flag is None or setting.flag.topic != topic:
+        flag = setting.flag
+        if flag is None or flag.topic != topic:
             continue
-        if setting.flag.opposite:
-            _add_switch(switches or group.add_mutually_exclusive_group(), setting, setting.flag)
+        if flag.opposite:
+            _add_switch(switches or group.add_mutually_exclusive_group(), setting, flag)
         else:
-            group.add_argument(
-                setting.flag.name,
-                dest=setting.name,
-                metavar=_metavar(setting),
-                help=_valued_help(setting, setting.flag),
-            )
+            text = _valued_help(setting, flag)
+            group.add_argument(flag.name, dest=setting.name, metavar=_metavar(setting), help=text)
 
 
 def _add_switch(group: argparse._MutuallyExclusiveGroup, setting: Setting, flag: Flag) -> None:

@@ -312,15 +312,10 @@ def _small_buckets(fusion: Fusion, small: list[Alone], settings: Settings) -> Fi
     shown = ", ".join(title(alone.label) for alone in small[:_MOST_SHOWN])
     dots = ", ..." if len(small) > _MOST_SHOWN else ""
     threshold = bytes_text(settings.fusion_threshold_bytes)
+    leave = "Leave it out, or use --fusion-threshold-mb 128."
     reason, advice = {
-        WhyAlone.OFF: (
-            "since HOROVOD_FUSION_THRESHOLD is 0",
-            "Leave it out, or use --fusion-threshold-mb 128.",
-        ),
-        WhyAlone.LARGE: (
-            f"since HOROVOD_FUSION_THRESHOLD is {threshold}",
-            "Leave it out, or use --fusion-threshold-mb 128.",
-        ),
+        WhyAlone.OFF: ("since HOROVOD_FUSION_THRESHOLD is 0", leave),
+        WhyAlone.LARGE: (f"since HOROVOD_FUSION_THRESHOLD is {threshold}", leave),
         WhyAlone.NOTHING_ELSE: (
             "since each is submitted when nothing else is under way, as with calls that wait",
             "Submit them all and then wait: DistributedOptimizer, grouped_allreduce, or "

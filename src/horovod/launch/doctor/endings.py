@@ -107,11 +107,8 @@ def _error(world: RecordedWorld, failed: Recording) -> Finding:
 
 def _lost(world: RecordedWorld, causes: set[int]) -> Iterator[Finding]:
     """The ranks that ended only because another one had ended, in a line."""
-    lost = [
-        rank
-        for rank, recording in sorted(world.recordings.items())
-        if lost_its_peer(recording) and rank not in causes
-    ]
+    others = sorted(world.recordings.keys() - causes)
+    lost = [rank for rank in others if lost_its_peer(world.recordings[rank])]
     if lost:
         verb = "lost its peer." if len(lost) == 1 else "lost their peer."
         text = f"{capital(named_ranks(lost, world.names))} {verb}"

@@ -129,12 +129,8 @@ def _too_few(world: RecordedWorld) -> Finding:
 
 def _gone(world: RecordedWorld, states: Mapping[int, RankState]) -> Iterator[Finding]:
     """Ranks whose process has disappeared, and whose death no rank has recorded."""
-    dead = set(find_deaths(world.recordings))
-    gone = [
-        rank
-        for rank, state in states.items()
-        if state is RankState.GONE and rank not in world.recordings and rank not in dead
-    ]
+    known = {*world.recordings, *find_deaths(world.recordings)}
+    gone = [rank for rank, state in states.items() if state is RankState.GONE and rank not in known]
     if gone:
         names = capital(named_ranks(gone, world.names))
         text = f"{names} ended without an error, as after SIGKILL."

@@ -141,13 +141,9 @@ def gather(folder: Path, *, asks: bool = True) -> Evidence:
             + (f", and none of these answers: {names}" if names else "")
             + "".join(f"; {problem}" for problem in problems[:_MOST_PROBLEMS])
         )
-    return Evidence(
-        folder,
-        tuple(worlds),
-        _states(worlds[-1], presences),
-        tuple(problems),
-        None if living else _outcome_of(worlds[-1], outcome),
-    )
+    now = _states(worlds[-1], presences)
+    end = None if living else _outcome_of(worlds[-1], outcome)
+    return Evidence(folder, tuple(worlds), now, tuple(problems), end)
 
 
 def _outcome_of(world: RecordedWorld, outcome: Outcome | None) -> Outcome | None:
@@ -193,10 +189,5 @@ def _read(folder: Path) -> tuple[list[Recording], list[str]]:
 
 def _states(world: RecordedWorld, presences: Sequence[Presence]) -> dict[int, RankState]:
     """The current states of the world's ranks."""
-    return {
-        presence.rank: state_of(presence)
-        for presence in presences
-        if tuple(presence.world.get("ranks", ())) == world.names
-        and str(presence.world.get("world")) == world.number
-        and presence.path.exists()
-    }
+    there = [p for p in presences if p.path.exists() and str(p.world.get("world")) == world.number]
+    return {p.rank: state_of(p) for p in there if tuple(p.world.get("ranks", ())) == world.names}

@@ -24,11 +24,7 @@ from horovod.launch.doctor.tables import plain_console, plain_table
 
 _WIDTH = 100
 _MOST_ROWS = 16
-_MARKS = {
-    Severity.PROBLEM: ("PROBLEM", "bold red"),
-    Severity.ADVICE: ("ADVICE", "yellow"),
-    Severity.NOTE: ("NOTE", "dim"),
-}
+_STYLES = {Severity.PROBLEM: "bold red", Severity.ADVICE: "yellow", Severity.NOTE: "dim"}
 
 
 def run_doctor(job: str, environ: Mapping[str, str], *, is_json: bool) -> int:
@@ -69,8 +65,7 @@ def as_json(evidence: Evidence, examination: Examination) -> dict[str, Any]:
         "steps": 0 if examination.steps is None else examination.steps.count,
         "ranks": [_row_json(row) for row in examination.rows],
         "findings": [
-            {**asdict(finding), "severity": finding.severity.value}
-            for finding in examination.findings
+            {**asdict(each), "severity": each.severity.value} for each in examination.findings
         ],
         "unreadable": list(evidence.problems),
     }
@@ -116,13 +111,13 @@ def _headline(evidence: Evidence, examination: Examination) -> str:
 
 
 def _print_finding(console: Console, finding: Finding) -> None:
-    mark, style = _MARKS[finding.severity]
+    severity = finding.severity
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=8)
     grid.add_column()
     advice = f"\n-> {finding.advice}" if finding.advice else ""
     body = _shown(finding.text + advice)
-    grid.add_row(Text(mark, style=style), body)
+    grid.add_row(Text(severity.name, style=_STYLES[severity]), body)
     console.print(grid)
     for line in finding.lines:
         console.print(_shown(f"{'':12}{line}"), soft_wrap=True)

@@ -185,18 +185,13 @@ class _ElasticDriver:
             self._answers.close()
 
     def _host_source(self) -> HostSource:
-        plan = self._elastic
+        plan, loop = self._elastic, self._loop
         if not plan.script:
             hosts = {host.hostname: host.slots for host in self._plan.hosts}
-            self._loop.wakeups.call(lambda: self._found(Finding(hosts)))
+            loop.wakeups.call(lambda: self._found(Finding(hosts)))
             return HostSource(self._found)
         return DiscoveryScript(
-            plan.script,
-            plan.slots_per_host,
-            self._loop.selector,
-            self._found,
-            self._environ,
-            self._loop.adopt,
+            plan.script, plan.slots_per_host, loop.selector, self._found, self._environ, loop.adopt
         )
 
     # Events; see ``JobHandler``.
@@ -227,7 +222,7 @@ class _ElasticDriver:
         if self._groups.has_found:
             self._is_taking_over = False
             self._loop.say(f"job {self._elastic.job_id} is taken over")
-        elif not self._groups.is_searching:
+        elif self._groups.deadline is None:
             self._loop.say(f"job {self._elastic.job_id} begins anew: none of its workers is left")
             self.is_void = True
             self._loop.end(JobOutcome(0))

@@ -71,6 +71,9 @@ class WorkerGroups:
     def __post_init__(self) -> None:
         assert self._plan.elastic is not None
         self._elastic = self._plan.elastic
+        # How long workers wait for another driver.
+        timeout_s = self._elastic.limits.elastic_timeout_s
+        self._reconnect_timeout_s = timeout_s if self._elastic.job_id else 0.0
         self.has_found = False  # a worker of an earlier driver
         self._here = None if self._plan.elastic.job_id else self._open_local_group()
         self._is_here: dict[str, bool] = {}
@@ -79,14 +82,9 @@ class WorkerGroups:
 
     @property
     def deadline(self) -> float | None:
-        """When ``tick`` must be called if nothing happens before."""
+        """When ``tick`` must be called if nothing happens before; None: all hosts have answered."""
         late = [c.answer_by for c in self._connections.values() if not c.group.is_connected]
         return min(late, default=None)
-
-    @property
-    def is_searching(self) -> bool:
-        """Whether a host has yet to answer."""
-        return any(not c.group.is_connected for c in self._connections.values())
 
     def tick(self, now: float) -> None:
         """Give up hosts that do not answer."""
@@ -250,7 +248,7 @@ class WorkerGroups:
         group.prepare(
             self._plan_for("localhost", self._environ, self._server.addresses),
             Rendezvous(*self._server.address, self._record.secret),
-            descriptors=self.files.for_worker if self.files else lambda number: {},
+            files=self.files,
         )
         return group
 
@@ -274,11 +272,6 @@ class WorkerGroups:
         return remote_python_command(
             hostname, self._plan.others.ssh, self._environ, module, arguments
         )
-
-    @property
-    def _reconnect_timeout_s(self) -> float:
-        """How long workers wait for another driver."""
-        return self._elastic.limits.elastic_timeout_s if self._elastic.job_id else 0.0
 
     def _plan_for(
         self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]

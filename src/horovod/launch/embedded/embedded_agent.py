@@ -134,7 +134,7 @@ def main() -> NoReturn:
     ):
         agent = _EmbeddedAgentProcess(selector, wakeups, orders, listener, lifeline)
         agent.serve(orders.patience_s)
-        sys.exit(agent.exit_code)
+        sys.exit(1 if agent.has_failed or agent.has_given_up else 0)
 
 
 def _first_line() -> bytes:
@@ -159,15 +159,10 @@ class _EmbeddedAgentProcess(Agent):
         self._peers = UnauthenticatedPeers[socket.socket](most_unauthenticated())
         self._handshakes: dict[socket.socket, AgentHandshake] = {}
         self._handshake: AgentHandshake | None = None  # the launcher's
-        self._has_failed = False
+        self.has_failed = False  # a worker
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._lifeline, selectors.EVENT_READ, self._read_lifeline)
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of this process in the end."""
-        return 1 if self._has_failed or self.has_given_up else 0
 
     def say(self, text: str) -> None:
         """See ``Agent``."""
@@ -252,7 +247,7 @@ class _EmbeddedAgentProcess(Agent):
     def note_exit(self, exit_code: int) -> None:
         """See ``Agent``."""
         if exit_code != 0 and not self.is_ending:
-            self._has_failed = True
+            self.has_failed = True
             if self._orders.ends_with_failure:
                 self.give_up("a worker has failed")
 

@@ -55,9 +55,8 @@ def cluster_objects(
     Raises:
         ValueError: Kubernetes would refuse a name.
     """
-    form = dataclasses.replace(
-        form, slots=file.processes_per_worker, resources=_resources(file, form.resources)
-    )
+    resources = _resources(file, form.resources)
+    form = dataclasses.replace(form, slots=file.processes_per_worker, resources=resources)
     objects: list[dict[str, Any]] = []
     for number, values in enumerate(grid(file.parameters), start=1):
         ending = f"/{number}" if file.parameters else ""

@@ -196,11 +196,8 @@ def resolved_copy(text: bytes | str, lines: Sequence[str], values: Mapping[str, 
     if values:
         pairs = [(_scalar(name), _list([value])) for name, value in values.items()]
         replaced["parameters"] = yaml.MappingNode(f"{_TAG}map", pairs)
-    train.value = [
-        (key, replaced.get(key.value, value))
-        for key, value in train.value
-        if key.value != "concurrency"
-    ]
+    kept = [(key, value) for key, value in train.value if key.value != "concurrency"]
+    train.value = [(key, replaced.get(key.value, value)) for key, value in kept]
     return str(yaml.serialize(root, Dumper=yaml.SafeDumper, allow_unicode=True, width=10_000))
 
 

@@ -71,6 +71,7 @@ class ExperimentPlan(NamedTuple):
         if directory is not None:
             directory = directory / experiment.name / f"line.{line + 1}"
         held = self.shares[share]
+        addresses = {name: each for name, each in self.site.addresses.items() if name in held.hosts}
         return replace(
             options,
             command=("/bin/sh", "-c", experiment.lines[line]),
@@ -83,14 +84,7 @@ class ExperimentPlan(NamedTuple):
             },
             rank_environment=tuple({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in held.gpus),
             output_directory=directory,
-            others=replace(
-                options.others,
-                addresses={
-                    name: addresses
-                    for name, addresses in self.site.addresses.items()
-                    if name in held.hosts
-                },
-            ),
+            others=replace(options.others, addresses=addresses),
         )
 
 

@@ -242,12 +242,8 @@ class _FixedJob:
             return [(self._rendezvous.address, self._rendezvous.port)]
         others = self._plan.others
         seen = self._remote_hosts.seen_addresses()
-        addresses = store_addresses(others.addresses, seen, others.interfaces)
-        self._server = StoreServer(
-            self._secret,
-            addresses=[(address, 0) for address in addresses],
-            report=self._loop.say_later,
-        )
+        wanted = [(host, 0) for host in store_addresses(others.addresses, seen, others.interfaces)]
+        self._server = StoreServer(self._secret, addresses=wanted, report=self._loop.say_later)
         stores = self._server.addresses
         self._server.start()
         self._loop.say_verbose("Launched horovod server.")
@@ -258,21 +254,17 @@ class _FixedJob:
         self._here.prepare(
             plan,
             Rendezvous(*plan.stores[0], self._secret),
-            descriptors=call.for_worker if call else lambda number: {},
+            files=call,
             stdin_of=None if call else rank or 0,
             own_argv=None if rank is None else {rank: debugged(plan.argv, self._plan.debug_port)},
         )
         self._start_workers(self._here, plan.hostname)
 
     def _start_workers(self, group: WorkerGroup, hostname: str) -> None:
+        common = {**self._loop.environment, **self._torch_master}
         for slot in self._plan.slots_by_host[hostname]:
             if not self._loop.is_ending:
-                extra = {
-                    **self._loop.environment,
-                    **torch_position(slot),
-                    **self._torch_master,
-                    **self._plan.environment_of(slot.rank),
-                }
+                extra = {**common, **torch_position(slot), **self._plan.environment_of(slot.rank)}
                 group.start_worker(WorkerSpec(slot.rank, slot, extra))
 
     # Events; see ``JobHandler``.

@@ -90,6 +90,7 @@ class JobLoop:
     """Worker groups and the loop that serves them. Keys of ``selector`` carry what to call.
 
     ``world_size`` is the number of ranks that the last line tells; an elastic job changes it.
+    ``environment`` has the variables that workers on this machine need for the status line.
     """
 
     _plan: JobPlan
@@ -110,6 +111,7 @@ class JobLoop:
         self._output = Output(selector)
         self._talks = not (plan.is_quiet or plan.is_silent) and plan.call is None
         self._status = StatusLine(is_shown=self._talks and self._stderr.is_terminal)
+        self.environment = self._status.environment
         self.world_size = plan.elastic.limits.np if plan.elastic else len(plan.slots)
         self._here: LocalWorkerGroup | None = None
         self._others: list[RemoteWorkerGroup] = []
@@ -156,11 +158,6 @@ class JobLoop:
         )
         self._others.append(group)
         return group
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that workers on this machine need for the status line."""
-        return self._status.environment
 
     def adopt(self, pid: int, on_exit: Callable[[int], None]) -> None:
         """Look after a child of the job that leads a process group. It never outlives the job.

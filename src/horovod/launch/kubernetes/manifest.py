@@ -70,17 +70,14 @@ def indexed_job(job: ClusterJob) -> list[dict[str, Any]]:
     secret = {"name": "_HOROVOD_SECRET_KEY", "valueFrom": {"secretKeyRef": reference}}
     variables = [secret, *plain_variables(job.variables)]
     each = container(job, command=_pod_command(job), variables=variables)
-    spec = pod_spec(job.form, [each])
+    pod = {"subdomain": name, "restartPolicy": "Never", **pod_spec(job.form, [each])}
     runs = {
         "completionMode": "Indexed",
         "completions": job.pod_count,
         "parallelism": job.pod_count,
         # A failed rank cannot rejoin alone, so the first failure ends the job.
         "backoffLimit": 0,
-        "template": {
-            "metadata": {"labels": labels(name)},
-            "spec": {"subdomain": name, "restartPolicy": "Never", **spec},
-        },
+        "template": {"metadata": {"labels": labels(name)}, "spec": pod},
     }
     return [
         *([] if job.form.secret else [_secret(name)]),
@@ -137,16 +134,10 @@ def container(
         # Kubernetes requires a limit for devices and huge pages.
         (limits if _LIMITED.match(name) else requests)[name] = amount
     resources = {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
-    parts = {
-        "command": [verbatim(word) for word in command],
-        "env": variables,
-        "resources": resources,
-    }
-    return {
-        "name": "horovod",
-        "image": job.form.image,
-        **{key: value for key, value in parts.items() if value},
-    }
+    words = [verbatim(word) for word in command]
+    parts = {"command": words, "env": variables, "resources": resources}
+    given = {key: value for key, value in parts.items() if value}
+    return {"name": "horovod", "image": job.form.image, **given}
 
 
 def plain_variables(variables: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -214,13 +205,8 @@ def manifest(
     """
     if command[0] in KINDS:
         raise ValueError(f"{command[0]} would be the command; write --kubernetes={command[0]}")
-    job = ClusterJob(
-        form=form,
-        process_count=given.num_proc,
-        command=tuple(command),
-        variables=variables,
-        options=pod_options(given),
-    )
+    options = pod_options(given)
+    job = ClusterJob(form, given.num_proc, tuple(command), variables=variables, options=options)
     return render(objects_of(job, given.kubernetes))
 
 
@@ -246,16 +232,11 @@ def _mpi_job(job: ClusterJob) -> list[dict[str, Any]]:
         ValueError: Kubernetes would refuse the name.
     """
     check_name(job.form.name, f"-worker-{job.pod_count - 1}")
-    launcher = {
-        "name": "horovod",
-        "image": job.form.image,
-        "command": _launcher_command(job),
-        **({"env": plain_variables(job.variables)} if job.variables else {}),
-    }
-    worker = {
-        **container(job, command=_SSH_SERVER),
-        "readinessProbe": {"tcpSocket": {"port": _SSH_PORT}},
-    }
+    command = _launcher_command(job)
+    variables = {"env": plain_variables(job.variables)} if job.variables else {}
+    launcher = {"name": "horovod", "image": job.form.image, "command": command, **variables}
+    probe = {"tcpSocket": {"port": _SSH_PORT}}
+    worker = {**container(job, command=_SSH_SERVER), "readinessProbe": probe}
     spec = {
         "slotsPerWorker": job.form.slots,
         "mpiImplementation": "OpenMPI",  # decides the format of the list of hosts

@@ -268,12 +268,10 @@ def _plans(given: argparse.Namespace, pod: Pod) -> list[JobPlan]:
 def _slots(given: argparse.Namespace, pod: Pod) -> tuple[RankInfo, ...]:
     """The slots of this pod, among those of all pods."""
     hosts = [HostSlots(str(index), given.slots_per_host) for index in range(pod.count)]
+    slots = assign_ranks(hosts, given.num_proc)
     name = os.uname().nodename
-    return tuple(
-        dataclasses.replace(slot, hostname=name)
-        for slot in assign_ranks(hosts, given.num_proc)
-        if slot.hostname == str(pod.index)
-    )
+    own = (slot for slot in slots if slot.hostname == str(pod.index))
+    return tuple(dataclasses.replace(slot, hostname=name) for slot in own)
 
 
 def _index(environ: Mapping[str, str], count: int) -> int:

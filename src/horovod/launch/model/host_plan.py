@@ -92,13 +92,8 @@ def remote_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     Variables that number one machine's GPUs are left out.
     """
-    return {
-        name: value
-        for name, value in environ.items()
-        if is_passed_on(name)
-        and not name.endswith("CUDA_VISIBLE_DEVICES")
-        and name not in _OF_A_SESSION
-    }
+    names = [name for name in environ if is_passed_on(name) and name not in _OF_A_SESSION]
+    return {name: environ[name] for name in names if not name.endswith("CUDA_VISIBLE_DEVICES")}
 
 
 # Variables that a launcher has from its own job if it is itself a worker.

@@ -50,11 +50,6 @@ class Limits:
         if self.cooldown is not None:
             _check_cooldown(*self.cooldown)
 
-    @property
-    def most_workers(self) -> int | None:
-        """How many processes are kept at a time, spares included."""
-        return None if self.max_np is None else 2 * self.max_np
-
 
 def _check_cooldown(lower: float, upper: float) -> None:
     if not _MIN_COOLDOWN_S <= lower <= upper <= _MAX_COOLDOWN_S:

@@ -68,14 +68,9 @@ def _measured(pair: Pair) -> Link:
     except (InitError, HorovodInternalError) as error:
         return Link(pair, problem=str(error))
     is_long = transport == "TCP" and latency_s >= _LONG_LATENCY_S
-    return Link(
-        pair,
-        transport,
-        latency_s,
-        bandwidth,
-        resent_share=resent / max(1, sent + resent),
-        with_more=_with_more(pair, latency_s) if is_long else {},
-    )
+    share = resent / max(1, sent + resent)
+    more = _with_more(pair, latency_s) if is_long else {}
+    return Link(pair, transport, latency_s, bandwidth, resent_share=share, with_more=more)
 
 
 def _with_more(pair: Pair, latency_s: float) -> dict[int, float]:

@@ -134,11 +134,6 @@ class Agent:
         self._has_reported_end = False
         selector.register(self._wakeups, selectors.EVENT_READ, self._on_wakeup)
 
-    @property
-    def has_launcher(self) -> bool:
-        """Whether a launcher is connected, as far as is known."""
-        return self._connection.is_open
-
     # Methods that other kinds of agents override.
 
     def say(self, text: str) -> None:
@@ -330,11 +325,7 @@ class Agent:
             self._report_trouble(Trouble(1, f"{plan.hostname}: {error.reason}\n{_BLOCKED}"))
             return False
         store.close()
-        self._group.prepare(
-            plan,
-            Rendezvous(*store.address, plan.secret),
-            descriptors=self._call.for_worker if self._call else lambda number: {},
-        )
+        self._group.prepare(plan, Rendezvous(*store.address, plan.secret), files=self._call)
         self._is_prepared = True
         return True
 

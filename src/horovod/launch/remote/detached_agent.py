@@ -127,7 +127,7 @@ class _DetachedAgent(Agent):
                 connected.sendall(WELCOME)
                 connected.setblocking(True)
                 self.attach(os.dup(connected.fileno()), os.dup(connected.fileno()))
-            elif self.has_launcher:
+            elif self._connection.is_open:
                 connected.sendall(b"another horovodrun has a job of this id here\n")
             elif name:
                 connected.sendall(ENDING)

@@ -11,10 +11,10 @@ import contextlib
 import os
 import select
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from typing import NoReturn
 
 from horovod.launch.remote.job_folder import (
@@ -83,13 +83,7 @@ def _ask(agent: socket.socket, run: str) -> bytes:
 def _start_agent() -> None:
     """Start the agent in a session of its own, so that it outlives the parent of this process."""
     words = python_command(sys.executable, "remote.detached_agent", sys.argv[1:])
-    with subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as agent:
+    with Popen(words, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True) as agent:
         assert agent.stdout is not None
         word = agent.stdout.readline()
         agent.returncode = 0  # it is not waited for

@@ -61,6 +61,7 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
     hosts = _hosts(values, process_count)
     placement = Placement(()) if is_elastic else place(hosts, process_count)
     start_timeout_s = check_seconds("start_timeout", values["start_timeout"])
+    waits_s = start_timeout_s or Settings.from_env().start_timeout_s
     chosen = {"start_timeout_s": start_timeout_s} if start_timeout_s else {}
     executable, uses_mpi = _executable(values["executable"]), bool(values["use_mpi"])
     folder = values["output_filename"]
@@ -71,12 +72,7 @@ def check_options(given: Mapping[str, Any]) -> RunOptions:
         extra_environment=environment_of(chosen),
         is_verbose=bool(values["verbose"]),
         output_directory=None if folder is None else Path(folder),
-        others=OtherHosts(
-            addresses=placement.remote,
-            ssh=ssh,
-            interfaces=interfaces,
-            start_timeout_s=start_timeout_s or Settings.from_env().start_timeout_s,
-        ),
+        others=OtherHosts(placement.remote, ssh, interfaces, waits_s),
         hosts=hosts,
         elastic=_elastic_plan(values, process_count, hosts) if is_elastic else None,
     )

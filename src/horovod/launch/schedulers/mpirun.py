@@ -153,14 +153,10 @@ def _open_mpi_options(job: MpiJob, kind: MpiKind, environment: Mapping[str, str]
 
 def _exported(environment: Mapping[str, str], job: MpiJob) -> list[str]:
     """The sorted names of variables that Open MPI passes to other hosts."""
-    return sorted(
-        name
-        for name in environment
-        if is_passed_on(name)
-        and _VARIABLE.fullmatch(name)
-        and not name.endswith("CUDA_VISIBLE_DEVICES")
-        and not (job.interfaces and name == "NCCL_SOCKET_IFNAME")
-    )
+    names = {name for name in environment if is_passed_on(name) and _VARIABLE.fullmatch(name)}
+    if job.interfaces:  # then it has a value of its own
+        names.discard("NCCL_SOCKET_IFNAME")
+    return sorted(name for name in names if not name.endswith("CUDA_VISIBLE_DEVICES"))
 
 
 def _mpich_options(job: MpiJob) -> list[str]:

@@ -160,13 +160,6 @@ class FrameWriter:
             else:
                 self._console.write(self._sealed(frame))
 
-    def flush(self) -> None:
-        """Send everything, blocking."""
-        while self._sources and not self.is_broken:
-            self._console.flush()
-            self.refill()
-        self._console.flush()
-
     def close(self) -> None:
         """Drop what has not been sent. The descriptor stays open."""
         self._sources.clear()

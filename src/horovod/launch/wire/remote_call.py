@@ -7,10 +7,10 @@ on the way.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import BinaryIO
 
-from horovod.launch.calls.call import ANSWER_FD, CALL_FD, WorkerFiles, memory_file, seal
+from horovod.launch.calls.call import WorkerFiles, memory_file, seal
 from horovod.launch.wire.frames import CHUNK_BYTES, Kind, encode
 
 
@@ -61,11 +61,12 @@ class RemoteAnswers:
             os.pwrite(self._call.answer_fd(worker), self._begun.pop(worker)[0], 0)
 
 
-class ReceivedCall:
+class ReceivedCall(WorkerFiles):
     """The agent's side: a file for the call, and one for the answer of each worker."""
 
     def __init__(self) -> None:
         self._call = memory_file()
+        self.call_fd = self._call.fileno()
         self._answers: dict[int, BinaryIO] = {}
 
     def add(self, piece: bytes) -> None:
@@ -77,10 +78,10 @@ class ReceivedCall:
         self._call.flush()
         seal(self._call)
 
-    def for_worker(self, worker: int) -> Mapping[int, int]:
-        """The descriptors of a worker that starts now."""
+    def answer_fd(self, worker: int) -> int:
+        """See ``WorkerFiles``; of a worker that starts now."""
         answer = self._answers[worker] = memory_file()
-        return {CALL_FD: self._call.fileno(), ANSWER_FD: answer.fileno()}
+        return answer.fileno()
 
     def answer_of(self, worker: int, exit_code: int) -> Iterator[bytes]:
         """See ``answer_frames``. The answer is kept until the last frame."""

@@ -86,18 +86,13 @@ def spawn(
             fds.append(os.open(os.devnull, os.O_RDONLY))
             actions.append((os.POSIX_SPAWN_DUP2, fds[-1], 0))
         # Python ignores these two signals; a worker gets them as from a shell.
-        defaults = [signal.SIGPIPE, signal.SIGXFSZ]
+        defaults, argv = [signal.SIGPIPE, signal.SIGXFSZ], list(words)
         # glibc refuses to duplicate a descriptor above the limit. Then the limit is set a moment
         # later, before the program has been loaded.
         is_above = file_limit is not None and max(fds) >= file_limit
         with limited_to(None if is_above else file_limit):
             pid = os.posix_spawnp(
-                words[0],
-                list(words),
-                environment,
-                file_actions=actions,
-                setsid=True,
-                setsigdef=defaults,
+                argv[0], argv, environment, file_actions=actions, setsid=True, setsigdef=defaults
             )
     except BaseException:
         for fd in fds:

@@ -17,6 +17,7 @@ from typing import Annotated, Protocol
 
 from horovod.core.base.checked import Fields, Record, between, nullable, shown
 from horovod.core.base.rank_info import RankInfo
+from horovod.launch.calls.call import WorkerFiles
 from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, worker_environment
 from horovod.launch.workers.output import Output, Sink
 from horovod.launch.workers.processes import (
@@ -155,17 +156,17 @@ class LocalWorkerGroup:
         plan: HostPlan,
         rendezvous: Rendezvous,
         *,
-        descriptors: Callable[[int], Mapping[int, int]] = lambda number: {},
+        files: WorkerFiles | None = None,
         stdin_of: int | None = None,
         own_argv: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         """Set what all workers have in common, before the first is started.
 
-        ``descriptors`` are those that the worker of a number gets (see ``spawn``);
-        worker ``stdin_of`` inherits standard input. ``own_argv`` has commands of single workers.
+        ``files`` are those of the call of ``horovod.run``, if it is one. Worker ``stdin_of``
+        inherits standard input. ``own_argv`` has commands of single workers.
         """
         self._plan, self._rendezvous = plan, rendezvous
-        self._descriptors, self._stdin_of, self._own_argv = descriptors, stdin_of, own_argv or {}
+        self._files, self._stdin_of, self._own_argv = files, stdin_of, own_argv or {}
 
     def start_worker(self, spec: WorkerSpec) -> None:
         """See ``WorkerGroup``; needs ``prepare`` once before."""
@@ -179,7 +180,7 @@ class LocalWorkerGroup:
                 self._own_argv.get(number, plan.argv),
                 environment,
                 inherits_stdin=self._stdin_of == number,
-                descriptors=self._descriptors(number),
+                descriptors=self._files.for_worker(number) if self._files else None,
                 file_limit=self.file_limit,
             )
         except OSError as error:

@@ -123,11 +123,8 @@ class Capacity:
 
         A host that returns later is the last one. So the hosts that stay keep the lowest ranks.
         """
-        self.order = [
-            name
-            for name in self.order
-            if name in hostnames or (name in self.hosts and not self.is_blacklisted(now, name))
-        ]
+        usable = {name for name in self.hosts if not self.is_blacklisted(now, name)}
+        self.order = [name for name in self.order if name in hostnames or name in usable]
         self.order += [name for name in self.hosts if name not in self.order]
 
     def _slots_of(self, hostname: str) -> list[SlotId]:

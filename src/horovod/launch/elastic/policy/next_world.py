@@ -91,10 +91,8 @@ def assignments(
     """The message for each member, by its number."""
     numbers = tuple(entry.number for entry in by_rank)
     infos = positions([entry.slot_id for entry in by_rank])
-    return {
-        number: RankAssignment(world, info, numbers, updates, must_sync)
-        for number, info in zip(numbers, infos, strict=True)
-    }
+    made = (RankAssignment(world, info, numbers, updates, must_sync) for info in infos)
+    return dict(zip(numbers, made, strict=True))
 
 
 def assign_provisional_ranks(pool: WorkerPool, entries: Sequence[Entry], updates: int) -> None:

@@ -148,7 +148,8 @@ class WorkerPool:
         """Start a worker in every free slot, up to the limit."""
         occupied = {entry.slot_id for entry in self.registry}
         free = [s for s in self.capacity.usable_slots(self.now) if s not in occupied]
-        if (most := self._limits.most_workers) is not None:
+        if self._limits.max_np is not None:
+            most = 2 * self._limits.max_np  # spares included
             free = free[: max(0, most - sum(entry.is_staying for entry in self.registry))]
         fresh = [self.registry.add(slot_id, self.now) for slot_id in free]
         infos = self.provisional_positions() if fresh else {}
