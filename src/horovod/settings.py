@@ -16,12 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.core.base.engine_settings import (
-    LINK_COMPRESSIONS,
-    EngineSettings,
-    define,
-    define_switch,
-)
+from horovod.core.base.engine_settings import LINK_COMPRESSIONS, EngineSettings, define, switch
 from horovod.core.base.setting import Flag, Setting
 from horovod.errors import SettingError
 
@@ -108,7 +103,7 @@ class Settings(EngineSettings):
         "none until the program calls start_timeline",
         flag=Flag("--timeline-filename", "timeline", key="timeline.filename"),
     )
-    timeline_mark_cycles: bool = define_switch(
+    timeline_mark_cycles: bool = switch(
         "--timeline-mark-cycles",
         "timeline",
         "timeline.mark_cycles",

@@ -139,7 +139,7 @@ def link_hello(data: bytes, _: Path) -> None:
     listener, dialer = sides(link_handshake.PROTOCOL, statement)
     link_handshake.Claims.from_bytes(statement)
     answer = dialer.read_reply(listener.reply(data[:1].ljust(1, b"\0")))
-    link_handshake.verdict_in(answer)
+    link_handshake.Verdict.of(answer)
 
 
 class OneValue:

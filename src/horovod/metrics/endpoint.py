@@ -120,7 +120,7 @@ class _Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._open = 0
         most = min(_MOST_AT_A_TIME, most_unauthenticated())
-        self._pending: UnauthenticatedPeers[socket.socket] = UnauthenticatedPeers(most)
+        self._pending = UnauthenticatedPeers[socket.socket](most)
         super().__init__((address, port), handler)
 
     def server_bind(self) -> None:

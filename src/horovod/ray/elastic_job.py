@@ -34,14 +34,7 @@ from horovod.launch.run.function import run_call
 from horovod.ray import ray_logger
 from horovod.ray.node_agents import AgentOptions, NodeReservations, cooldown_seconds, own_address
 from horovod.ray.placement import Share, beside_caller
-from horovod.ray.replies import (
-    Callback,
-    WorkersFailedError,
-    call_back,
-    collect,
-    first_cause,
-    log_queue,
-)
+from horovod.ray.replies import Callback, WorkersFailedError, collect, first_cause, log_queue
 from horovod.ray.settings import HostDiscovery, RaySettings
 from horovod.rendezvous.base.authentication import CODE_BYTES, SECRET_BYTES, RecordCodes, derive_key
 from horovod.rendezvous.store.client import StoreClient
@@ -129,7 +122,9 @@ class _Run(NamedTuple):
             results.add_done_callback(lambda _: arrived.put(None))
             try:
                 while (data := arrived.get()) is not None:
-                    call_back(callbacks, pickle.loads(data))
+                    item = pickle.loads(data)
+                    for callback in callbacks:
+                        callback(item)
             except BaseException as error:  # a callback's, or Ctrl-C
                 directory.give_up(f"{type(error).__name__} in the process that waits for it")
                 raise

@@ -84,12 +84,6 @@ def first_cause(errors: Mapping[int, Exception]) -> tuple[int, Exception]:
     return rank, errors[rank]
 
 
-def call_back(callbacks: Sequence[Callback], item: dict[str, Any]) -> None:
-    """Call all callbacks with a dictionary, in their order."""
-    for callback in callbacks:
-        callback(item)
-
-
 @contextmanager
 def log_queue(
     callbacks: Sequence[Callback],
@@ -105,7 +99,8 @@ def log_queue(
         with suppress(Empty):
             while count := queue.qsize():
                 for item in queue.get_nowait_batch(count):
-                    call_back(callbacks, item)
+                    for callback in callbacks:
+                        callback(item)
 
     try:
         yield queue, empty

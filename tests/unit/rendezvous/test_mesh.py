@@ -53,7 +53,7 @@ def test_each_rank_has_a_pidfd_of_each_other_rank(size: int) -> None:
 def test_many_descriptors_are_sent_in_several_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mesh_root, "MAX_FDS_PER_MESSAGE", 2)
+    monkeypatch.setattr(peer_socket, "MAX_FDS_PER_MESSAGE", 2)
     monkeypatch.setattr(mesh_root, "_MAX_FDS_IN_FLIGHT", 14)  # two ranks at a time
     store = MemoryStore()
     world = meshes(6, lambda rank: join(rank, 6, store))
@@ -94,7 +94,7 @@ def test_without_any_shared_memory_both_reasons_are_given(monkeypatch: pytest.Mo
 
 
 def test_without_pidfds_there_is_still_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_root, "open_pidfd", lambda pid: -1)
+    monkeypatch.setattr(peer_socket, "open_pidfd", lambda pid: -1)
     store = MemoryStore()
     world = meshes(3, lambda rank: join(rank, 3, store))
     assert {mesh.pidfds for mesh in world} == {(-1, -1, -1)}

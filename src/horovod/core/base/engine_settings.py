@@ -35,7 +35,7 @@ def _gpu_setting(collective: str) -> Any:
     )
 
 
-def define_switch(name: str, topic: str, key: str, meaning: str) -> Any:
+def switch(name: str, topic: str, key: str, meaning: str) -> Any:
     """A setting that is off by default, with the flags ``--<name>`` and ``--no-<name>``."""
     opposite = f"--no-{name.removeprefix('--')}"
     return define(False, meaning, flag=Flag(name, topic, key=key, opposite=opposite))
@@ -185,25 +185,25 @@ class EngineSettings:
         maximum=16,
         flag=Flag("--num-nccl-streams", "tuning", key="library_options.num_nccl_streams"),
     )
-    hierarchical_allreduce: bool = define_switch(
+    hierarchical_allreduce: bool = switch(
         "--hierarchical-allreduce",
         "tuning",
         "params.hierarchical_allreduce",
         "reduce GPU tensors on each host, then between hosts, over NCCL",
     )
-    hierarchical_allgather: bool = define_switch(
+    hierarchical_allgather: bool = switch(
         "--hierarchical-allgather",
         "tuning",
         "params.hierarchical_allgather",
         "gather GPU tensors between hosts, then on each host, over NCCL",
     )
-    torus_allreduce: bool = define_switch(
+    torus_allreduce: bool = switch(
         "--torus-allreduce",
         "tuning",
         "params.torus_allreduce",
         "the same as HOROVOD_HIERARCHICAL_ALLREDUCE",
     )
-    mpi_threads_disable: bool = define_switch(
+    mpi_threads_disable: bool = switch(
         "--mpi-threads-disable",
         "tuning",
         "library_options.mpi_threads_disable",

@@ -54,15 +54,17 @@ def accept_some(listener: socket.socket, most: int) -> Iterator[tuple[socket.soc
 
 
 class UnauthenticatedPeers(Generic[Peer]):
-    """At most ``most`` connections that have proved nothing, by the address that they come from.
+    """Connections that have proved nothing, by the address that they come from.
+
+    There are at most ``most``, by default a quarter of the descriptors.
 
     When there are too many, the oldest one of the address with most of them is dropped. So a flood
     from one address costs a rank at another address nothing. A rank at the same address has as much
     time as the flood needs to fill its part again; if it is dropped, it dials again. Pure.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most or most_unauthenticated()
         self._address_of: dict[Peer, str] = {}
         self._at: dict[str, dict[Peer, None]] = {}  # oldest first
 

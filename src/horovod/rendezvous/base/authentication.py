@@ -9,17 +9,10 @@ reordered or left out is then an error.
 from __future__ import annotations
 
 import hmac
-import os
 
 SECRET_BYTES = 32
-NONCE_BYTES = 32
 PROOF_BYTES = 32
 CODE_BYTES = 32
-
-
-def new_nonce() -> bytes:
-    """32 fresh random bytes."""
-    return os.urandom(NONCE_BYTES)
 
 
 def prove(secret: bytes, role: bytes, *parts: bytes) -> bytes:

@@ -16,17 +16,12 @@ The store, the ranks of one host, links between hosts and embedded agents use th
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar, NamedTuple
 
-from horovod.rendezvous.base.authentication import (
-    NONCE_BYTES,
-    PROOF_BYTES,
-    derive_key,
-    is_proof,
-    new_nonce,
-    prove,
-)
+from horovod.rendezvous.base.authentication import PROOF_BYTES, derive_key, is_proof, prove
 
+_NONCE_BYTES = 32
 _DIALER, _LISTENER = b"horovod dialer", b"horovod listener"
 _NOT_PROVEN = "it does not know the job's secret"
 
@@ -49,7 +44,7 @@ class Protocol(NamedTuple):
     @property
     def challenge_bytes(self) -> int:
         """Length of the first message."""
-        return len(self.magic) + NONCE_BYTES
+        return len(self.magic) + _NONCE_BYTES
 
     @property
     def hello_bytes(self) -> int:
@@ -81,7 +76,7 @@ class Side:
     def __init__(self, protocol: Protocol, secret: bytes) -> None:
         self.protocol = protocol
         self._secret = secret
-        self._nonce = new_nonce()
+        self._nonce = os.urandom(_NONCE_BYTES)
         self._transcript: tuple[bytes, ...] = ()
 
     @property

@@ -21,15 +21,8 @@ from horovod.rendezvous.base.admission import accept_some
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Listener, ProtocolError
 from horovod.rendezvous.base.membership import HostMesh, as_failure, close_all, misfit
-from horovod.rendezvous.host import handshake
+from horovod.rendezvous.host import handshake, peer_socket
 from horovod.rendezvous.host.handshake import PROTOCOL, Claims, HostGroup, Kind, Members
-from horovod.rendezvous.host.peer_socket import (
-    MAX_FDS_PER_MESSAGE,
-    credentials,
-    new_socket,
-    open_pidfd,
-    receive,
-)
 from horovod.rendezvous.store.client import Store
 
 _MAX_REPORTS = 20
@@ -108,7 +101,7 @@ class _Root:
         self._members: dict[int, _Peer] = {}
         self._refused: list[_Peer] = []
         self._selector = selectors.DefaultSelector()
-        self._listener = new_socket()
+        self._listener = peer_socket.new_socket()
         # An abstract name ends with its socket. A random one cannot be taken in advance.
         self.name = f"horovod-{os.urandom(16).hex()}"
 
@@ -152,7 +145,7 @@ class _Root:
         ``shared``: the descriptors of the region and the doorbells.
         """
         peers = [self._members[rank] for rank in self._peers]
-        own_pidfd = open_pidfd(os.getpid())
+        own_pidfd = peer_socket.open_pidfd(os.getpid())
         try:
             pidfds = (own_pidfd, *(peer.pidfd for peer in peers))
             pids = (os.getpid(), *(peer.pid for peer in peers))
@@ -189,7 +182,7 @@ class _Root:
             ) from None
 
     def _welcome(self, accepted: socket.socket) -> None:
-        process = credentials(accepted)
+        process = peer_socket.credentials(accepted)
         side = Listener(PROTOCOL, self._secret)
         peer = _Peer(accepted, process.pid, side, Deadline(_HELLO_TIMEOUT_S))
         self._unauthenticated.add(peer)
@@ -235,7 +228,7 @@ class _Root:
 
     def _watch(self, peer: _Peer) -> None:
         try:
-            peer.pidfd = open_pidfd(peer.pid)
+            peer.pidfd = peer_socket.open_pidfd(peer.pid)
             # The peer has this pid for certain while it holds the connection.
             if not peer.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 raise ProcessLookupError
@@ -266,8 +259,8 @@ class _Root:
         has_pidfd = tuple(fd >= 0 for fd in pidfds)
         fds = [*shared, *(fd for fd in pidfds if fd >= 0)]
         message = handshake.message(Kind.MEMBERS, Members(pids, has_pidfd).to_bytes())
-        for first in range(0, len(fds), MAX_FDS_PER_MESSAGE):
-            self._send(peer, message, fds[first : first + MAX_FDS_PER_MESSAGE])
+        for first in range(0, len(fds), peer_socket.MAX_FDS_PER_MESSAGE):
+            self._send(peer, message, fds[first : first + peer_socket.MAX_FDS_PER_MESSAGE])
             message = handshake.message(Kind.MORE)
 
     def _send(self, peer: _Peer, message: bytes, fds: list[int]) -> None:
@@ -296,7 +289,7 @@ class _Root:
         """One message; descriptors that come with it are closed, since the root expects none."""
         fds: list[int] = []
         try:
-            return receive(peer.socket, fds)
+            return peer_socket.receive(peer.socket, fds)
         finally:
             close_all(fds)
 

@@ -18,15 +18,7 @@ from horovod.rendezvous.base.handshake import Dialer, ProtocolError
 from horovod.rendezvous.base.interfaces import Route
 from horovod.rendezvous.base.tcp import dialing_socket
 from horovod.rendezvous.links.connector import Connector, Stream, Talk
-from horovod.rendezvous.links.handshake import (
-    PROTOCOL,
-    TAKE,
-    Claims,
-    Connected,
-    Verdict,
-    connected,
-    verdict_in,
-)
+from horovod.rendezvous.links.handshake import PROTOCOL, TAKE, Claims, Connected, Verdict, connected
 from horovod.rendezvous.links.listening import LinkListener
 from horovod.rendezvous.links.plan import FailedTry, Link, MissingLink, Report, Unreached
 
@@ -152,7 +144,7 @@ class PeerDial:
             side = Dialer(PROTOCOL, dialer.secret)
             challenge = yield PROTOCOL.challenge_bytes
             stream.send(side.hello(challenge, claims.to_bytes()))
-            verdict = verdict_in(side.read_reply((yield PROTOCOL.reply_bytes)))
+            verdict = Verdict.of(side.read_reply((yield PROTOCOL.reply_bytes)))
             if verdict != Verdict.WELCOME:
                 raise ProtocolError(_VERDICTS[verdict])
             self._settle_on(stream)

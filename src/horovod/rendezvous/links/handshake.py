@@ -37,14 +37,14 @@ class Verdict(IntEnum):
     OTHER_BOOTSTRAP = 3
     NOT_EXPECTED = 4
 
-
-def verdict_in(answer: bytes) -> Verdict:
-    """The verdict of an authenticated listener. Raises ProtocolError."""
-    try:
-        return Verdict(answer[0])
-    except ValueError:
-        expected = f"{min(Verdict)} to {max(Verdict)}"
-        raise ProtocolError(f"its verdict is {answer[0]}; expected {expected}") from None
+    @classmethod
+    def of(cls, answer: bytes) -> Verdict:
+        """The verdict of an authenticated listener. Raises ProtocolError."""
+        try:
+            return cls(answer[0])
+        except ValueError:
+            expected = f"{min(cls)} to {max(cls)}"
+            raise ProtocolError(f"its verdict is {answer[0]}; expected {expected}") from None
 
 
 class Claims(NamedTuple):

@@ -14,11 +14,7 @@ import sys
 from collections.abc import Collection, Sequence
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.admission import (
-    UnauthenticatedPeers,
-    accept_some,
-    most_unauthenticated,
-)
+from horovod.rendezvous.base.admission import UnauthenticatedPeers, accept_some
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Listener, ProtocolError
 from horovod.rendezvous.base.interfaces import Address, Listening, Route
@@ -51,9 +47,7 @@ class LinkListener:
         self._expected: set[Link] = set()
         self._known: dict[tuple[Purpose, int, int], Link] = {}  # expected or arrived
         self._listeners: list[socket.socket] = []
-        self._unauthenticated: UnauthenticatedPeers[Stream] = UnauthenticatedPeers(
-            most_unauthenticated()
-        )
+        self._unauthenticated = UnauthenticatedPeers[Stream]()
         self._authenticated: set[Stream] = set()  # ranks whose link is being made
         self._reported: set[str] = set()
         for address in addresses:

@@ -21,11 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from horovod.rendezvous.base.admission import (
-    UnauthenticatedPeers,
-    accept_some,
-    most_unauthenticated,
-)
+from horovod.rendezvous.base.admission import UnauthenticatedPeers, accept_some
 from horovod.rendezvous.base.deadlines import Timers
 from horovod.rendezvous.base.handshake import ProtocolError
 from horovod.rendezvous.base.tcp import listening_socket
@@ -83,9 +79,7 @@ class StoreServer:
         self._is_closing = False
         self._instance = os.urandom(wire.INSTANCE_BYTES)
         self._peers: set[StorePeer] = set()
-        self._unauthenticated: UnauthenticatedPeers[StorePeer] = UnauthenticatedPeers(
-            max_unauthenticated or most_unauthenticated()
-        )
+        self._unauthenticated = UnauthenticatedPeers[StorePeer](max_unauthenticated)
         self._parked: dict[bytes, dict[StorePeer, None]] = {}
         self._done: dict[bytes, int] = {}  # client -> number of its last set
         self._timers: Timers[StorePeer] = Timers()

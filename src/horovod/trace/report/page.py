@@ -21,13 +21,7 @@ from markupsafe import Markup
 from horovod.core.base.ranks import ranks_text
 from horovod.trace.report import number_texts
 from horovod.trace.report.facts import Advice, Job, Report, Row
-from horovod.trace.report.number_texts import (
-    NOTHING,
-    number_text,
-    rate_text,
-    seconds_text,
-    share_text,
-)
+from horovod.trace.report.number_texts import number_text, rate_text, seconds_text, share_text
 
 _NOTABLE = 0.01  # the share of time from which a rank is named
 _MOST_TIMES = 12
@@ -48,7 +42,7 @@ def page(report: Report) -> str:
         report=report,
         job=report.job,
         rows=report.rows,
-        nothing=NOTHING,
+        nothing=number_texts.NOTHING,
         began=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(report.job.begin_s)),
         ending=_ending(report.job.status),
         hosts=_hosts(report.rows),
@@ -164,10 +158,10 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
     steps = [row.mean_step_s for row in rows if row.mean_step_s is not None]
     rates = [row.size_bytes / max(row.end_s - row.begin_s, 1e-3) for row in rows]
     waiting = [row.waiting_share for row in rows]
-    fused = f"{report.tensors / report.buckets:.1f}" if report.buckets else NOTHING
+    fused = f"{report.tensors / report.buckets:.1f}" if report.buckets else number_texts.NOTHING
     held_up = ((_held_up(report, row), row) for row in rows)
     share, worst = max(held_up, key=itemgetter(0), default=(0, None))
-    late, cost = NOTHING, "no rank in particular"
+    late, cost = number_texts.NOTHING, "no rank in particular"
     if worst is not None and share >= _NOTABLE:
         late, cost = f"rank {worst.name}", f"costs the others {share_text(share)} of the time"
     return [

@@ -24,7 +24,7 @@ from horovod.rendezvous.base.interfaces import Address, Route
 from horovod.rendezvous.links import dialing, listening
 from horovod.rendezvous.links.connector import Connector, Stream
 from horovod.rendezvous.links.dialing import PeerDial, RankDialer
-from horovod.rendezvous.links.handshake import PROTOCOL, Claims, Verdict, verdict_in
+from horovod.rendezvous.links.handshake import PROTOCOL, Claims, Verdict
 from horovod.rendezvous.links.listening import LinkListener
 from horovod.rendezvous.links.plan import Link, Purpose
 
@@ -469,9 +469,9 @@ def test_unknown_purposes_and_verdicts_are_refused() -> None:
     statement = claims_for(Route("10.0.0.1", 1)).to_bytes()
     with pytest.raises(ProtocolError, match="unknown purpose 9"):
         Claims.from_bytes(b"\x09" + statement[1:])
-    assert verdict_in(b"\x01") == Verdict.WELCOME
+    assert Verdict.of(b"\x01") == Verdict.WELCOME
     with pytest.raises(ProtocolError, match="its verdict is 9; expected 1 to 4"):
-        verdict_in(b"\x09")
+        Verdict.of(b"\x09")
 
 
 def test_a_rank_connects_among_many_other_peers(rank_0: Rank0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import os
 import queue
 import socket
 import struct
@@ -18,7 +19,6 @@ from loopback import new_loopback
 from raw_sockets import is_closed_by_peer, read_exactly
 
 from horovod.errors import InitError
-from horovod.rendezvous.base.authentication import new_nonce
 from horovod.rendezvous.base.handshake import Dialer, Listener, ProtocolError
 from horovod.rendezvous.base.tcp import address_text
 from horovod.rendezvous.store import values as stored_values
@@ -77,7 +77,7 @@ class Raw:
         self.name = address_text(connected.getsockname())
         challenge = read_exactly(connected, 40)
         assert challenge.startswith(MAGIC)
-        mine = new_nonce()
+        mine = os.urandom(32)
         said = (MAGIC, challenge[8:], mine, b"")
         connected.sendall(MAGIC + mine + hmac_of(SECRET, b"horovod dialer", *said))
         instance, proof = read_exactly(connected, 16), read_exactly(connected, 32)
