@@ -155,16 +155,14 @@ def plan_without_command(
     given: Namespace, variables: Mapping[str, str], environ: Mapping[str, str]
 ) -> JobPlan:
     """The part of a plan that all jobs have; workers get ``variables`` on top of ``environ``."""
+    timeout_s = Settings.from_env({**environ, **variables}).start_timeout_s
+    ssh = SshOptions(given.ssh_port, given.ssh_identity_file)
     return JobPlan(
         extra_environment=variables,
         is_verbose=given.verbose,
         output_directory=_output_directory(given),
         is_timestamped=given.prefix_output_with_timestamp,
-        others=OtherHosts(
-            ssh=SshOptions(given.ssh_port, given.ssh_identity_file),
-            interfaces=named_interfaces(given),
-            start_timeout_s=Settings.from_env({**environ, **variables}).start_timeout_s,
-        ),
+        others=OtherHosts(ssh=ssh, interfaces=named_interfaces(given), start_timeout_s=timeout_s),
     )
 
 

@@ -177,13 +177,9 @@ def _run_experiment(given: Namespace, command: Sequence[str], environ: Mapping[s
         _refuse_with_pods(given)
         return print_file(path, given, settings_environment(given))
     pod_form(given)
-    return run_file(
-        path,
-        hosts=named_hosts(given),
-        options=plan_without_command(given, settings_environment(given), environ),
-        is_dry_run=given.dry_run,
-        environ=environ,
-    )
+    hosts = named_hosts(given)
+    options = plan_without_command(given, settings_environment(given), environ)
+    return run_file(path, hosts=hosts, options=options, is_dry_run=given.dry_run, environ=environ)
 
 
 def _check_network(given: Namespace, command: Sequence[str]) -> int:

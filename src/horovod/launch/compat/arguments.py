@@ -51,6 +51,9 @@ class HorovodArgs:
         raise AttributeError(f"horovodrun has no option for {name!r}")
 
 
+_HorovodArgs = HorovodArgs  # its name in ``horovod.runner``
+
+
 def as_options(args: Any, parser: ArgumentParser) -> Namespace:
     """The command line that ``args``, any object with such attributes, represents.
 

@@ -17,10 +17,10 @@ import json
 import os
 import selectors
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import NoReturn
 
 from horovod.launch.model.host_plan import HostPlan
@@ -80,17 +80,14 @@ class EmbeddedAgent:
             self.address: tuple[str, int] = listener.getsockname()[:2]
             # As sshd tells the launcher's address.
             environ = {**os.environ, "SSH_CONNECTION": f"{launcher} 0 {host} 0"}
-            self._child = subprocess.Popen(
-                python_command(sys.executable, "embedded.embedded_agent"),
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                env=environ,
-                pass_fds=(listener.fileno(),),
-                start_new_session=True,
+            words = python_command(sys.executable, "embedded.embedded_agent")
+            fd = listener.fileno()
+            self._child = Popen(
+                words, bufsize=0, stdin=PIPE, env=environ, pass_fds=(fd,), start_new_session=True
             )
             assert self._child.stdin is not None
             self._lifeline = self._child.stdin
-            variables, fd = dict(environment or {}), listener.fileno()
+            variables = dict(environment or {})
             orders = EmbeddedAgentOrders(fd, secret.hex(), variables, ends_with_failure, patience_s)
             with contextlib.suppress(BrokenPipeError):
                 self._lifeline.write(json.dumps(asdict(orders)).encode() + b"\n")
@@ -110,7 +107,7 @@ class EmbeddedAgent:
         self.end()
         try:
             self._child.wait(_END_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             self._child.kill()
             self._child.wait()
 

@@ -61,13 +61,10 @@ def cluster_objects(
     for number, values in enumerate(grid(file.parameters), start=1):
         ending = f"/{number}" if file.parameters else ""
         name = form.name + ending.replace("/", "-")
-        job = ClusterJob(
-            form=dataclasses.replace(form, name=name, output_folder=form.name + ending),
-            process_count=file.demand.size,
-            lines=tuple(replaced(line, values) for line in file.run),
-            variables={**variables, **_variables(file, name, values)},
-            options=options,
-        )
+        pods = dataclasses.replace(form, name=name, output_folder=form.name + ending)
+        lines = tuple(replaced(line, values) for line in file.run)
+        own = {**variables, **_variables(file, name, values)}
+        job = ClusterJob(pods, file.demand.size, lines=lines, variables=own, options=options)
         objects += objects_of(job, kind)
     return objects
 

@@ -251,13 +251,10 @@ class _FixedJob:
 
     def _begin_here(self, plan: HostPlan) -> None:
         call, rank = self._plan.call, self._plan.debug_rank
-        self._here.prepare(
-            plan,
-            Rendezvous(*plan.stores[0], self._secret),
-            files=call,
-            stdin_of=None if call else rank or 0,
-            own_argv=None if rank is None else {rank: debugged(plan.argv, self._plan.debug_port)},
-        )
+        rendezvous = Rendezvous(*plan.stores[0], self._secret)
+        stdin_of = None if call else rank or 0
+        own = None if rank is None else {rank: debugged(plan.argv, self._plan.debug_port)}
+        self._here.prepare(plan, rendezvous, files=call, stdin_of=stdin_of, own_argv=own)
         self._start_workers(self._here, plan.hostname)
 
     def _start_workers(self, group: WorkerGroup, hostname: str) -> None:
