@@ -13,15 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
+from pyspark.ml import util
 from pyspark.ml.param import Param, Params
-from pyspark.ml.util import (
-    DefaultParamsReader,
-    DefaultParamsWriter,
-    MLReadable,
-    MLReader,
-    MLWritable,
-    MLWriter,
-)
 
 from horovod.launch.calls import by_value
 
@@ -143,15 +136,15 @@ def _declare(kind: type[Declared], name: str, parameter: Parameter) -> None:
     setattr(kind, getter, get_value)
 
 
-class Persistent(Declared, MLReadable[Any], MLWritable):
+class Persistent(Declared, util.MLReadable[Any], util.MLWritable):
     """``save``, ``write``, ``load`` and ``read``, also as a stage of a ``Pipeline``."""
 
-    def write(self) -> MLWriter:
+    def write(self) -> util.MLWriter:
         """As MLlib's: ``write().overwrite().save(path)``."""
         return _Writer(self)
 
     @classmethod
-    def read(cls) -> MLReader[Any]:
+    def read(cls) -> util.MLReader[Any]:
         """As MLlib's: ``read().load(path)``. It unpickles: load only files that you trust."""
         return _Reader(cls)
 
@@ -166,7 +159,7 @@ class Persistent(Declared, MLReadable[Any], MLWritable):
         raise NotImplementedError
 
 
-class _Writer(MLWriter):
+class _Writer(util.MLWriter):
     def __init__(self, instance: Persistent) -> None:
         super().__init__()
         self._instance = instance
@@ -181,12 +174,12 @@ class _Writer(MLWriter):
         }
         instance_without_defaults = instance.copy()
         instance_without_defaults._defaultParamMap.clear()
-        DefaultParamsWriter.saveMetadata(
+        util.DefaultParamsWriter.saveMetadata(
             instance_without_defaults, path, self.sparkSession, paramMap=saved
         )
 
 
-class _Reader(MLReader[Any]):
+class _Reader(util.MLReader[Any]):
     def __init__(self, kind: type[Persistent]) -> None:
         super().__init__()
         self._kind = kind
@@ -197,7 +190,7 @@ class _Reader(MLReader[Any]):
         Raises:
             ValueError: an instance of another class was saved there.
         """
-        metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
+        metadata = util.DefaultParamsReader.loadMetadata(path, self.sparkSession)
         expected = f"{self._kind.__module__}.{self._kind.__name__}"
         if metadata["class"] != expected:
             raise ValueError(f"{path} holds a {metadata['class']}, not a {expected}")

@@ -18,17 +18,7 @@ from horovod.spark.common.columns import Array
 from horovod.spark.common.declaration import Parameter, declares
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel, require, results_of
 from horovod.spark.common.plan import Plan
-from horovod.spark.keras.training import (
-    KerasPlan,
-    check_shapes,
-    compile_model,
-    model_bytes,
-    model_of,
-    optimizer_config,
-    optimizer_of,
-    shaped_inputs,
-    train,
-)
+from horovod.spark.keras import training
 
 _CUSTOM_OBJECTS = Parameter({}, "the user's classes and functions, by name")
 
@@ -40,15 +30,17 @@ class _KerasFormat:
     def to_bytes(cls, name: str, value: Any) -> bytes | None:
         """A model or an optimizer in Keras's own format."""
         if name == "model":
-            return model_bytes(value)
-        return json.dumps(optimizer_config(value)).encode() if name == "optimizer" else None
+            return training.model_bytes(value)
+        if name == "optimizer":
+            return json.dumps(training.optimizer_config(value)).encode()
+        return None
 
     @classmethod
     def from_bytes(cls, name: str, data: bytes, custom_objects: Any) -> Any:
         """The inverse of ``to_bytes``."""
         if name == "model":
-            return model_of(data, custom_objects, is_trusted=False)
-        return optimizer_of(json.loads(data), custom_objects)
+            return training.model_of(data, custom_objects, is_trusted=False)
+        return training.optimizer_of(json.loads(data), custom_objects)
 
 
 @declares(
@@ -95,12 +87,13 @@ class KerasEstimator(_KerasFormat, HorovodEstimator):
 
     def _train(self, backend: Backend, plan: Plan, checkpoint: str | None) -> KerasModel:
         model, custom_objects = self.value("model"), self.value("custom_objects")
-        check_shapes(plan, model)
-        optimizer = optimizer_config(self._given_optimizer())
-        job = KerasPlan(plan, model_bytes(model), optimizer, checkpoint)
-        result = backend.run(train, args=(job,), env=self._environment())[0]
-        trained = model_of(result.model, custom_objects, is_trusted=True)
-        compile_model(plan, trained, optimizer_of(result.optimizer, custom_objects))
+        training.check_shapes(plan, model)
+        optimizer = training.optimizer_config(self._given_optimizer())
+        job = training.KerasPlan(plan, training.model_bytes(model), optimizer, checkpoint)
+        result = backend.run(training.train, args=(job,), env=self._environment())[0]
+        trained = training.model_of(result.model, custom_objects, is_trusted=True)
+        used = training.optimizer_of(result.optimizer, custom_objects)
+        training.compile_model(plan, trained, used)
         floats = keras.backend.floatx()
         return KerasModel(
             model=trained,
@@ -130,10 +123,10 @@ class KerasModel(_KerasFormat, HorovodModel):
     def _predictor(data: bytes) -> Any:
         _hide_gpus()
         saved, custom_objects = cloudpickle.loads(data)
-        return partial(_predict, model_of(saved, custom_objects, is_trusted=True))
+        return partial(_predict, training.model_of(saved, custom_objects, is_trusted=True))
 
     def _predictor_data(self) -> bytes:
-        saved = model_bytes(self.value("model"))
+        saved = training.model_bytes(self.value("model"))
         return by_value.dumps((saved, self.value("custom_objects")))
 
     def _floats(self) -> str:
@@ -150,7 +143,7 @@ def _hide_gpus() -> None:
 
 
 def _predict(model: Any, features: Sequence[Array]) -> list[Array]:
-    found = model.predict_on_batch(shaped_inputs(model, features))
+    found = model.predict_on_batch(training.shaped_inputs(model, features))
     if isinstance(found, Mapping):
         return [np.asarray(found[name]) for name in found]
     return [np.asarray(one) for one in found] if isinstance(found, list | tuple) else [found]
