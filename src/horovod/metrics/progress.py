@@ -21,6 +21,7 @@ _TOKEN_BYTES = 16
 _ROW = struct.Struct("<QQQ")
 
 Numbers = Mapping[str, float]
+Read = Callable[[], Numbers]
 
 
 class Row(NamedTuple):
@@ -66,7 +67,7 @@ _begin_ns = 0  # of this process' first world: ``read`` counts over all its worl
 class ProgressWriter:
     """Writes the row of ``rank`` into ``fd``, which it owns, until ``close`` and then once more."""
 
-    def __init__(self, fd: int, rank: int, read: Callable[[], Numbers]) -> None:
+    def __init__(self, fd: int, rank: int, read: Read) -> None:
         global _begin_ns
         self._fd = fd
         self._offset = _TOKEN_BYTES + _ROW.size * rank
@@ -97,9 +98,7 @@ class ProgressWriter:
         os.close(self._fd)
 
 
-def open_progress(
-    environ: Mapping[str, str], rank: int, read: Callable[[], Numbers]
-) -> ProgressWriter | None:
+def open_progress(environ: Mapping[str, str], rank: int, read: Read) -> ProgressWriter | None:
     """Write this rank's progress, if its launcher wants to read it and is on this machine."""
     path, _, token = environ.get(VARIABLE, "").rpartition(":")
     if not path:

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from horovod import __version__
 from horovod.errors import InitError
 from horovod.metrics.counters import MOVING
-from horovod.metrics.progress import Numbers
+from horovod.metrics.progress import Numbers, Read
 from horovod.rendezvous.bootstrap import ProcessInfo, new_launcher_store
 from horovod.rendezvous.store.client import REPORT_KEYS, Store
 from horovod.settings import Settings, environment_of
@@ -96,11 +96,7 @@ _process: _Process | None = None
 
 
 def open_sampler(
-    identity: ProcessInfo,
-    settings: Settings,
-    data_plane: str,
-    recorder: Recorder,
-    read: Callable[[], Numbers],
+    identity: ProcessInfo, settings: Settings, data_plane: str, recorder: Recorder, read: Read
 ) -> Sampler | None:
     """Start to send this world's data, if the job has a report."""
     global _process
@@ -180,12 +176,7 @@ class Sampler:
     """Sends the data of one world, from construction to ``close``."""
 
     def __init__(
-        self,
-        process: _Process,
-        world: World,
-        settings: Settings,
-        recorder: Recorder,
-        read: Callable[[], Numbers],
+        self, process: _Process, world: World, settings: Settings, recorder: Recorder, read: Read
     ) -> None:
         self._process = process
         self._recorder = recorder

@@ -13,14 +13,14 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
 from horovod.core.base.checked import BadMessageError, Fields
 from horovod.errors import InitError, SettingError
-from horovod.metrics.progress import Numbers, open_progress
+from horovod.metrics.progress import Numbers, Read, open_progress
 from horovod.rendezvous.bootstrap import ProcessInfo, job_store
 from horovod.rendezvous.store.client import Store
 from horovod.settings import Settings
@@ -38,7 +38,7 @@ def _key(scope: str, rank: int) -> str:
 class Reporter:
     """Writes this rank's numbers into ``store`` at once and every ``PERIOD_S`` until ``close``."""
 
-    def __init__(self, store: Store, scope: str, rank: int, read: Callable[[], Numbers]) -> None:
+    def __init__(self, store: Store, scope: str, rank: int, read: Read) -> None:
         self._store = store
         self._key = _key(scope, rank)
         self._read = read
@@ -116,9 +116,7 @@ def check_export(settings: Settings) -> None:
         )
 
 
-def open_exports(
-    identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]
-) -> list[Export]:
+def open_exports(identity: ProcessInfo, settings: Settings, read: Read) -> list[Export]:
     """Export the metrics that ``read`` returns, if a launcher or a port wants them.
 
     Rank 0 exports all ranks' at the port.
@@ -131,9 +129,7 @@ def open_exports(
     return [export for export in exports if export is not None]
 
 
-def _served(
-    identity: ProcessInfo, settings: Settings, read: Callable[[], Numbers]
-) -> Export | None:
+def _served(identity: ProcessInfo, settings: Settings, read: Read) -> Export | None:
     if not settings.metrics_port:
         return None
     rank, size, scope = identity.rank, identity.size, identity.scope

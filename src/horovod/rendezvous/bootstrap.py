@@ -207,7 +207,7 @@ def _find_contact(
     if _contact is not None and (_contact.source != source or _contact.store.is_closed):
         _close_contact()
     if _contact is None:
-        _contact = _open_contact(identity, environ, deadline, source)
+        _contact = _Contact(source, *_open_store(identity, environ, deadline))
     return _contact
 
 
@@ -220,24 +220,22 @@ def _source(identity: ProcessInfo, environ: Mapping[str, str]) -> tuple[object, 
     return (os.getpid(), own, *(environ.get(name) for name in names))
 
 
-def _open_contact(
-    identity: ProcessInfo,
-    environ: Mapping[str, str],
-    deadline: Deadline,
-    source: tuple[object, ...],
-) -> _Contact:
+def _open_store(
+    identity: ProcessInfo, environ: Mapping[str, str], deadline: Deadline
+) -> tuple[StoreClient | TorchStore, bytes, StoreServer | None]:
+    """The store, the job's secret, and the server if it is in this process."""
     if identity.launcher == "mpirun":
         from horovod.rendezvous.store.hosted import find_store
 
         hosted = mpi_identity.host_store(identity, _interfaces_of(environ))
         store = find_store(hosted.addresses, hosted.secret, deadline.remaining_s())
-        return _Contact(source, store, hosted.secret, hosted.server)
+        return store, hosted.secret, hosted.server
     if identity.launcher == "srun":
         from horovod.rendezvous.identity.slurm import meet_in_file
 
         interfaces = _interfaces_of(environ)
         store, hosted = meet_in_file(identity, environ, interfaces, deadline)
-        return _Contact(source, store, hosted.secret, hosted.server)
+        return store, hosted.secret, hosted.server
     if identity.launcher == "torchrun":
         from horovod.rendezvous.identity import torchrun
 
@@ -245,10 +243,9 @@ def _open_contact(
         world, secret = torchrun.agree_on_world(
             identity, torch_store, secret_in(environ), deadline.remaining_s()
         )
-        return _Contact(source, torch_store.part(world), secret)
+        return torch_store.part(world), secret, None
     address, secret = _launcher_store(identity, environ, deadline.remaining_s())
-    store = StoreClient(address, secret, timeout_s=deadline.remaining_s())
-    return _Contact(source, store, secret)
+    return StoreClient(address, secret, timeout_s=deadline.remaining_s()), secret, None
 
 
 def _interfaces_of(environ: Mapping[str, str]) -> list[str]:

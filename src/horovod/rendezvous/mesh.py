@@ -92,12 +92,12 @@ def connect(
     connect_host = host_mesh if own.rank == members[0] else join_mesh
     if len(hosts) == 1:
         host = connect_host(group)
-        return _mesh(ranks, host, linker, SetLinks(), (), object_key)
+        return linker.mesh(host, SetLinks(), (), object_key)
     with linker.world_round(deadline) as attempt:
         host = connect_host(group)
         with on_error(host.close):
             links, news = linker.connect_world(attempt)
-    return _mesh(ranks, host, linker, links, news, object_key)
+    return linker.mesh(host, links, news, object_key)
 
 
 def _exchange(
@@ -164,32 +164,6 @@ def _warn_of_split(
         )
 
 
-def _mesh(
-    ranks: Sequence[RankCapabilities],
-    host: HostMesh,
-    linker: Linker,
-    links: SetLinks,
-    news: tuple[tuple[int, int, LinkSeals], ...],
-    object_key: bytes,
-) -> Mesh:
-    members = next(group for group in linker.hosts if linker.world.rank in group)
-    pidfds = dict(zip(members, host.pidfds, strict=True))
-    doorbells = dict(zip(members, host.doorbells, strict=True)) if host.doorbells else {}
-    return Mesh(
-        region_fd=host.region_fd,
-        pidfds=tuple(pidfds.get(each.rank, -1) for each in ranks),
-        pids=tuple(each.pid for each in ranks),
-        hostnames=tuple(each.hostname for each in ranks),
-        nodes=tuple(each.node for each in ranks),
-        hosts=linker.hosts,
-        doorbells=tuple(doorbells.get(each.rank, -1) for each in ranks) if doorbells else (),
-        links=links,
-        news=news,
-        connector=linker,
-        object_key=object_key,
-    )
-
-
 @dataclass
 class Linker:
     """The data that all process sets of one world share. ``key`` is the world's key in the store.
@@ -213,6 +187,26 @@ class Linker:
     def connect_world(self, attempt: LinkRound) -> tuple[SetLinks, LeaderLinks]:
         """Links and news of the world."""
         return self._hand_over(attempt, attempt.connect(self._own_addresses()))
+
+    def mesh(self, host: HostMesh, links: SetLinks, news: LeaderLinks, object_key: bytes) -> Mesh:
+        """What this rank has of the world."""
+        ranks = self.world.capabilities
+        members = next(group for group in self.hosts if self.world.rank in group)
+        pidfds = dict(zip(members, host.pidfds, strict=True))
+        doorbells = dict(zip(members, host.doorbells, strict=True)) if host.doorbells else {}
+        return Mesh(
+            region_fd=host.region_fd,
+            pidfds=tuple(pidfds.get(each.rank, -1) for each in ranks),
+            pids=tuple(each.pid for each in ranks),
+            hostnames=tuple(each.hostname for each in ranks),
+            nodes=tuple(each.node for each in ranks),
+            hosts=self.hosts,
+            doorbells=tuple(doorbells.get(each.rank, -1) for each in ranks) if doorbells else (),
+            links=links,
+            news=news,
+            connector=self,
+            object_key=object_key,
+        )
 
     def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:
         """See ``SetConnector``."""

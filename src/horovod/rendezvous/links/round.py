@@ -198,15 +198,13 @@ class LinkRound:
         incoming = [link for link in self._links if link.peer > self._rank]
         listener.expect(incoming, self._context, hosts)
         attempt.dial([link for link in self._links if link.peer < self._rank], dial)
-        budget = Deadline(self._deadline.remaining_s() / 3)
-        forward = self._settle(attempt, "forward", budget, self._dialled_by)
+        forward = self._settle(attempt, "forward", 3, self._dialled_by)
         if forward:
             mine, theirs = self._turned(forward)
             listener.expect_no_more(mine)
             listener.expect(theirs, self._context, hosts)
             attempt.dial(mine, dial)
-            budget = Deadline(self._deadline.remaining_s() / 2)
-            back = self._settle(attempt, "back", budget, lambda rank: _dialled_back(rank, forward))
+            back = self._settle(attempt, "back", 2, lambda rank: _dialled_back(rank, forward))
             if back:
                 raise failure_of(self._world.capabilities, self._hosts, [*forward, *back])
         self._receive_rest(attempt)
@@ -234,17 +232,14 @@ class LinkRound:
         return sorted({link.peer for link in links if link.peer < rank})
 
     def _settle(
-        self,
-        attempt: LinkAttempt,
-        name: str,
-        budget: Deadline,
-        dialled_by: Callable[[int], list[int]],
+        self, attempt: LinkAttempt, name: str, parts: int, dialled_by: Callable[[int], list[int]]
     ) -> list[Report]:
-        """Dial, and accept links from ranks that dial this one.
+        """Dial, and accept links from ranks that dial this one, for one of ``parts`` of the time.
 
         Returns the reports of all members, or none if all have reached all that they dialled. Such
         a member reports nothing, so that a world of thousands has next to nothing to exchange.
         """
+        budget = Deadline(self._deadline.remaining_s() / parts)
         self._step = self._allgather(name)
         while not (budget.has_passed or attempt.is_settled):
             attempt.step(budget.remaining_s())

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 
 from horovod.core.base.replaced import names_of
-from horovod.spark.common.columns import RowGroup, Transformation, row_groups_of, shard_of, steps_of
+from horovod.spark.common.columns import Transformation, row_groups_of, shard_of, steps_of
 from horovod.spark.common.reader import Batches, Blocks, Reading
 
 __all__ = ["DataModule", "ParquetDataModule", "PetastormDataModule"]
@@ -112,62 +112,41 @@ class ParquetDataModule(DataModule):
 
     def train_data(self) -> Batches:
         """This process's shard; all shards have the same size."""
-        return self._batches(
-            self.train_dir,
-            self.kwargs.get("train_row_groups"),
-            self._reading(self.shuffle, self.kwargs.get("train_reader_num_workers", 2)),
-            self.train_batch_size,
-            self.steps_per_epoch_train,
-            is_even=True,
-        )
+        return self._batches("train", self.shuffle)
 
     def val_data(self) -> Batches:
         """This process's shard, in the order of the files; each row is in one shard."""
         if not self.has_val or self.val_dir is None:
             raise ValueError("there are no validation data")
-        return self._batches(
-            self.val_dir,
-            self.kwargs.get("val_row_groups"),
-            self._reading(False, self.kwargs.get("val_reader_num_workers", 2)),
-            self.val_batch_size,
-            self.steps_per_epoch_val,
-            is_even=False,
-        )
+        return self._batches("val", False)
 
     def __exit__(self, *_: object) -> None:
         for batches in self._opened:
             batches.close()
 
-    def _reading(self, is_shuffled: bool, worker_count: int) -> Reading:
+    def _batches(self, what: str, is_shuffled: bool) -> Batches:
+        """The batches for ``train`` or ``val``, which names the arguments."""
         options = self.kwargs
+        url, batch_size = getattr(self, f"{what}_dir"), getattr(self, f"{what}_batch_size")
+        filesystem, path = _opened(url, self.storage_options or {})
+        groups = options.get(f"{what}_row_groups")
+        if groups is None:
+            groups = row_groups_of(ds.dataset(path, filesystem=filesystem, format="parquet"))
+        shard = shard_of(groups, self.cur_shard, self.shard_count, is_even=what == "train")
         seed = options.get("random_seed")
-        return Reading(
+        reading = Reading(
             names=tuple(self.schema_fields or ()),
             floats=options.get("floats", "float32"),
             transformation=Transformation.of(self.transform_fn, options),
             is_shuffled=is_shuffled,
             pool_rows=options.get("shuffle_rows"),
             seed=None if seed is None else seed + self.cur_shard,
-            worker_count=worker_count,
+            worker_count=options.get(f"{what}_reader_num_workers", 2),
             is_ahead=options.get("reader_pool_type") != "dummy",
             is_kept=self.inmemory_cache_all,
         )
-
-    def _batches(
-        self,
-        url: str,
-        groups: Sequence[RowGroup] | None,
-        reading: Reading,
-        batch_size: int,
-        steps: int,
-        is_even: bool,
-    ) -> Batches:
-        filesystem, path = _opened(url, self.storage_options or {})
-        if groups is None:
-            groups = row_groups_of(ds.dataset(path, filesystem=filesystem, format="parquet"))
-        shard = shard_of(groups, self.cur_shard, self.shard_count, is_even)
-        blocks = Blocks(shard, filesystem, reading)
-        batches = Batches(blocks, batch_size, steps or steps_of(shard, batch_size))
+        steps = getattr(self, f"steps_per_epoch_{what}") or steps_of(shard, batch_size)
+        batches = Batches(Blocks(shard, filesystem, reading), batch_size, steps)
         self._opened.append(batches)
         return batches
 

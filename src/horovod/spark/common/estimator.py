@@ -155,21 +155,38 @@ class HorovodModel(ModelParams, Persistent, Model):
         """
         return super().transform(_the_one(dataset, df), params)
 
-    def _transform(self, dataset: DataFrame) -> DataFrame:
+    def _transform(self, df: DataFrame) -> DataFrame:
         require(self, "model", "the model is missing")
+        features, outputs = tuple(self.value("feature_columns")), tuple(self._outputs())
+        missing = [name for name in features if name not in df.columns]
+        if missing:
+            raise ValueError(f"the DataFrame has no columns {missing}; it has {df.columns}")
+        taken = [output.name for output in outputs if output.name in df.columns]
+        if taken:
+            raise ValueError(
+                f"the DataFrame has columns {taken} already; setOutputCols names others"
+            )
+        sent = df.sparkSession.sparkContext.broadcast(self._predictor_data())
+        added = [
+            StructField(output.name, DoubleType() if output.is_scalar else ArrayType(DoubleType()))
+            for output in outputs
+        ]
+        task = _Task(sent, self._predictor, features, outputs, self._floats())
+        raw = df.mapInArrow(task, StructType([*df.schema.fields, *added]))
+        casts = {output.name: _cast(output) for output in outputs}
+        return raw.select(*[casts.get(name, F.col(f"`{name}`")) for name in raw.columns])
+
+    def _outputs(self) -> list[Output]:
+        """The columns with predictions."""
         labels, names = list(self.value("label_columns")), self.getOutputCols()
         if len(names) != len(labels):
             raise ValueError(f"{len(names)} output columns {names} for {len(labels)} labels")
         metadata = self.value("_metadata") or {}
         columns, sizes = metadata.get("columns", {}), metadata.get("sizes", [1] * len(labels))
-        outputs = [
+        return [
             Output(name, _label_column(columns, label, size), size)
             for name, label, size in zip(names, labels, sizes, strict=True)
         ]
-        features = list(self.value("feature_columns"))
-        return predicted(
-            dataset, features, outputs, self._predictor, self._predictor_data(), self._floats()
-        )
 
     @staticmethod
     @abstractmethod
@@ -234,45 +251,12 @@ class Output(NamedTuple):
         return self.size == 1 and not self.label.shape
 
 
-def predicted(
-    df: DataFrame,
-    features: Sequence[str],
-    outputs: Sequence[Output],
-    make: Callable[[bytes], Predict],
-    model: bytes,
-    floats: str | None,
-) -> DataFrame:
-    """``df`` with the output columns.
-
-    Args:
-        df: has the features; its columns stay.
-        features: names of the model's input columns.
-        outputs: the columns that are added.
-        make: makes the function from ``model``, once per task.
-        model: sent once to each executor.
-        floats: the dtype of floating-point numbers for the model.
-
-    Raises:
-        ValueError: a feature is missing, or an output column exists already.
-    """
-    missing = [name for name in features if name not in df.columns]
-    if missing:
-        raise ValueError(f"the DataFrame has no columns {missing}; it has {df.columns}")
-    taken = [output.name for output in outputs if output.name in df.columns]
-    if taken:
-        raise ValueError(f"the DataFrame has columns {taken} already; setOutputCols names others")
-    sent = df.sparkSession.sparkContext.broadcast(model)
-    added = [
-        StructField(output.name, DoubleType() if output.is_scalar else ArrayType(DoubleType()))
-        for output in outputs
-    ]
-    task = _Task(sent, make, tuple(features), tuple(outputs), floats)
-    raw = df.mapInArrow(task, StructType([*df.schema.fields, *added]))
-    casts = {output.name: _cast(output) for output in outputs}
-    return raw.select(*[casts.get(name, F.col(f"`{name}`")) for name in raw.columns])
-
-
 class _Task(NamedTuple):
+    """Adds the ``outputs``; ``make`` makes the function that predicts, once in each task.
+
+    ``model`` is its argument, which was sent once to each executor.
+    """
+
     model: Any
     make: Callable[[bytes], Predict]
     features: tuple[str, ...]

@@ -17,9 +17,10 @@ from horovod.spark.common.declaration import Declared
 from horovod.spark.common.plan import Plan
 
 Shapes = Sequence[Sequence[int]] | None
+Tensors = Sequence[torch.Tensor]
 
 
-def inputs_of(tensors: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
+def inputs_of(tensors: Tensors, shapes: Shapes) -> list[torch.Tensor]:
     """The tensors in these shapes; the first dimension is the batch."""
     if shapes is None:
         return list(tensors)
@@ -31,9 +32,7 @@ def outputs_of(found: Any) -> list[torch.Tensor]:
     return list(found) if isinstance(found, tuple | list) else [found]
 
 
-def matched(
-    outputs: Sequence[torch.Tensor], labels: Sequence[torch.Tensor], shapes: Shapes
-) -> list[torch.Tensor]:
+def matched(outputs: Tensors, labels: Tensors, shapes: Shapes) -> list[torch.Tensor]:
     """The labels in these shapes; by default in the outputs' shapes, if the sizes are equal."""
     if shapes is not None:
         return inputs_of(labels, shapes)
@@ -106,10 +105,7 @@ class Loss:
         self._weights = weights or [1.0] * len(self._losses)
 
     def __call__(
-        self,
-        outputs: Sequence[torch.Tensor],
-        labels: Sequence[torch.Tensor],
-        sample_weights: torch.Tensor | None = None,
+        self, outputs: Tensors, labels: Tensors, sample_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
         total = None
         for weight, loss, output, label in zip(

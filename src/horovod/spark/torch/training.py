@@ -11,9 +11,8 @@ import torch
 
 import horovod.torch as hvd
 from horovod.spark.common.plan import Plan, gpu_number
-from horovod.spark.torch.outputs import Loss, inputs_of, losses_of, matched, outputs_of
+from horovod.spark.torch.outputs import Loss, Tensors, inputs_of, losses_of, matched, outputs_of
 
-Tensors = Sequence[torch.Tensor]
 # Outputs, labels in the outputs' shapes, and the loss.
 Outcome = tuple[Tensors, Tensors, torch.Tensor]
 

@@ -35,6 +35,7 @@ _DTYPES = (
 )
 
 _Record = Mapping[str, Any]
+_Late = dict[BucketKey, list[tuple[int, int]]]  # processes and their slacks
 
 
 def collected(job: Job, told: Iterable[bytes]) -> tuple[Report, list[str]]:
@@ -248,7 +249,7 @@ def _slow(
     records: Sequence[_Record], names: Sequence[str], begin_s: float, usual: int | None
 ) -> list[SlowTensor]:
     """The slowest tensors; ``usual`` is the process that causes most waits, if there is one."""
-    late: dict[BucketKey, list[tuple[int, int]]] = defaultdict(list)
+    late: _Late = defaultdict(list)
     for process, record in enumerate(records):
         for key, slack_us in _slacks(record):
             late[key].append((process, slack_us))
@@ -269,12 +270,7 @@ def _slow(
     return slow
 
 
-def _waited_for(
-    entry: _Record,
-    late: Mapping[BucketKey, Sequence[tuple[int, int]]],
-    names: Sequence[str],
-    usual: int | None,
-) -> str:
+def _waited_for(entry: _Record, late: _Late, names: Sequence[str], usual: int | None) -> str:
     """The rank that held it up for most of its time, as text; empty if none did."""
     if 2 * max(entry["waited_us"], entry["held_us"]) < entry["took_us"]:
         return ""
