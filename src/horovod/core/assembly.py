@@ -22,6 +22,7 @@ from horovod.backends.data_plane import (
     Neighbourhood,
     find_backend,
 )
+from horovod.core.base.on_error import on_error
 from horovod.core.compression import LINK_FORMATS, LinkFormat
 from horovod.core.gpus import device_plane
 from horovod.core.process_sets import ConnectSet
@@ -138,12 +139,9 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
     )
     identity = identity.placed(mesh.nodes)
     data_plane = None
-    try:
-        if backend is not None:
+    if backend is not None:
+        with on_error(mesh.close):
             data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
-    except BaseException:
-        mesh.close()
-        raise
     return _started(identity, settings, mesh, generation, plane_name, data_plane)
 
 

@@ -240,10 +240,6 @@ def check_not_on_links(compression: Any, title: str) -> None:
         raise ValueError(f"{title}: compression={name} needs an allreduce; use none, fp16 or bf16")
 
 
-def _astype(array: Any, dtype: Any) -> Any:
-    return array.astype(dtype)
-
-
 class CastCompressor(Compressor):
     """Sends tensors in the dtype ``wire_dtype``; a framework says how it casts, and what.
 
@@ -255,7 +251,7 @@ class CastCompressor(Compressor):
 
     wire_dtype: Any
     is_cast: Callable[[Any], bool]
-    cast: Callable[[Any, Any], Any] = staticmethod(_astype)
+    cast: Callable[[Any, Any], Any] = staticmethod(lambda array, dtype: array.astype(dtype))
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:

@@ -29,7 +29,6 @@ _KINDS = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reduces
 ROUTES = {"auto": 0, "nccl": 1, "host": 2}
 
 
-@cache
 def has_cuda() -> bool:
     """Whether there is a CUDA driver; it is not started."""
     return cuda_problem() is None

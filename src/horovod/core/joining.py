@@ -1,6 +1,8 @@
 """How a process joins a world: it finds its rank, connects, and registers the process sets.
 
-The arguments of ``init`` are checked before.
+The arguments of ``init`` are checked before. Forked children keep numbers of their parent's world,
+and the text that refuses the rest: data loaders fork workers, which ask for their rank to choose
+their part of the data. Connections, shared memory and the engine's threads are the parent's.
 """
 
 from __future__ import annotations
@@ -8,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.core.assembly import MPI, World, assemble
 from horovod.core.base.mpi_library import is_communicator
+from horovod.core.base.on_error import on_error
 from horovod.core.process_sets import ProcessSet, Registry, open_registry
 from horovod.errors import HorovodInternalError, InitError
 from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_client
@@ -27,6 +30,22 @@ class ProvisionalRank:
     comm: Any
     static_sets: Sequence[ProcessSet]
     pid: int = field(default_factory=os.getpid)
+
+
+class Parent(NamedTuple):
+    """The process that this one was forked from, directly or not, as it was at the fork."""
+
+    identity: ProcessInfo
+    pid: int
+    mpi_enabled: bool
+
+    @property
+    def refusal(self) -> str:
+        """Why this process cannot do what only its parent can."""
+        return (
+            f"this process was forked from rank {self.identity.rank} (pid {self.pid}), which alone "
+            "can use Horovod's collectives; hvd.rank() and hvd.size() work here"
+        )
 
 
 def join_as(identity: ProcessInfo, settings: Settings) -> World:
@@ -64,7 +83,7 @@ def _with_sets(
     world: World, comm: Sequence[int] | Any | None, static_sets: Sequence[ProcessSet]
 ) -> World:
     """``world`` with its process sets, which all ranks register together."""
-    try:
+    with on_error(world.end):
         registry = Registry(
             world.engine,
             world.object_key,
@@ -76,9 +95,6 @@ def _with_sets(
             comm if is_communicator(comm) else None,
         )
         open_registry(registry, static_sets)
-    except BaseException:
-        world.end()
-        raise
     return world
 
 

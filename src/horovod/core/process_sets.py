@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.backends.data_plane import DataPlane, EngineAdapter
 from horovod.core.agreement import Agreement, groups_in
 from horovod.core.base.mpi_library import is_null, ranks_within
+from horovod.core.base.on_error import on_error
 from horovod.core.process_set import ProcessSet as ProcessSet
 from horovod.core.process_set import current_registry, replace_registry
 from horovod.core.process_set import global_process_set as global_process_set
@@ -167,13 +168,10 @@ class Registry:
                 adapter = self._data_plane.connect(number, process_set.ranks, process_set.mpi_comm)
         except InitError as failure:
             problem = f"cannot connect process set {process_set.ranks}: {failure.reason}"
-        try:
+        with on_error(links.close):
             self._agreement.agree(
                 operation, "process_sets.connect", {"connect": number}, problem, InitError
             )
-        except BaseException:
-            links.close()
-            raise
         return links, adapter
 
     def _problem(self, process_set: ProcessSet) -> str | None:
@@ -310,11 +308,8 @@ def open_registry(registry: Registry, process_sets: Sequence[ProcessSet]) -> Non
         InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
         AlteredObjectError: what a rank has sent was altered; the world is over.
     """
-    try:
+    with on_error(registry.close):
         registry.register_at_start(process_sets)
-    except BaseException:
-        registry.close()
-        raise
     replace_registry(registry)
 
 

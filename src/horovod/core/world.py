@@ -4,7 +4,7 @@
 ``shutdown`` ends it. Both may be repeated. While an elastic job goes on without this process,
 ``init`` has only a *provisional rank*, and connects when training begins, so that no rank waits for
 what the program does between the two. A forked child is in no world: the engine's threads stay with
-the parent. It keeps the numbers of its parent, and everything else is refused (``forked``).
+the parent. It keeps the numbers of its parent, and everything else is refused (``joining``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,15 @@ from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
 from horovod.core.assembly import MPI, World, tuning_of, usable_cores, worlds_begun
 from horovod.core.base import mpi_library
-from horovod.core.forked import Parent
-from horovod.core.joining import ProvisionalRank, check_comm, join_as, join_world, static_sets_of
+from horovod.core.base.on_error import on_error
+from horovod.core.joining import (
+    Parent,
+    ProvisionalRank,
+    check_comm,
+    join_as,
+    join_world,
+    static_sets_of,
+)
 from horovod.core.port import forget_failure, port
 from horovod.core.process_sets import ProcessSet, close_registry, freeze_registry
 from horovod.core.uncaught import install_hook
@@ -55,8 +62,7 @@ _autotuning = Autotuning(tuning_of)
 
 
 def init(
-    comm: Sequence[int] | Any | None = None,
-    process_sets: Sequence[ProcessSet] | str | None = None,
+    comm: Sequence[int] | Any | None = None, process_sets: Sequence[ProcessSet] | str | None = None
 ) -> None:
     """Join the world of this job; a no-op when initialised already.
 
@@ -139,24 +145,16 @@ def _enter(world: World) -> None:
     from horovod import _native
 
     global _world, _exports
-    try:
-        counts = partial(_counters.read, world.engine)
+    counts = partial(_counters.read, world.engine)
+    with on_error(world.end), on_error(close_registry):
         _exports = open_exports(world.identity, world.settings, counts)
-    except BaseException:
-        close_registry()
-        world.end()
-        raise
     _counters.begin()
     _world = world
     forget_failure()
     port().attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
     sampler = open_sampler(
-        world.identity,
-        world.settings,
-        world.data_plane_name,
-        world.engine,
-        counts,
+        world.identity, world.settings, world.data_plane_name, world.engine, counts
     )
     _exports += [] if sampler is None else [sampler]
     if world.identity.rank == 0 and worlds_begun() == 1:
