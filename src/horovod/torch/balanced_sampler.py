@@ -87,14 +87,9 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
                 "BalancedSampler: batch_size and every must be positive, found "
                 f"{batch_size} and {every}"
             )
-        self.dataset = dataset
         self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.seed = seed
         self.every = every
-        self.epoch = 0
-        self.processed_num = 0
-        self.reset()
+        super().__init__(dataset, shuffle, seed)
 
     def reset(self) -> None:
         """Begin with equal sizes in the current world."""
@@ -104,11 +99,6 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
         self._speed = _Speed()
         self._taken = 0
         self._has_ended = False  # all batches of an epoch were taken
-
-    def set_epoch(self, epoch: int) -> None:
-        """Start epoch ``epoch`` from its beginning; speeds stay known."""
-        self.epoch = epoch
-        self.processed_num = 0
 
     def weight(self, count: int) -> float:
         """What the mean loss of this rank's ``count`` samples counts in the mean over ranks.

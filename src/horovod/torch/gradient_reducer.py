@@ -53,7 +53,7 @@ from horovod.torch.gradient_hooks import (
     group_hook_maker,
     split_by_bytes,
 )
-from horovod.torch.parameter_names import plain_name
+from horovod.torch.parameters import plain_name
 from horovod.torch.sparse_gradients import SparseGradients
 from horovod.torch.uncompiled import keep_uncompiled
 

@@ -26,12 +26,7 @@ from torch import Tensor
 from horovod.core.compression import Compressor
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
-from horovod.core.process_sets import (
-    ProcessSet,
-    check_process_set,
-    global_process_set,
-    has_others,
-)
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
 from horovod.core.world import cross_size, rank
 from horovod.elastic import is_elastic_job
 from horovod.numpy.objects import check_equal_settings
@@ -47,7 +42,7 @@ from horovod.torch.fragments import (
 )
 from horovod.torch.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
-from horovod.torch.parameter_names import choose_names
+from horovod.torch.parameters import choose_names
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
 
 _STATE = "local_steps"  # in the state_dict

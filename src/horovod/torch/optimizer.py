@@ -30,8 +30,7 @@ from horovod.torch.compression import Compression
 from horovod.torch.gradient_exchange import Compression as AnyCompression
 from horovod.torch.gradient_exchange import ExchangeCompressor, exchange_of
 from horovod.torch.gradient_reducer import GradientReducer
-from horovod.torch.parameter_groups import check_groups, choose_groups
-from horovod.torch.parameter_names import choose_names, operation_names
+from horovod.torch.parameters import check_groups, choose_groups, choose_names, operation_names
 from horovod.torch.reducing_optimizer import _DistributedOptimizer
 from horovod.torch.sharded_optimizer import ShardedOptimizer, check_elementwise
 from horovod.torch.shared_step import SharedStep

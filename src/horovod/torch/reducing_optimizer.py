@@ -20,7 +20,7 @@ from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
 from horovod.torch.error_feedback import RankErrors
 from horovod.torch.gradient_reducer import GradientReducer
-from horovod.torch.parameter_names import operation_names
+from horovod.torch.parameters import operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer
 
 _ERRORS = "compression_errors"  # in a ``state_dict``
@@ -84,7 +84,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             else:
                 closure = self._reducing(closure)
         self._forget_synchronized()
-        return self._step_reduced(closure)
+        return self._step_original(closure)
 
     # Optimizer wraps ``step`` of each class to run step hooks; the original's is wrapped already.
     step.hooked = True  # type: ignore[attr-defined]
@@ -160,9 +160,6 @@ class _DistributedOptimizer(WrappedOptimizer):
     def _reduce(self) -> None:
         """Reduce as far as the step needs it."""
         self.synchronize()
-
-    def _step_reduced(self, closure: Callable[[], Any] | None) -> Any:
-        return super().step(closure) if closure is not None else super().step()
 
     def _is_pending(self) -> bool:
         return self._reducer is not None and self._reducer.is_pending

@@ -76,7 +76,7 @@ class ShardedOptimizer(_DistributedOptimizer):
         self._has_shares = True
 
     @torch.optim.Optimizer.profile_hook_step
-    def _step_reduced(self, closure: Callable[[], Any] | None) -> Any:
+    def _step_original(self, closure: Callable[[], Any] | None) -> Any:
         is_reduced, self._has_shares = not self._has_shares, False
         return self._share.step(closure, is_reduced)
 

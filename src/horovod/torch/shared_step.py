@@ -21,8 +21,7 @@ from horovod.core.compression import Compressor
 from horovod.core.operations import Intent, Kind
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
-from horovod.torch.shared_state import adopt, gather_state, scalars_of
-from horovod.torch.shares import Place, Unit, is_large
+from horovod.torch.shares import Place, Unit, adopt, gather_state, is_large, scalars_of
 
 # What a GradScaler tells an optimizer that unscales gradients itself.
 _SCALING = ("grad_scale", "found_inf")

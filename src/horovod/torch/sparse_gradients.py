@@ -19,15 +19,12 @@ from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.core.world import generation
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
-from horovod.torch.parameter_names import plain_name
+from horovod.torch.parameters import plain_name
 from horovod.torch.uncompiled import keep_uncompiled
 
 
 def sparse_allreduce_async(
-    tensor: Tensor,
-    name: str | None,
-    op: int,
-    process_set: ProcessSet = global_process_set,
+    tensor: Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
     """Start reducing a sparse tensor over all ranks.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from horovod.core.operations import check_passes
 from horovod.core.process_sets import ProcessSet
 from horovod.torch.gradient_exchange import Exchange
-from horovod.torch.parameter_names import add_default_names, operation_names
+from horovod.torch.parameters import add_default_names, operation_names
 from horovod.torch.uncompiled import keep_uncompiled
 
 
@@ -54,6 +54,9 @@ class WrappedOptimizer(torch.optim.Optimizer):
         """Add parameters as the original does; they are reduced as well. Same on every rank."""
         super().add_param_group(param_group)
         add_default_names(self, self._parameter_names)
+
+    def _step_original(self, closure: Callable[[], Any] | None) -> Any:
+        return super().step(closure) if closure is not None else super().step()
 
     def broadcast_rest(self, root_rank: int, process_set: ProcessSet) -> None:
         """Broadcast the state beside ``state``; nothing by default. All ranks of the set call it.
@@ -133,9 +136,6 @@ class SteppingAlone(WrappedOptimizer):
             return self._step_original(closure)
         finally:
             self.__dict__.update(told)
-
-    def _step_original(self, closure: Callable[[], Any] | None) -> Any:
-        return super().step(closure) if closure is not None else super().step()
 
     @torch.no_grad()
     def _unscale(self, grad_scale: Tensor | None) -> None:

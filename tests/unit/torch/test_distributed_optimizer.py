@@ -9,7 +9,7 @@ from torch import nn
 from horovod.core.operations import Adasum, Average, Max, Sum
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import optimizer as optimizer_module
-from horovod.torch import parameter_groups
+from horovod.torch import parameters
 from horovod.torch.optimizer import DistributedOptimizer
 
 
@@ -192,7 +192,7 @@ def test_groups_of_parameters(engine, model, sgd):
 
 @pytest.mark.usefixtures("engine")
 def test_num_groups_is_deprecated(monkeypatch, sgd):
-    monkeypatch.setattr(parameter_groups, "broadcast_object", lambda obj, **_: obj)
+    monkeypatch.setattr(parameters, "broadcast_object", lambda obj, **_: obj)
     with pytest.warns(DeprecationWarning, match="num_groups") as warned:
         DistributedOptimizer(sgd, num_groups=1)
     assert warned[0].filename == __file__
@@ -235,7 +235,7 @@ def test_a_world_of_one_reduces_if_it_may_grow(engine, monkeypatch, model, sgd):
 def test_groups_ask_nobody_in_an_elastic_job(engine, monkeypatch, model, sgd):
     """Who comes later would ask alone."""
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    monkeypatch.setattr(parameter_groups, "broadcast_object", None)
+    monkeypatch.setattr(parameters, "broadcast_object", None)
     wrapped = DistributedOptimizer(sgd, model.named_parameters(), groups=1)
     backward(model)
     wrapped.step()

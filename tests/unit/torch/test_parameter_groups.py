@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from horovod.core.process_sets import global_process_set
-from horovod.torch import parameter_groups
-from horovod.torch.parameter_groups import check_groups, choose_groups, split_evenly
+from horovod.torch import parameters
+from horovod.torch.parameters import check_groups, choose_groups, split_evenly
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_number_follows_the_first_rank(monkeypatch, params, names):
         sent.append((obj, root_rank, process_set))
         return ["p2", "p0"]
 
-    monkeypatch.setattr(parameter_groups, "broadcast_object", broadcast_object)
+    monkeypatch.setattr(parameters, "broadcast_object", broadcast_object)
     params[1].requires_grad_(False)
     chosen = choose_groups(2, names, params, global_process_set)
     assert chosen == [[params[2]], [params[0]]]

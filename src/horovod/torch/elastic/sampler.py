@@ -20,11 +20,17 @@ class EpochProgress:
     Derived classes give ``reset``, which adapts to the current world.
     """
 
-    dataset: Sized
-    shuffle: bool
-    seed: int
-    epoch: int
-    processed_num: int
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = self.processed_num = 0
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start epoch ``epoch`` from its beginning."""
+        self.epoch = epoch
+        self.processed_num = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch and progress in it."""
@@ -67,18 +73,9 @@ class ElasticSampler(EpochProgress, Sampler[int]):
         num_replicas, rank: the world at the last ``reset``.
     """
 
-    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        self.dataset = dataset
-        self.shuffle = shuffle
-        self.seed = seed
-        self.epoch = 0
-        self.processed_num = 0
-        self.reset()
-
     def set_epoch(self, epoch: int) -> None:
         """Start epoch ``epoch`` from its beginning; call it at the END of the epoch before."""
-        self.epoch = epoch
-        self.processed_num = 0
+        super().set_epoch(epoch)
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
