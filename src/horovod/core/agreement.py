@@ -27,12 +27,7 @@ class Agreement:
         self._size = size
 
     def agree(
-        self,
-        operation: str,
-        name: str,
-        proposal: Any,
-        problem: str | None,
-        error: type[Exception],
+        self, operation: str, name: str, proposal: Any, problem: str | None, error: type[Exception]
     ) -> None:
         """Raise the same error on every rank if some rank has a problem or wants something else."""
         gathered = self.gather(name, [proposal, problem])

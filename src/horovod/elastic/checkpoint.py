@@ -152,10 +152,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str],
-    kind: str,
-    leaves: Sequence[Leaf] = (),
-    allow_pickle: bool = False,
+    path: str | os.PathLike[str], kind: str, leaves: Sequence[Leaf] = (), allow_pickle: bool = False
 ) -> Any:
     """The values in a file of ``write_checkpoint``, given the same ``kind`` and ``leaves``.
 
@@ -231,11 +228,7 @@ class _Reader(pickle.Unpickler):
     """The inverse of ``_Writer``. Unless the file is trusted it finds plain classes only."""
 
     def __init__(
-        self,
-        file: BinaryIO,
-        archive: zipfile.ZipFile,
-        leaves: Sequence[Leaf],
-        allow_pickle: bool,
+        self, file: BinaryIO, archive: zipfile.ZipFile, leaves: Sequence[Leaf], allow_pickle: bool
     ) -> None:
         super().__init__(file)
         self._archive = archive

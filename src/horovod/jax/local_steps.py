@@ -24,12 +24,7 @@ from horovod.core.compression import (
 )
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
-from horovod.core.process_sets import (
-    ProcessSet,
-    check_process_set,
-    global_process_set,
-    has_others,
-)
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
 from horovod.elastic import is_elastic_job
 from horovod.errors import HorovodInternalError
 from horovod.jax.gradient_reduction import TransformationCompressor

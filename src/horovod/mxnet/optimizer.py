@@ -10,12 +10,7 @@ from typing import Any
 import mxnet as mx
 
 from horovod.core.compatibility import split_list
-from horovod.core.compression import (
-    check_compressor,
-    compress_all,
-    decompress_all,
-    link_format_of,
-)
+from horovod.core.compression import check_compressor, compress_all, decompress_all, link_format_of
 from horovod.core.operations import Average, check_predivide
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
 from horovod.mxnet.collectives import allreduce_, grouped_allreduce_

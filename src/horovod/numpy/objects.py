@@ -59,7 +59,7 @@ def broadcast_object(
     _check_root(root_rank, name, process_set)
     is_root = rank() == root_rank
     data, failure = _try_pickle(obj) if is_root else (_no_object(), None)
-    codes = _codes(key, "broadcast_object", name, process_set, data, failure)
+    codes = ObjectCodes(key, "broadcast_object", name, *_sender(process_set, data, failure))
     with _ending_the_world():
         _announce(codes, f"{name}.root", failure, process_set)
         if is_root:
@@ -94,7 +94,7 @@ def allgather_object(
     name = name or "allgather_object"
     key = object_key()
     data, failure = _try_pickle(obj)
-    codes = _codes(key, "allgather_object", name, process_set, data, failure)
+    codes = ObjectCodes(key, "allgather_object", name, *_sender(process_set, data, failure))
     with _ending_the_world():
         _announce(codes, f"{name}.sz", failure, process_set)
         lengths = codes.lengths()
@@ -137,16 +137,12 @@ def _check_root(root_rank: int, name: str, process_set: ProcessSet) -> None:
         )
 
 
-def _codes(
-    key: bytes,
-    operation: str,
-    name: str,
-    process_set: ProcessSet,
-    data: _Bytes,
-    failure: Exception | None,
-) -> ObjectCodes:
+def _sender(
+    process_set: ProcessSet, data: _Bytes, failure: Exception | None
+) -> tuple[int, int, int]:
+    """The number of the set, this rank and the length of its object."""
     length = PICKLING_FAILED if failure else data.size - CODE_BYTES
-    return ObjectCodes(key, operation, name, process_set.process_set_id or 0, rank(), length)
+    return process_set.process_set_id or 0, rank(), length
 
 
 def _announce(

@@ -337,11 +337,7 @@ def _run_batch(call: Call, tensors: Any, names: Sequence[str | None]) -> list[An
 
 
 def _run_group(
-    call: Call,
-    tensors: Any,
-    name: str | None,
-    ignore_name_scope: bool,
-    members: Sequence[str] = (),
+    call: Call, tensors: Any, name: str | None, ignore_name_scope: bool, members: Sequence[str] = ()
 ) -> list[Any]:
     call = call.grouped()
     tensors = dense_tensors(call.prefix, tensors)

@@ -290,9 +290,7 @@ def grouped_allreduce(
 
 
 def grouped_allgather(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[Tensor, ...]:
     """Join each of several tensors over all ranks, as one operation; see ``allgather``.
 

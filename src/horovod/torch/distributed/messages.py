@@ -27,13 +27,7 @@ from horovod.core.operations import Intent, Kind, Sum
 from horovod.errors import ShutdownError
 from horovod.torch.adapter import adapter
 from horovod.torch.distributed.tensors import Landing, is_plain
-from horovod.torch.distributed.work import (
-    DoneWork,
-    EngineWork,
-    HorovodWork,
-    end_now,
-    too_late,
-)
+from horovod.torch.distributed.work import DoneWork, EngineWork, HorovodWork, end_now, too_late
 
 if TYPE_CHECKING:
     from horovod.torch.distributed.members import Members

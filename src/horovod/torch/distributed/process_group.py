@@ -193,11 +193,7 @@ class HorovodProcessGroup(BaseGroup):
         return self._run.start(operation, landing.memory, landing, opts, [tensor])
 
     def allgather(
-        self,
-        outputs: Lists,
-        inputs: Tensors,
-        opts: Any = None,
-        timeout: timedelta | None = None,
+        self, outputs: Lists, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> HorovodWork:
         """Give every rank the tensors of all ranks, in a list."""
         opts = opts if timeout is None else timeout

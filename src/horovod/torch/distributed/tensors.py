@@ -88,12 +88,7 @@ class Landing:
     """
 
     def __init__(
-        self,
-        tensor: torch.Tensor,
-        title: str,
-        *,
-        reduces: bool = False,
-        is_sized: bool = False,
+        self, tensor: torch.Tensor, title: str, *, reduces: bool = False, is_sized: bool = False
     ) -> None:
         self.tensor = tensor
         self.title = title

@@ -51,11 +51,7 @@ def join_world(store: Store, rank: int, size: int, timeout_s: float) -> bool:
     settings = Settings.from_env()
     limit_s = max(settings.start_timeout_s, timeout_s)
     identity = ProcessInfo(
-        rank,
-        size,
-        hostname=hostname_of(os.environ),
-        launcher="torch.distributed",
-        scope="torch/",
+        rank, size, hostname=hostname_of(os.environ), launcher="torch.distributed", scope="torch/"
     )
     _prefix, secret = agree_on_world(identity, store_of(store), secret_in(os.environ), limit_s)
     if not world.is_initialized() and _is_of_horovodrun(rank, size):
