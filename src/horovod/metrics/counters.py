@@ -15,11 +15,7 @@ KINDS = (*MOVING, "barrier", "join")
 _NS = "_ns"
 # Current values, which are not added up.
 _GAUGES = ("in_flight", "last_step_ns")
-_NAMES = {
-    "in_flight": "in_flight_operations",
-    "stepped_ns": "step_seconds",
-    "last_step_ns": "last_step_seconds",
-}
+_NAMES = {"in_flight": "in_flight_operations", "stepped_ns": "step_seconds"}
 _COUNTS = (
     *(f"{kind}_operations" for kind in KINDS),
     *(f"{kind}_{what}" for kind in MOVING for what in ("tensors", "bytes")),
@@ -58,10 +54,8 @@ class CounterTotals:
         numbers: dict[str, float] = {}
         for name in _COUNTS:
             count = self._past[name] + present.get(name, 0)
-            if name.endswith(_NS):
-                public = _NAMES.get(name, f"{name.removesuffix(_NS)}_seconds")
-                numbers[public] = count / 1e9
-            else:
-                numbers[_NAMES.get(name, name)] = count
+            is_time = name.endswith(_NS)
+            public = f"{name.removesuffix(_NS)}_seconds" if is_time else name
+            numbers[_NAMES.get(name, public)] = count / 1e9 if is_time else count
         numbers["resets"] = max(0, self._worlds - 1)
         return numbers

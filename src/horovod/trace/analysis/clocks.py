@@ -45,14 +45,9 @@ def align_clocks(
 ) -> dict[int, HostClock]:
     """The clock of each rank's host, without the ranks for which it is unknown."""
     clocks: dict[int, HostClock] = {}
-    first: _Collectives = {}
+    found = [_collectives([recordings[r] for r in ranks if r in recordings]) for ranks in hosts]
     for number, ranks in enumerate(hosts):
-        here = _collectives([recordings[rank] for rank in ranks if rank in recordings])
-        if number == 0:
-            first = here
-            clock: HostClock | None = HostClock(0, 0)
-        else:
-            clock = _difference(first, here)
+        clock = _difference(found[0], found[number]) if number else HostClock(0, 0)
         if clock is not None:
             clocks.update({rank: clock for rank in ranks if rank in recordings})
     return clocks

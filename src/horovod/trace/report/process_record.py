@@ -208,12 +208,9 @@ class ProcessRecord:
     def _add_slacks(self, summary: Summary) -> None:
         """Keep a sample of buckets, which is the same on all ranks since the numbers are."""
         is_kept = _hash(summary.numbers) < _HASHES // self._stride
-        for process_set, number, slack_ns in zip(
-            summary.process_sets[is_kept][-_MOST_SLACKS:].tolist(),
-            summary.numbers[is_kept][-_MOST_SLACKS:].tolist(),
-            summary.slacks_ns[is_kept][-_MOST_SLACKS:].tolist(),
-            strict=True,
-        ):
+        columns = (summary.process_sets, summary.numbers, summary.slacks_ns)
+        kept = [column[is_kept][-_MOST_SLACKS:].tolist() for column in columns]
+        for process_set, number, slack_ns in zip(*kept, strict=True):
             self._slacks[self._world, process_set, number] = slack_ns // 1000
         while len(self._slacks) > _MOST_SLACKS:
             self._stride *= 2
