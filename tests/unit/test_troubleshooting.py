@@ -38,8 +38,9 @@ def texts() -> str:
     for path in (ROOT / "src").rglob("*.py"):
         found += _python_texts(path.read_text())
     for folder in ("engine", "bindings"):
-        for path in (ROOT / folder).rglob("*.cc"):
-            found += _c_texts(path.read_text())
+        for path in (ROOT / folder).rglob("*.*"):
+            if path.suffix in (".cc", ".h"):  # names of collectives are in a header
+                found += _c_texts(path.read_text())
     return "\n".join(found)
 
 
