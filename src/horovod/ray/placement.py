@@ -48,13 +48,12 @@ class Share:
         }
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """The number of workers, their resources, and the number of nodes (0: as few as possible)."""
 
     workers: int
-    hosts: int = 0
-    share: Share = field(default_factory=Share)
+    hosts: int
+    share: Share
 
     @property
     def per_bundle(self) -> int:

@@ -65,11 +65,7 @@ def is_started_by_mpi(environ: Mapping[str, str]) -> bool:
 
 
 def identify_by_mpi(
-    environ: Mapping[str, str],
-    timeout_s: float,
-    comm: Sequence[int] | Any | None = None,
-    *,
-    needs_threads: bool = True,
+    environ: Mapping[str, str], timeout_s: float, comm: Sequence[int] | Any, *, needs_threads: bool
 ) -> ProcessInfo:
     """The position of this process among those of ``comm``; blocks until all of them ask.
 
@@ -109,7 +105,7 @@ def _check_library(mpi: Any, environ: Mapping[str, str]) -> None:
         )
 
 
-def _ranks_of(mpi: Any, comm: Sequence[int] | Any | None) -> _Ranks:
+def _ranks_of(mpi: Any, comm: Sequence[int] | Any) -> _Ranks:
     world = mpi.COMM_WORLD
     if mpi_library.is_communicator(comm):
         return tuple(mpi_library.ranks_within(comm, world))
