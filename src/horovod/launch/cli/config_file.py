@@ -8,10 +8,10 @@ keep the text they were written as, which is parsed like a flag's.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -26,8 +26,7 @@ _MOST_BYTES = 1 << 20
 _OLD_KEYS = {"logging": {"hide_timestamp": "log_hide_time"}}
 
 
-@dataclass(frozen=True)
-class FileChoices:
+class FileChoices(NamedTuple):
     """The contents of a file: settings by name, and the controller if it is set.
 
     ``notices`` are sentences about ignored keys.
@@ -51,7 +50,7 @@ def read_config_file(path: Path) -> FileChoices:
     except SettingError as error:
         raise SettingError(f"{path}, {error}") from None
     notices = tuple(f"{path}, {notice}" for notice in choices.notices)
-    return replace(choices, notices=notices)
+    return choices._replace(notices=notices)
 
 
 def _content(path: Path) -> bytes:

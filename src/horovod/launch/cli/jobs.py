@@ -211,5 +211,4 @@ def controller_of(given: Namespace) -> str:
         from horovod.launch.cli.config_file import read_config_file
 
         given.controller = read_config_file(Path(given.config_file)).controller
-    controller: str = given.controller or "gloo"
-    return controller
+    return str(given.controller or "gloo")

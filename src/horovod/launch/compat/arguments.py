@@ -75,12 +75,11 @@ def as_options(args: Any, parser: ArgumentParser) -> Namespace:
         if isinstance(action.const, str) and not value:  # use_mpi=False
             continue
         found = _value(action, attribute, value)
-        other, before = chosen.setdefault(action.dest, (attribute, found))
-        if before != found:
-            if other == "num_proc" and before == 1:  # the default
-                chosen[action.dest] = (attribute, found)
-                continue
+        other, before = chosen.get(action.dest, (attribute, found))
+        is_default = other == "num_proc" and before == 1
+        if before != found and not is_default:
             raise ValueError(f"give {other} or {attribute}, not both: {before!r} and {found!r}")
+        chosen[action.dest] = (attribute, found)
     for dest, (_, found) in chosen.items():
         setattr(given, dest, found)
     return given

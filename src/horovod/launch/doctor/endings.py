@@ -164,9 +164,8 @@ def _death(
     world: RecordedWorld, rank: int, severity: Severity, failures: Sequence[RankFailure]
 ) -> Finding:
     is_cause = severity is Severity.PROBLEM
-    text = f"{capital(world.name_of(rank))} " + (
-        "died: killed, or crashed below Python." if is_cause else "was ended after that."
-    )
+    what = "died: killed, or crashed below Python." if is_cause else "was ended after that."
+    text = f"{capital(world.name_of(rank))} {what}"
     lines = _last_lines(world, rank) if rank in world.recordings else ()
     printed = [line for failure in failures if failure.rank == rank for line in _printed(failure)]
     advice = AFTER_DEATH if is_cause else ""

@@ -99,9 +99,8 @@ def _is_of_a_job(path: Path, *, is_named: bool = True) -> bool:
     """
     try:
         with OwnFolder(path) as folder:
-            return (is_named or is_marked(folder)) and any(
-                name.endswith((".hvdrec", ".running")) for name in folder.names()
-            )
+            has_files = any(name.endswith((".hvdrec", ".running")) for name in folder.names())
+            return has_files and (is_named or is_marked(folder))
     except OSError:
         return False
 

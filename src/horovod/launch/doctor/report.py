@@ -83,10 +83,8 @@ def _row_json(row: RankRow) -> dict[str, Any]:
 def as_text(evidence: Evidence, examination: Examination, *, has_colour: bool) -> str:
     """The job, the findings and the figures of each rank."""
     file = StringIO()
-    colours = "standard" if has_colour else None
-    console = plain_console(
-        file=file, width=_WIDTH, force_terminal=has_colour, color_system=colours
-    )
+    system = "standard" if has_colour else None
+    console = plain_console(file=file, width=_WIDTH, force_terminal=has_colour, color_system=system)
     console.print(_shown(_headline(evidence, examination), style="bold"))
     console.print()
     for finding in examination.findings:

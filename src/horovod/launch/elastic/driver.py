@@ -187,7 +187,7 @@ class _ElasticDriver:
     def _host_source(self) -> HostSource:
         plan, loop = self._elastic, self._loop
         if not plan.script:
-            hosts = {host.hostname: host.slots for host in self._plan.hosts}
+            hosts = dict(self._plan.hosts)
             loop.wakeups.call(lambda: self._found(Finding(hosts)))
             return HostSource(self._found)
         return DiscoveryScript(

@@ -264,14 +264,12 @@ class WorkerGroups:
         return connection
 
     def _command_for(self, hostname: str) -> list[str]:
-        module, arguments = "remote.agent", tuple[str, ...]()
+        ssh, module, arguments = self._plan.others.ssh, "remote.agent", tuple[str, ...]()
         if self._elastic.job_id:
             module, arguments = "remote.proxy", (self._elastic.job_id, hostname, self._record.run)
             if self._on_this_machine(hostname):
                 return python_command(sys.executable, module, arguments)
-        return remote_python_command(
-            hostname, self._plan.others.ssh, self._environ, module, arguments
-        )
+        return remote_python_command(hostname, ssh, self._environ, module, arguments)
 
     def _plan_for(
         self, hostname: str, environment: Mapping[str, str], stores: Sequence[tuple[str, int]]

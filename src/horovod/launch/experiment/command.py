@@ -269,7 +269,7 @@ def _site(
     site_hosts = (
         # Another machine is not asked for its GPUs: it has as many as slots.
         SiteHost(name, slots, tuple(map(str, range(slots))) if name in addresses else gpus)
-        for name, slots in ((host.hostname, host.slots) for host in merged)
+        for name, slots in merged
     )
     return Site(directory, tuple(site_hosts), addresses)
 

@@ -114,9 +114,8 @@ class _LineJob:
         except BaseException:
             self._report.close()
             raise
-        for stream, console in zip(
-            (self.process.stdout, self.process.stderr), consoles, strict=True
-        ):
+        ends = (self.process.stdout, self.process.stderr)
+        for stream, console in zip(ends, consoles, strict=True):
             assert stream is not None
             with stream:
                 self.output.add(os.dup(stream.fileno()), prefix, console)

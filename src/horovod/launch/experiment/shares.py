@@ -100,9 +100,8 @@ def _share(demand: Demand, taken: Sequence[tuple[SiteHost, int]]) -> Share:
     hosts = [HostSlots(host.hostname, count * demand.processes) for host, count in used]
     gpus = {host.hostname: host.gpu_ids[: count * demand.gpus] for host, count in used}
     slots = assign_ranks(hosts, demand.size)
-    return Share(
-        slots, tuple(_visible(demand, gpus[slot.hostname], slot.local_rank) for slot in slots)
-    )
+    visible = (_visible(demand, gpus[slot.hostname], slot.local_rank) for slot in slots)
+    return Share(slots, tuple(visible))
 
 
 def _without(host: SiteHost, workers: int, demand: Demand) -> SiteHost:

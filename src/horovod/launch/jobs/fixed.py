@@ -75,10 +75,8 @@ class RemoteHosts:
 
     def failures(self) -> str:
         """Why the job cannot start: the hosts that failed; empty if none did."""
-        return _report(
-            f"could not connect to some {self._hosts}; nothing has been started",
-            [group for group in self.groups if group.is_gone],
-        )
+        gone = [group for group in self.groups if group.is_gone]
+        return _report(f"could not connect to some {self._hosts}; nothing has been started", gone)
 
     def delays(self) -> str:
         """Why the job has not started in time: the hosts that failed or are late."""

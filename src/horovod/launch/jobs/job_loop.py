@@ -180,10 +180,9 @@ class JobLoop:
     def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
         out_log, err_log = self.logs.of(worker.number)
         watch = self._last_words.watch(worker)
-        return (
-            self._lines(worker, "stdout", self._stdout, out_log),
-            self._lines(worker, "stderr", self._stderr, err_log, watch),
-        )
+        stdout = self._lines(worker, "stdout", self._stdout, out_log)
+        stderr = self._lines(worker, "stderr", self._stderr, err_log, watch)
+        return stdout, stderr
 
     def _lines(
         self,

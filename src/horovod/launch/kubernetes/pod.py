@@ -13,8 +13,6 @@ or when pod 0 is gone, it ends its pod with SIGTERM.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
 import ipaddress
 import math
 import os
@@ -24,8 +22,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -85,9 +83,9 @@ class PodRendezvous:
             if self._pod.index == 0:
                 self._addresses = self._own_addresses()
                 resources.enter_context(self._open_store())
-            self._client = resources.enter_context(contextlib.closing(self._connect()))
+            self._client = resources.enter_context(closing(self._connect()))
             self._arrive()
-            news = resources.enter_context(contextlib.closing(self._connect()))
+            news = resources.enter_context(closing(self._connect()))
             threading.Thread(
                 target=self._await_failure, args=(news,), name="horovod-pods", daemon=True
             ).start()
@@ -120,14 +118,14 @@ class PodRendezvous:
     def fail(self, reason: str) -> None:
         """Tell the other pods that the job has failed."""
         self._is_over = True
-        with contextlib.suppress(InitError):
+        with suppress(InitError):
             self._client.set(_FAILURE, f"pod {self._pod.index}: {reason}".encode())
 
     def leave(self) -> None:
         """The job has finished. Pod 0 waits until the others know."""
         self._is_over = True
         barrier = self._barrier("leave", Deadline(_GOODBYE_S))
-        with contextlib.suppress(InitError):
+        with suppress(InitError):
             barrier.post(b"")
             if self._pod.index == 0:
                 barrier.wait()
@@ -182,7 +180,7 @@ class PodRendezvous:
 
     def _await_failure(self, news: StoreClient) -> None:
         reason = "pod 0 is gone"
-        with contextlib.suppress(InitError, ValueError):
+        with suppress(InitError, ValueError):
             reason = wait_for(news, _FAILURE).decode(errors="replace")
         if not self._is_over:
             self._is_over = True
@@ -271,7 +269,7 @@ def _slots(given: argparse.Namespace, pod: Pod) -> tuple[RankInfo, ...]:
     slots = assign_ranks(hosts, given.num_proc)
     name = os.uname().nodename
     own = (slot for slot in slots if slot.hostname == str(pod.index))
-    return tuple(dataclasses.replace(slot, hostname=name) for slot in own)
+    return tuple(replace(slot, hostname=name) for slot in own)
 
 
 def _index(environ: Mapping[str, str], count: int) -> int:
@@ -289,7 +287,7 @@ def _store(text: str) -> tuple[str, int]:
 
 
 def _secret(environ: Mapping[str, str]) -> bytes:
-    with contextlib.suppress(InitError):
+    with suppress(InitError):
         if secret := secret_in(environ):
             return secret
     raise ValueError(f"{_SECRET} is missing or not base64; the Secret of the job holds it")

@@ -25,7 +25,7 @@ from horovod.launch.remote.launcher_connection import LauncherConnection, Output
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
 from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
-from horovod.launch.workers.output import Output
+from horovod.launch.workers.output import Output, Sink
 from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, take_stdin
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.launch.workers.worker_group import (
@@ -113,13 +113,7 @@ class Agent:
         self._watchdog = Watchdog()
         self._output = Output(selector)
         self._group = LocalWorkerGroup(
-            self._output,
-            self._watchdog,
-            sinks=lambda worker: (
-                _FrameSink(self, worker.number, 0),
-                _FrameSink(self, worker.number, 1),
-            ),
-            listener=self,
+            self._output, self._watchdog, sinks=self._sinks, listener=self
         )
         self._closed: set[tuple[int, int]] = set()  # streams of workers
         self._buffer = OutputBuffer()
@@ -133,6 +127,9 @@ class Agent:
         self.has_given_up = False
         self._has_reported_end = False
         selector.register(self._wakeups, selectors.EVENT_READ, self._on_wakeup)
+
+    def _sinks(self, worker: Worker) -> tuple[Sink, Sink]:
+        return _FrameSink(self, worker.number, 0), _FrameSink(self, worker.number, 1)
 
     # Methods that other kinds of agents override.
 

@@ -7,14 +7,13 @@ is for this call alone, and nothing is unpickled without a proof of it.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NoReturn
 
 from horovod.core.base import mpi_library
@@ -73,7 +72,7 @@ def _run(argv: list[str], environment: Mapping[str, str], payload: bytes) -> int
         argv, stdin=subprocess.PIPE, env=dict(environment), start_new_session=True
     ) as process:
         try:
-            with contextlib.suppress(BrokenPipeError):  # it ended early, and says why
+            with suppress(BrokenPipeError):  # it ended early, and says why
                 process.communicate(payload)
             return process.wait()
         except BaseException:

@@ -73,10 +73,7 @@ def spawn(
         fds += os.pipe()
         fds += os.pipe()
         stdout_fd, stdout_write, stderr_fd, stderr_write = fds
-        actions: list[tuple[int, int, int]] = [
-            (os.POSIX_SPAWN_DUP2, stdout_write, 1),
-            (os.POSIX_SPAWN_DUP2, stderr_write, 2),
-        ]
+        actions = [(os.POSIX_SPAWN_DUP2, stdout_write, 1), (os.POSIX_SPAWN_DUP2, stderr_write, 2)]
         for number, fd in (descriptors or {}).items():
             # Above all targets, so that no number is a target before it was a source.
             fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE_TARGETS))
@@ -218,11 +215,8 @@ class Watchdog:
     def __init__(self) -> None:
         self.pid = 0
         reader, self._writer = os.pipe()
-        actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
-            (os.POSIX_SPAWN_DUP2, reader, 0),
-            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-        ]
+        silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
+        actions = [(os.POSIX_SPAWN_DUP2, reader, 0), *silent]
         words = ["/bin/sh", "-c", _SCRIPT]
         with contextlib.suppress(OSError):
             self.pid = os.posix_spawn(
