@@ -174,7 +174,10 @@ def _run_experiment(given: Namespace, command: Sequence[str], environ: Mapping[s
         raise ValueError("--job-id and --experiment: each line is a job of its own")
     _refuse_others(given, "--experiment", "an experiment keeps its size")
     if given.kubernetes is not None:
-        _refuse_with_pods(given)
+        if given.dry_run:
+            raise ValueError("--dry-run and --kubernetes: a manifest starts nothing anyway")
+        if given.slots_per_host is not None:
+            raise ValueError("--slots-per-host and --experiment: the file says how many processes")
         return print_file(path, given, settings_environment(given))
     pod_form(given)
     hosts = named_hosts(given)
@@ -225,13 +228,6 @@ def _refuse_others(
         raise ValueError(f"{option} and an elastic job: {why}")
     if given.report is not None:
         raise ValueError(f"--report and {option}: a report is of one job that horovodrun starts")
-
-
-def _refuse_with_pods(given: Namespace) -> None:
-    if given.dry_run:
-        raise ValueError("--dry-run and --kubernetes: a manifest starts nothing anyway")
-    if given.slots_per_host is not None:
-        raise ValueError("--slots-per-host and --experiment: the file says how many processes")
 
 
 def _controller_in_lsf(given: Namespace, environ: Mapping[str, str]) -> str:

@@ -73,10 +73,8 @@ def _divergence(world: RecordedWorld, groups: list[list[Stall]]) -> Finding:
         stall = alike[0]
         rank = stall.ready[0]
         more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        parts.append(
-            f"{named_ranks(stall.ready, world.names)} in {title(stall.label)}{more}, for "
-            f"{duration_text(stall.age_ns)}"
-        )
+        ranks = named_ranks(stall.ready, world.names)
+        parts.append(f"{ranks} in {title(stall.label)}{more}, for {duration_text(stall.age_ns)}")
         lines += _described(world, rank)
         if place := where_text(world.recordings[rank]):
             places.append(f"rank {rank} is in {place}")
@@ -114,19 +112,16 @@ def _stall(world: RecordedWorld, alike: list[Stall]) -> Finding:
     absent = (*stall.missing, *stall.unknown)
     more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
     waits = "have waited" if more else "has waited"
+    what = f"{title(stall.label)}{more} {waits} for {duration_text(stall.age_ns)}"
     if not absent:
         return problem(
             "not-started",
-            f"{title(stall.label)}{more} {waits} for {duration_text(stall.age_ns)}, although all "
-            "ranks have submitted it.",
+            f"{what}, although all ranks have submitted it.",
             "Look for a rank that is stopped or starved of CPU time.",
             stall.ready,
         )
-    text = (
-        f"{title(stall.label)}{more} {waits} for {duration_text(stall.age_ns)}: "
-        f"{named_ranks(stall.ready, world.names)} submitted it, {named_ranks(absent, world.names)} "
-        "did not."
-    )
+    did, did_not = named_ranks(stall.ready, world.names), named_ranks(absent, world.names)
+    text = f"{what}: {did} submitted it, {did_not} did not."
     doings = [_doing(world, rank) for rank in stall.missing[:_MOST_DESCRIBED]]
     lines = [line for rank in stall.missing[:_MOST_DESCRIBED] for line in _described(world, rank)]
     return problem(
@@ -153,10 +148,8 @@ def _doing(world: RecordedWorld, rank: int) -> str:
     waiting = pending_of(recording)
     if waiting:
         oldest = waiting[0]
-        return (
-            f"Rank {rank} has itself waited for {duration_text(oldest.age_ns)}, in "
-            f"{title(oldest.label)}."
-        )
+        age = duration_text(oldest.age_ns)
+        return f"Rank {rank} has itself waited for {age}, in {title(oldest.label)}."
     for operation in last_operations(recording, 1):
         label = recording.labels.get(operation.label)
         if label is not None and operation.submitted_ns is not None:

@@ -296,9 +296,8 @@ class _ElasticDriver:
         if number in self._fatal:
             self._note(self._fatal.pop(number)[1])
         is_complete = self._take_answer(number, exit_code)
-        now = time.monotonic()
         exited = self._policy.worker_exited
-        self._note(partial(exited, now, number, exit_code, is_complete=is_complete))
+        self._note(partial(exited, time.monotonic(), number, exit_code, is_complete=is_complete))
 
     def _take_answer(self, number: int, exit_code: int) -> bool:
         """Whether a worker that has ended has left its result."""

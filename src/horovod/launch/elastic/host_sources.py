@@ -242,17 +242,13 @@ class DiscoveryScript(HostSource):
         self._adopt(self.pid, self._note_exit)
 
     def _spawn(self, write_fd: int) -> int:
+        no_input = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+        actions = [no_input, (os.POSIX_SPAWN_DUP2, write_fd, 1)]
+        # Python ignores these two; a script should meet them as from a shell.
+        defaults = [signal.SIGPIPE, signal.SIGXFSZ]
+        argv, environ = self._argv, self._environ
         return os.posix_spawnp(
-            self._argv[0],
-            self._argv,
-            self._environ,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, write_fd, 1),
-            ],
-            setsid=True,
-            # Python ignores these two; a script should meet them as from a shell.
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            argv[0], argv, environ, file_actions=actions, setsid=True, setsigdef=defaults
         )
 
     def _finding(self, status: int) -> Finding:

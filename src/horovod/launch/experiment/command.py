@@ -19,7 +19,6 @@ from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from horovod.launch.doctor.tables import plain_console, plain_table
 from horovod.launch.experiment.document import ExperimentError, resolved_copy
@@ -121,9 +120,8 @@ def show_plan(plan: ExperimentPlan, stream: TextIO) -> None:
         values = [experiment.values[name] for name in names]
         table.add_row(experiment.name, *values, run, _shown(experiment.output_directory))
     console.print(table)
-    for note in (*map(str, plan.file.unused), plan.limit):
-        if note:
-            console.print(Text(note))
+    for note in filter(None, (*map(str, plan.file.unused), plan.limit)):
+        console.print(note)
 
 
 def show_results(records: Sequence[Record], stream: TextIO) -> None:
@@ -275,9 +273,8 @@ def _site(
 
 
 def _run(plan: ExperimentPlan, text: bytes, options: JobPlan, environ: Mapping[str, str]) -> int:
-    for note in (*map(str, plan.file.unused), plan.limit):
-        if note:
-            _say(note)
+    for note in filter(None, (*map(str, plan.file.unused), plan.limit)):
+        _say(note)
     count = counted(len(plan.experiments), "experiment")
     processes = counted(plan.file.demand.size)
     _say(f"{plan.file.project}: {count}, {len(plan.shares)} at a time, {processes} each")

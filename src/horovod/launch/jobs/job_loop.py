@@ -250,10 +250,8 @@ class JobLoop:
             say_last(f"report: {self._plan.report}")
 
     def _seconds_to_deadline(self, handler: JobHandler) -> float | None:
-        if self._ending is None:
-            owns = (handler.deadline, self._status.deadline)
-        else:
-            owns = (self._ending.deadline, None)
+        ending = self._ending
+        owns = (handler.deadline, self._status.deadline) if ending is None else (ending.deadline,)
         shown = [console.deadline for console in (self._stdout, self._stderr)]
         deadlines = (*owns, *shown, *(group.deadline for group in self.groups))
         times = [t for t in deadlines if t is not None]
@@ -358,13 +356,12 @@ class JobLoop:
         self._stderr.hide_status()
         self.say(self.logs.news())
         self.say(self.logs.summary())
-        outcome = self._last_words.explained(
-            self._plan, ending.outcome, is_killed=ending.is_killing
-        )
+        plan, is_killed = self._plan, ending.is_killing
+        outcome = self._last_words.explained(plan, ending.outcome, is_killed=is_killed)
         if self._talks and outcome.status == 0:
             self.say(self._status.last(self.world_size))
         self.say(self._write_outcome(outcome))
-        if self._plan.call is None:  # the caller of a function raises the outcome as an error
+        if plan.call is None:  # the caller of a function raises the outcome as an error
             self._stderr.write(outcome.text.encode(errors="surrogateescape"))
         self._stdout.flush()
         self._stderr.flush()

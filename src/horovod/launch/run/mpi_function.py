@@ -10,10 +10,10 @@ from __future__ import annotations
 import io
 import os
 import struct
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from subprocess import PIPE, Popen
 from typing import Any, NoReturn
 
 from horovod.core.base import mpi_library
@@ -68,9 +68,7 @@ def call_values(store: Store, secret: bytes) -> ProvenValues:
 
 def _run(argv: list[str], environment: Mapping[str, str], payload: bytes) -> int:
     flush_streams()
-    with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, env=dict(environment), start_new_session=True
-    ) as process:
+    with Popen(argv, stdin=PIPE, env=dict(environment), start_new_session=True) as process:
         try:
             with suppress(BrokenPipeError):  # it ended early, and says why
                 process.communicate(payload)
