@@ -228,12 +228,9 @@ def find_setting_advice(world: RecordedWorld, step_ns: float) -> Iterator[Findin
 
 
 def _cache(world: RecordedWorld, settings: Settings) -> Iterator[Finding]:
-    names = {label.key for r in world.recordings.values() for label in r.labels.values()}
-    again = 0
-    for recording in world.recordings.values():
-        submits = recording.of_kind(EventKind.SUBMIT)
-        again = max(again, len(submits) - len(recording.labels))
-    capacity = settings.cache_capacity
+    recordings, capacity = world.recordings.values(), settings.cache_capacity
+    names = {label.key for r in recordings for label in r.labels.values()}
+    again = max((len(r.of_kind(EventKind.SUBMIT)) - len(r.labels) for r in recordings), default=0)
     if len(names) > capacity and again > len(names):
         enough = 1 << (len(names) - 1).bit_length()
         yield _advice(
@@ -248,10 +245,8 @@ def _cache(world: RecordedWorld, settings: Settings) -> Iterator[Finding]:
 
 def _cores(world: RecordedWorld) -> Iterator[Finding]:
     for host in world.hosts:
-        known = [rank for rank in host if rank in world.recordings]
-        if not known:
-            continue
-        facts = world.recordings[known[0]].world
+        known = (world.recordings[rank].world for rank in host if rank in world.recordings)
+        facts = next(known, {})
         cores, threads = int(facts.get("cores") or 0), str(facts.get("threads") or "")
         if not cores:
             continue

@@ -123,8 +123,7 @@ def _print_finding(console: Console, finding: Finding) -> None:
 
 
 def _table(examination: Examination) -> Table:
-    rows = examination.rows
-    steps = examination.steps
+    rows, steps = examination.rows, examination.steps
     has_figures = steps is not None
     table = plain_table("Rank", "State")
     for heading in ("Step", "Computes", "Waits", "Moves data") if has_figures else ():

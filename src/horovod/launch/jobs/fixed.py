@@ -269,8 +269,7 @@ class _FixedJob:
         return self._remote_hosts.deadline
 
     def turn(self) -> None:
-        deadline = self._remote_hosts.deadline
-        if deadline is not None and time.monotonic() >= deadline:
+        if (at := self.deadline) is not None and time.monotonic() >= at:
             self._loop.end(JobOutcome(1, self._remote_hosts.delays()))
 
     def connected(self, group: RemoteWorkerGroup) -> None:
