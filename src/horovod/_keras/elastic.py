@@ -19,7 +19,7 @@ from horovod._keras.library import (
 from horovod.core.world import rank, restart
 from horovod.elastic import run_fn
 from horovod.elastic.retry import engine_errors
-from horovod.elastic.state import VariablesState, check_no_shares
+from horovod.elastic.state import VariablesState, build_optimizer, check_no_shares
 from horovod.numpy.objects import broadcast_object
 
 R = TypeVar("R")
@@ -47,7 +47,7 @@ class KerasState(VariablesState):
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         check_no_shares(self.optimizer)
-        _build_optimizer(self.optimizer, model)
+        build_optimizer(self.optimizer, model)
         super().__init__(broadcast_object, rank, **kwargs)
 
     def _read(self) -> list[Any]:
@@ -64,17 +64,6 @@ class KerasState(VariablesState):
 
     def _variables(self) -> list[Any]:
         return [*model_variables(self.model), *optimizer_variables(self.optimizer)]
-
-
-def _build_optimizer(optimizer: Any, model: Any) -> None:
-    """Create an optimizer's slots now, so that they are saved."""
-    if optimizer is None:
-        return
-    if hasattr(optimizer, "build"):
-        if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-            optimizer.build(model.trainable_variables)
-    elif hasattr(optimizer, "_create_all_weights"):
-        optimizer._create_all_weights(model.trainable_variables)
 
 
 def make_run(keras: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from horovod.core import world
 from horovod.core.handles import wait_for_all
 from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.elastic.state import variables_of
 from horovod.numpy import adapter
 from horovod.numpy.objects import allgather_object
 
@@ -131,16 +132,12 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 
     Without this rank's sums of gradients, and its part of a state that ranks share.
     """
-    if optimizer is None:
-        return []
-    variables = optimizer.variables
     own: set[int] = set()
     for inner in inner_optimizers(optimizer):
         aggregation = getattr(inner, "_hvd_aggregation", None)
         own.update(id(variable) for variable in getattr(aggregation, "variables", ()))
         own.update(getattr(getattr(inner, "_hvd_shares", None), "shapes", ()))
-    found = variables() if callable(variables) else variables
-    return [variable for variable in found if id(variable) not in own]
+    return [variable for variable in variables_of(optimizer) if id(variable) not in own]
 
 
 def read_values(keras: Any, variables: Sequence[Any]) -> list[Array]:

@@ -32,6 +32,7 @@ from horovod._keras.optimizer_sharded import ShardedOptimizer, check_sharded
 from horovod._keras.reducer import Options
 from horovod.core import world
 from horovod.core.gradient_groups import check_local_layers
+from horovod.elastic.state import variables_of
 from horovod.settings import Settings
 
 _MARK = "_horovod_prepares"
@@ -71,10 +72,8 @@ def copy_state(source: Any, target: Any, variables: Sequence[Any]) -> None:
     """
     if getattr(source, "built", getattr(source, "_built", False)):
         target.build(list(variables))
-    known = source.variables() if callable(source.variables) else source.variables
-    copies = target.variables() if callable(target.variables) else target.variables
     # Variables that only target has come last.
-    for value, variable in zip(known, copies, strict=False):
+    for value, variable in zip(variables_of(source), variables_of(target), strict=False):
         is_ours = isinstance(target, DistributedOptimizerMixin)
         variable.assign(target._hvd_cut(variable, value) if is_ours else value)
 

@@ -301,6 +301,21 @@ class VariablesState(ObjectState):
         raise NotImplementedError
 
 
+def build_optimizer(optimizer: Any, model: Any) -> None:
+    """Make the variables of an optimizer of Keras now: all ranks and all states have the same."""
+    if hasattr(optimizer, "build"):
+        if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+            optimizer.build(model.trainable_variables)
+    elif hasattr(optimizer, "_create_all_weights"):  # before Keras 2.11, and its legacy classes
+        optimizer._create_all_weights(model.trainable_variables)
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """All variables of an optimizer of Keras, of any version; none of None."""
+    variables = () if optimizer is None else optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
 def check_no_shares(optimizer: object) -> None:
     """``ValueError`` for an optimizer of Keras of whose state each rank has a part only."""
     if hasattr(optimizer, "gather_state"):

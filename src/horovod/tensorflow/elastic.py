@@ -15,7 +15,7 @@ import tensorflow as tf
 from horovod.core.world import rank, restart
 from horovod.elastic import run_fn
 from horovod.elastic.retry import engine_errors
-from horovod.elastic.state import VariablesState, check_no_shares
+from horovod.elastic.state import VariablesState, build_optimizer, check_no_shares, variables_of
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
@@ -157,11 +157,12 @@ class TensorFlowKerasState(_VariablesState):
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         self.backend = backend
         check_no_shares(self.optimizer)
-        _build(self.optimizer, model)
+        if self._is_eager():
+            build_optimizer(self.optimizer, model)
         super().__init__(broadcast_object, rank, **kwargs)
 
     def _variables(self) -> list[Any]:
-        found = [*self.model.weights, *_variables_of(self.optimizer)]
+        found = [*self.model.weights, *variables_of(self.optimizer)]
         return list({id(variable): variable for variable in found}.values())
 
     def _read(self) -> list[Any]:
@@ -194,20 +195,3 @@ class TensorFlowKerasState(_VariablesState):
 
     def _backend(self) -> Any:
         return tf.compat.v1.keras.backend if self.backend is None else self.backend
-
-
-def _variables_of(optimizer: Any) -> list[Any]:
-    if optimizer is None:
-        return []
-    variables = optimizer.variables
-    return list(variables() if callable(variables) else variables)
-
-
-def _build(optimizer: Any, model: Any) -> None:
-    """Make an optimizer's variables now, so that all ranks and all states have the same ones."""
-    if optimizer is None or getattr(optimizer, "built", False) or not tf.executing_eagerly():
-        return
-    if hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)
-    elif hasattr(optimizer, "_create_all_weights"):  # before Keras 2.11, and its legacy classes
-        optimizer._create_all_weights(model.trainable_variables)
