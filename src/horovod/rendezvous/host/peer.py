@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 
+from horovod.core.base.on_error import on_error
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Dialer, ProtocolError
@@ -32,27 +33,17 @@ def join_mesh(group: HostGroup) -> HostMesh:
         InitError: the root did not arrive, died, or said why it gives up.
     """
     root = group.members[0]
+    fds: list[int] = []
     try:
         name = group.store.get(group.key, group.deadline.remaining_s())
-    except TimeoutError:
-        raise _absent_root(group) from None
-    fds: list[int] = []
-    with new_socket() as connected:
-        try:
+        with on_error(lambda: close_all(fds)), new_socket() as connected:
             _connect(connected, root, name, group.deadline)
             return _Joining(connected, group, fds).join()
-        except BaseException as error:
-            close_all(fds)
-            if isinstance(error, TimeoutError):
-                raise _absent_root(group) from None
-            if isinstance(error, (ProtocolError, OSError)):
-                text = f"init: cannot connect to rank {root}: {error}"
-                raise InitError(text, ranks=[root]) from None
-            raise
-
-
-def _absent_root(group: HostGroup) -> InitError:
-    return group.deadline.missed_by(group.members[:1], group.claims.size)
+    except TimeoutError:
+        raise group.deadline.missed_by([root], group.claims.size) from None
+    except (ProtocolError, OSError) as error:
+        text = f"init: cannot connect to rank {root}: {error}"
+        raise InitError(text, ranks=[root]) from None
 
 
 def _connect(connected: socket.socket, root: int, name: bytes, deadline: Deadline) -> None:

@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 
+from horovod.core.base.on_error import on_error
 from horovod.errors import InitError
 from horovod.rendezvous.host.peer_socket import credentials, new_socket
 
@@ -39,12 +40,9 @@ class SecretSocket:
         self._secret = secret
         self._is_closed = threading.Event()
         self._listener = new_socket()
-        try:
+        with on_error(self._listener.close):
             self._listener.bind(_name(port))
             self._listener.listen(_BACKLOG)
-        except OSError:
-            self._listener.close()
-            raise
         self._thread = threading.Thread(target=self._serve, name="horovod-secret", daemon=True)
         self._thread.start()
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from horovod.rendezvous.base.admission import UnauthenticatedPeers, accept_some
@@ -374,15 +374,13 @@ class StoreServer:
 
 def _listen(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
     listeners: list[socket.socket] = []
-    try:
+    with ExitStack() as opened:
         for host, port in addresses:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             family, _, _, _, target = found[0]
-            listeners.append(listening_socket(family, target, reuses_address=True))
-    except BaseException:
-        for listener in listeners:
-            listener.close()
-        raise
+            listener = listening_socket(family, target, reuses_address=True)
+            listeners.append(opened.enter_context(listener))
+        opened.pop_all()  # they stay open
     return listeners
 
 
