@@ -37,13 +37,9 @@ def run_call(call_fd: int, answer_fd: int) -> NoReturn:
     try:
         result = call.function(*call.args, **call.kwargs)
     except SystemExit as error:
-        _fail(
-            answer_fd,
-            error,
-            f"called sys.exit({error.code!r}) and so has no result",
-            # The interpreter's exit code for it, but never 0: there is no result.
-            error.code & 0xFF or 1 if isinstance(error.code, int) else 1,
-        )
+        # The interpreter's exit code for it, but never 0: there is no result.
+        code = error.code & 0xFF or 1 if isinstance(error.code, int) else 1
+        _fail(answer_fd, error, f"called sys.exit({error.code!r}) and so has no result", code)
     except BaseException as error:
         _fail(answer_fd, error, "raised")
     try:

@@ -105,8 +105,7 @@ def _job_or_status(
     given: Namespace, command: Sequence[str], environ: Mapping[str, str]
 ) -> JobPlan | int:
     """The job, if horovodrun starts it; the status of a job that is printed or that MPI runs."""
-    form = pod_form(given)
-    if form is not None:
+    if (form := pod_form(given)) is not None:
         _refuse_others(given, "--kubernetes")
         # Here, because only manifests need YAML.
         from horovod.launch.kubernetes.manifest import manifest

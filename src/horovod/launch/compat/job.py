@@ -121,8 +121,7 @@ def _call(
 ) -> list[Any]:
     arguments = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     for name in arguments.keys() - set(_DEPRECATED):
-        value = getattr(given, _DESTS.get(name, name), None)
-        if value is not None:
+        if (value := getattr(given, _DESTS.get(name, name), None)) is not None:
             arguments[name] = value
     arguments.update(
         func=function,

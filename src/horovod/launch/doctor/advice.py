@@ -48,10 +48,8 @@ _PEER_SHARE = 0.05  # for one rank, in the middle of collectives
 
 def find_pace(world: RecordedWorld, steps: Steps, accounts: Sequence[Account]) -> Iterator[Finding]:
     """Findings about what makes steps longer than necessary."""
-    imbalance = find_imbalance(accounts)
-    if imbalance is not None:
-        slow = _slow_ranks(imbalance)
-        if slow:
+    if (imbalance := find_imbalance(accounts)) is not None:
+        if slow := _slow_ranks(imbalance):
             yield _slow(world, imbalance, slow, steps)
         elif imbalance.lost_ns > max(_LEAST_NS, _SLOW_SHARE * imbalance.step_ns):
             yield _uneven(imbalance)

@@ -138,8 +138,7 @@ def _printed(failure: RankFailure) -> tuple[str, ...]:
 
 def why_it_ended(world: RecordedWorld) -> str:
     """A short reason for an earlier world; empty if it ended without an error."""
-    deaths = find_deaths(world.recordings)
-    if deaths:
+    if deaths := find_deaths(world.recordings):
         return f"{world.name_of(deaths[0])} died"
     failed = first_error(world.recordings)
     return failed.detail if failed is not None else ""

@@ -145,8 +145,7 @@ def _doing(world: RecordedWorld, rank: int) -> str:
     recording = world.recordings[rank]
     if has_left(recording):
         return f"Rank {rank} has shut down."
-    waiting = pending_of(recording)
-    if waiting:
+    if waiting := pending_of(recording):
         oldest = waiting[0]
         age = duration_text(oldest.age_ns)
         return f"Rank {rank} has itself waited for {age}, in {title(oldest.label)}."

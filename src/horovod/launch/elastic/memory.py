@@ -206,9 +206,8 @@ def open_store(
         return StoreServer(record.secret, addresses=addresses, report=report, on_set=on_set)
     except OSError as error:
         where = ", ".join(map(address_text, addresses))
-        raise JobRefusedError(
-            f"the job's workers look for horovodrun at {where}: {error}"
-        ) from None
+        text = f"the job's workers look for horovodrun at {where}: {error}"
+        raise JobRefusedError(text) from None
 
 
 class DriverMessages:

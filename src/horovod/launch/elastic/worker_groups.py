@@ -141,8 +141,7 @@ class WorkerGroups:
 
     def forget(self, number: int) -> None:
         """A worker has ended."""
-        group = self._groups.pop(number, None)
-        if group is not None:
+        if (group := self._groups.pop(number, None)) is not None:
             group.forget(number)
 
     def set_rank(self, number: int, assignment: RankAssignment) -> RankInfo | None:

@@ -328,8 +328,7 @@ def _make_folder(experiment: Experiment, text: bytes) -> None:
 
 def gpu_ids(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The GPUs of this machine as in CUDA_VISIBLE_DEVICES: its value if it is set, else all."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
+    if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return _usable(visible)
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:

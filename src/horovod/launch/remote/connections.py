@@ -219,8 +219,7 @@ class EmbeddedAgentLink(AgentConnection):
     def _connected(self) -> None:
         connected = self._socket
         assert connected is not None
-        error = connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
+        if error := connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._end(f"it cannot be reached: {os.strerror(error)}")
             return
         # The loop reads only when there is data, and writes piece by piece.

@@ -33,8 +33,7 @@ def check_mpi() -> None:
     Raises:
         ValueError: mpi4py or an MPI library is missing; the text says what to install.
     """
-    missing = mpi_library.why_not_built()
-    if missing is not None:
+    if (missing := mpi_library.why_not_built()) is not None:
         raise ValueError(f"--mpi: {missing}")
 
 

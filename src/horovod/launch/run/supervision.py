@@ -110,8 +110,7 @@ def send_plan(process: subprocess.Popen[bytes], plan: JobPlan, report: BinaryIO)
 def read_outcome(report: BinaryIO, exit_code: int) -> JobOutcome:
     """The outcome in ``report`` of a supervisor that exited with ``exit_code``."""
     report.seek(0)
-    data = report.read()
-    if data:
+    if data := report.read():
         outcome: JobOutcome = pickle.loads(data)
         return outcome
     return JobOutcome(1, f"the launcher {describe_exit(exit_code)} before its job was over.")

@@ -152,8 +152,7 @@ def _workload(given: argparse.Namespace, environ: Mapping[str, str]) -> Workload
     except NothingFoundError as error:
         raise ValueError(f"--from {given.job!r}: no such file, and {error}") from None
     for world in reversed(evidence.worlds):
-        found = workload_of(world.recordings, evidence.folder.name)
-        if found is not None:
+        if (found := workload_of(world.recordings, evidence.folder.name)) is not None:
             return found
     raise ValueError(
         f"{evidence.folder}: no recording with several steps that reduce gradients; run at least "

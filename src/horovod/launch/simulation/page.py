@@ -11,8 +11,6 @@ from horovod.simulate import Network, Prediction, Workload
 from horovod.simulate.advice import Advice
 from horovod.trace.report.page import page_environment
 
-__all__ = ["page", "write_page"]
-
 _GENERATOR = "horovodrun --simulate"
 _HEAD_BYTES = 200  # of a page, in which its generator is
 _KEYS = {
@@ -39,22 +37,19 @@ def page(
         yield "exposed", max(0.0, each.exposed_s)
         yield "update", workload.update_s
 
-    return (
-        page_environment(__package__ or "")
-        .get_template("page.html")
-        .render(
-            generator=_GENERATOR,
-            workload=workload,
-            network=network,
-            algorithm=algorithm,
-            found=found,
-            longest_s=max(each.step_s for each in found),
-            advice=advice,
-            heads=table[0],
-            rows=table[1:],
-            keys=_KEYS,
-            parts=parts,
-        )
+    template = page_environment(__package__ or "").get_template("page.html")
+    return template.render(
+        generator=_GENERATOR,
+        workload=workload,
+        network=network,
+        algorithm=algorithm,
+        found=found,
+        longest_s=max(each.step_s for each in found),
+        advice=advice,
+        heads=table[0],
+        rows=table[1:],
+        keys=_KEYS,
+        parts=parts,
     )
 
 

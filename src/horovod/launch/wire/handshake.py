@@ -123,12 +123,10 @@ class Records:
         self._received += received
         while True:
             if self._expected < 0:
-                length = self._take(_LENGTH.size)
-                if length is None:
+                if (length := self._take(_LENGTH.size)) is None:
                     return
                 (self._expected,) = _LENGTH.unpack(length)
-            data = self._take(self._expected)
-            if data is None:
+            if (data := self._take(self._expected)) is None:
                 return
             self._expected = -1
             self._opened += 1

@@ -119,8 +119,7 @@ class Logs:
         """A line about the first file that became incomplete, once: a full disk soon stops all."""
         if self._told or not (stopped := self._stopped()):
             return ""
-        self._told = stopped[0]
-        told = self._told
+        told = self._told = stopped[0]
         return f"{told.path} is incomplete from here on: {told.problem}; the job goes on"
 
     def summary(self) -> str:
