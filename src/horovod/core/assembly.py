@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,17 +142,6 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
     if backend is not None:
         with on_error(mesh.close):
             data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
-    return _started(identity, settings, mesh, generation, plane_name, data_plane)
-
-
-def _started(
-    identity: ProcessInfo,
-    settings: Settings,
-    mesh: Mesh,
-    generation: int,
-    plane_name: str,
-    data_plane: DataPlane | None,
-) -> World:
     names = [
         f"rank {peer} (pid {pid} on {hostname})"
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
@@ -167,15 +156,11 @@ def _started(
         is_job=True,
     )
     configure_trace(config, settings, traced)
-    try:
-        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            plane = None if data_plane is None else data_plane.world
-            devices = device_plane(settings, identity.local_rank)
-            engine = _engine_of(config, mesh, identity.rank, plane, devices)
-    except BaseException:
-        if data_plane is not None:
-            data_plane.close()
-        raise
+    plane = None if data_plane is None else data_plane.world
+    closing = nullcontext() if data_plane is None else on_error(data_plane.close)
+    with closing, on_core(core_of(settings.thread_affinity, identity.local_rank)):
+        devices = device_plane(settings, identity.local_rank)
+        engine = _engine_of(config, mesh, identity.rank, plane, devices)
     spans_hosts = len(mesh.hosts) > 1
     return World(
         identity,
@@ -233,22 +218,16 @@ def _engine_class(config: _native.Config) -> type[_native.Engine]:
 
 
 def _chosen_data_plane(identity: ProcessInfo, settings: Settings) -> str:
-    started_by_mpi = identity.launcher == "mpirun"
-    chosen = settings.cpu_operations.lower()
-    if _is_left_over(identity, chosen):
-        return NATIVE
-    return chosen or (MPI if started_by_mpi else NATIVE)
-
-
-def _is_left_over(identity: ProcessInfo, chosen: str) -> bool:
-    """Whether another program's launcher, or its image, has set ``chosen``, which is not usable.
+    """What the user has chosen, but not what another program's launcher, or its image, has set.
 
     Such launchers always set ``gloo``, which the native engine replaces. MPI connects only
     processes that MPI has started.
     """
-    if identity.launcher != "other":
-        return False
-    return chosen == "gloo" or (chosen == MPI and not is_started_by_mpi(os.environ))
+    chosen = settings.cpu_operations.lower()
+    is_other = identity.launcher == "other"
+    if is_other and (chosen == "gloo" or (chosen == MPI and not is_started_by_mpi(os.environ))):
+        return NATIVE
+    return chosen or (MPI if identity.launcher == "mpirun" else NATIVE)
 
 
 def _connect(

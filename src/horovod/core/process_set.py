@@ -94,13 +94,9 @@ def _rank_list(ranks: Any) -> list[int]:
     if not isinstance(ranks, Iterable) or isinstance(ranks, (str, bytes)):
         raise ValueError(f"ProcessSet: expected a list of ranks, found {ranks!r}")
     found = list(ranks)
-    if not all(_is_integer(rank) for rank in found):
+    if not all(hasattr(rank, "__index__") and not isinstance(rank, bool) for rank in found):
         raise ValueError(f"ProcessSet: expected a list of ranks, found {found!r}")
     return sorted(int(rank) for rank in found)
-
-
-def _is_integer(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 # All ranks. Always registered; its ranks are known between ``init`` and ``shutdown``.

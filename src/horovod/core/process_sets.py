@@ -76,9 +76,11 @@ class Registry:
 
     def _with_communicators(self, process_sets: Sequence[ProcessSet]) -> list[ProcessSet]:
         """The same sets, with one for every communicator that some rank gave in its place."""
+        comms, whole = [s.mpi_comm for s in process_sets], global_process_set.mpi_comm
+        # The world's numbers of a communicator's processes; None where this one has none.
         own = [
-            _ranks_of(s, global_process_set.mpi_comm) if s.mpi_comm is not None else None
-            for s in process_sets
+            None if comm is None or is_null(comm) else sorted(ranks_within(comm, whole))
+            for comm in comms
         ]
         name = "process_sets.communicators"
         answers = self._agreement.gather(name, own)
@@ -88,7 +90,9 @@ class Registry:
             if process_set.mpi_comm is None:
                 result.append(process_set)
                 continue
-            groups = _groups([answer[position] for answer in of_all])
+            # The different ones among those of all ranks, in the order of their lowest ranks.
+            found = {tuple(answer[position] or ()) for answer in of_all}
+            groups = [list(ranks) for ranks in sorted(found) if ranks]
             for ranks in groups:
                 is_own = self.rank in ranks or len(groups) == 1
                 each = process_set if is_own else ProcessSet(ranks)
@@ -198,18 +202,6 @@ class Registry:
             if problem is not None:
                 return f"{problem} (process_sets[{index}])"
         return None
-
-
-def _ranks_of(process_set: ProcessSet, whole: Any) -> list[int] | None:
-    """The world's numbers of a communicator's processes; None where this one has none."""
-    if is_null(process_set.mpi_comm):
-        return None
-    return sorted(ranks_within(process_set.mpi_comm, whole))
-
-
-def _groups(ranks_of_all: Sequence[list[int] | None]) -> list[list[int]]:
-    """The different lists among those of all ranks, in the order of their lowest ranks."""
-    return [list(ranks) for ranks in sorted({tuple(ranks) for ranks in ranks_of_all if ranks})]
 
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"

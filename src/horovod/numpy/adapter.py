@@ -217,9 +217,16 @@ class ArrayCalls:
         outputs = None
         if call.keeps_shape:
             outputs = [self._adapter.empty_like(array) for array in arrays]
-        is_each = call.row.result is Result.EXCHANGED_ROWS or None in names
-        if is_each and not call.is_group:
-            return self._run_each(call, names, arrays, outputs, splits)
+        is_exchange = call.row.result is Result.EXCHANGED_ROWS
+        if (is_exchange or None in names) and not call.is_group:
+            finish = self._exchanged if is_exchange else self._result
+            given: Sequence[Array | None] = outputs or [None] * len(arrays)
+            started = (
+                self._pending.start(call.operation, name, array, output, finish, splits)
+                for name, array, output in zip(names, arrays, given, strict=True)
+            )
+            found = wait_for_all(started, self._pending.synchronize)
+            return [result for results in found for result in results]
         submit = methodcaller(
             "submit_group" if call.is_group else "submit_many",
             call.operation,
@@ -232,23 +239,6 @@ class ArrayCalls:
         handle = self._pending.start_many(submit, (), kept, outputs, self._results)
         results: list[Array] = self._pending.synchronize(handle)
         return results
-
-    def _run_each(
-        self,
-        call: Call,
-        names: Sequence[str | None],
-        arrays: list[Array],
-        outputs: list[Array] | None,
-        splits: Sequence[int],
-    ) -> list[Array]:
-        finish = self._exchanged if call.row.result is Result.EXCHANGED_ROWS else self._result
-        given: Sequence[Array | None] = outputs or [None] * len(arrays)
-        started = (
-            self._pending.start(call.operation, name, array, output, finish, splits)
-            for name, array, output in zip(names, arrays, given, strict=True)
-        )
-        results = wait_for_all(started, self._pending.synchronize)
-        return [result for found in results for result in found]
 
     def _result(self, outputs: list[_native.Output], array: Array, output: Any) -> list[Array]:
         return self._results(outputs, [array], None if output is None else [output])
