@@ -77,16 +77,9 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any
 
 
 def _names(program: mlir.ModuleContext, call: ProgramCall) -> list[str]:
-    return [
-        f"{call.prefix}.{_program_name(program)}.{_positions(program).next()}"
-        if name is None
-        else name
-        for name in call.full_names()
-    ]
-
-
-def _program_name(program: Any) -> str:
-    return str(program.module.operation.attributes["sym_name"].value)
+    title = f"{call.prefix}.{program.module.operation.attributes['sym_name'].value}"
+    given = call.full_names()
+    return [f"{title}.{_positions(program).next()}" if n is None else n for n in given]
 
 
 def _positions(program: Any) -> _Positions:
@@ -130,20 +123,14 @@ _collective.def_impl(eager.run)
 
 def _abstract_eval(*arrays: Any, call: ProgramCall) -> tuple[list[Any], Any]:
     _check_traceable(call, arrays)
-    shapes = [_result_shape(call, i, array.shape) for i, array in enumerate(arrays)]
-    results = [
-        jax.core.ShapedArray(shape, array.dtype)
-        for shape, array in zip(shapes, arrays, strict=True)
-    ]
+    shapes = [array.shape for array in arrays]
+    if not call.keeps_shape:
+        shapes = [(result_rows(call, i, shape[0]), *shape[1:]) for i, shape in enumerate(shapes)]
+    pairs = zip(shapes, arrays, strict=True)
+    results = [jax.core.ShapedArray(shape, array.dtype) for shape, array in pairs]
     pairs = zip(arrays, call.keeps_errors, strict=False)
     results += [jax.core.ShapedArray(a.shape, jnp.float32) for a, keeps in pairs if keeps]
     return results, frozenset() if is_native() else _callback_effects()
-
-
-def _result_shape(call: ProgramCall, position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if call.keeps_shape:
-        return shape
-    return result_rows(call, position, shape[0]), *shape[1:]
 
 
 def _check_traceable(call: ProgramCall, arrays: Sequence[Any]) -> None:

@@ -37,7 +37,7 @@ from horovod.tensorflow.arguments import (
 )
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.implementation import implementation
-from horovod.tensorflow.names import group_name, member_names, name_of, names_of, op_type_of
+from horovod.tensorflow.names import group_name, name_of, names_of, op_type_of
 
 # ``horovod.tensorflow`` exports these unchanged; ``reductions`` has the others with compression.
 __all__ = [
@@ -207,8 +207,8 @@ def broadcast_(
     listed = variable_list(variables)
     if not listed:
         return []
-    prefix = "HorovodBroadcastInplace" if name is None else name
-    names = member_names(prefix, len(listed))
+    prefix, count = "HorovodBroadcastInplace" if name is None else name, len(listed)
+    names = [f"{prefix}_{position}of{count}" for position in range(1, count + 1)]
     values = broadcast_batch(listed, names, root_rank, process_set)
     assigned = [variable.assign(value) for variable, value in zip(listed, values, strict=True)]
     return listed if tf.executing_eagerly() else assigned

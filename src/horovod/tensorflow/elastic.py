@@ -157,7 +157,7 @@ class TensorFlowKerasState(_VariablesState):
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         self.backend = backend
         check_no_shares(self.optimizer)
-        if self._is_eager():
+        if tf.executing_eagerly():
             build_optimizer(self.optimizer, model)
         super().__init__(broadcast_object, rank, **kwargs)
 
@@ -166,7 +166,7 @@ class TensorFlowKerasState(_VariablesState):
         return list({id(variable): variable for variable in found}.values())
 
     def _read(self) -> list[Any]:
-        if self._is_eager():
+        if tf.executing_eagerly():
             return [np.array(variable.numpy()) for variable in self._variables()]
         values: list[Any] = self._backend().batch_get_value(self._variables())
         return values
@@ -179,7 +179,7 @@ class TensorFlowKerasState(_VariablesState):
             for own in variables[len(values) :]
         ]
         pairs = list(zip(variables, [*values, *fresh], strict=True))
-        if not self._is_eager():
+        if not tf.executing_eagerly():
             self._backend().batch_set_value(pairs)
             return
         for variable, value in pairs:
@@ -189,9 +189,6 @@ class TensorFlowKerasState(_VariablesState):
         operation = broadcast_variables(self._variables(), 0)
         if operation is not None:
             self._backend().get_session().run(operation)
-
-    def _is_eager(self) -> bool:
-        return bool(tf.executing_eagerly())
 
     def _backend(self) -> Any:
         return tf.compat.v1.keras.backend if self.backend is None else self.backend

@@ -7,8 +7,7 @@ passes. They are local variables in a TF1 graph: neither saved nor broadcast.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -21,8 +20,7 @@ from horovod.tensorflow.variables import key_of
 __all__ = ["GradientAggregation", "LocalGradientAggregationHelper"]
 
 
-@dataclass(frozen=True)
-class _Passes:
+class _Passes(NamedTuple):
     """The state of the passes over some variables."""
 
     keys: tuple[int, ...]

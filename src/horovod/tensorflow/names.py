@@ -53,11 +53,6 @@ def names_of(op_type: str, names: Sequence[str | None], tensors: Sequence[Any]) 
     return [name_of(op_type, name, tensor) for name, tensor in pairs]
 
 
-def member_names(name: str, count: int) -> list[str]:
-    """Names for the ``count`` operations of one call."""
-    return [f"{name}_{position}of{count}" for position in range(1, count + 1)]
-
-
 def derived(names: Sequence[str], suffix: str) -> list[str]:
     """Names for operations that follow from those named: gradients and what they need."""
     wanted = [f"{name}_{suffix}" for name in names]

@@ -45,8 +45,10 @@ class NativeOps:
     def run(self, call: Call, names: Sequence[str], tensors: Sequence[Any]) -> list[Any]:
         """See ``CollectiveOps``."""
         batches = [slice(0, len(tensors))]
-        if call.kind is Kind.ALLREDUCE and not call.is_group and not tf.executing_eagerly():
-            batches = _batches(tensors)
+        may_divide = call.kind is Kind.ALLREDUCE and not call.is_group
+        if may_divide and not tf.executing_eagerly() and is_initialized() and has_spare_cores():
+            # Ranks may divide differently, since each tensor is an operation of its own.
+            batches = batches_of([_size_bytes(tensor) for tensor in tensors], BATCH_BYTES)
         results: list[Any] = []
         for batch in batches:
             named = names if call.is_group else names[batch]
@@ -100,16 +102,6 @@ class NativeOps:
             with graph.control_dependencies(None):
                 token = graph._horovod_token = self._plugin.horovod_token()
         return token
-
-
-def _batches(tensors: Sequence[Any]) -> list[slice]:
-    """Into how many graph nodes the tensors of one call go.
-
-    Ranks may divide differently, since each tensor is an operation of its own.
-    """
-    if not (is_initialized() and has_spare_cores()):
-        return [slice(0, len(tensors))]
-    return batches_of([_size_bytes(tensor) for tensor in tensors], BATCH_BYTES)
 
 
 def _size_bytes(tensor: Any) -> int:

@@ -168,7 +168,7 @@ class AdasumOptimizer(WrappedOptimizer):
         gradients = [gradient for gradient, _ in pairs if gradient is not None]
         with tf.control_dependencies(gradients):  # they are made from the variables as they were
             kept = [
-                start.assign(_value_of(variable))
+                start.assign(variable.read_value())
                 for start, variable in zip(starts, shared, strict=True)
             ]
         with tf.control_dependencies(_operations(kept)):
@@ -176,7 +176,7 @@ class AdasumOptimizer(WrappedOptimizer):
         with tf.control_dependencies(_operations([stepped])):
             befores = [start.read_value() for start in starts]
             changes = [
-                _value_of(variable) - before
+                variable.read_value() - before
                 for variable, before in zip(shared, befores, strict=True)
             ]
         combined = self._reduce(changes, shared)
@@ -198,10 +198,6 @@ class AdasumOptimizer(WrappedOptimizer):
                     name="adasum_start",
                 )
         return self._starts[key]
-
-
-def _value_of(variable: Any) -> Any:
-    return variable.read_value()
 
 
 def _operations(made: list[Any]) -> list[Any]:
@@ -270,7 +266,11 @@ def DistributedOptimizer(  # noqa: N802
         NotImplementedError: Adasum with another process set than the global one.
     """
     op = resolve_op(None, op)
-    _check(op, gradient_predivide_factor, average_aggregated_gradients, process_set)
+    check_predivide(op, gradient_predivide_factor)
+    if op == Adasum and average_aggregated_gradients:
+        raise ValueError("average_aggregated_gradients does not work with op=Adasum")
+    if op == Adasum and process_set is not global_process_set:
+        raise NotImplementedError("op=Adasum works with the global process set only")
     check_passes(backward_passes_per_step)
     chosen: Groups = check_groups(groups, num_groups, key_of)
     options: dict[str, Any] = {
@@ -283,14 +283,12 @@ def DistributedOptimizer(  # noqa: N802
         "groups": chosen,
         "process_set": process_set,
         "scale_local_gradients": scale_local_gradients,
-    }
-    passes: dict[str, Any] = {
         "backward_passes_per_step": backward_passes_per_step,
         "average_aggregated_gradients": average_aggregated_gradients,
     }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         kind = AdasumOptimizer if op == Adasum else _DistributedOptimizer
-        return kind(optimizer, name, use_locking, **options, **passes)
+        return kind(optimizer, name, use_locking, **options)
     if not _is_keras_optimizer(optimizer):
         raise ValueError(
             "DistributedOptimizer: optimizer must be a tf.compat.v1.train.Optimizer or a Keras "
@@ -299,22 +297,7 @@ def DistributedOptimizer(  # noqa: N802
     if op == Adasum:
         raise ValueError("DistributedOptimizer: op=Adasum does not work with Keras optimizers")
     keras = import_module("horovod.tensorflow.keras")
-    return keras.DistributedOptimizer(optimizer, name=name, **options, **passes)
-
-
-def _check(
-    op: int,
-    gradient_predivide_factor: float,
-    average_aggregated_gradients: bool,
-    process_set: ProcessSet,
-) -> None:
-    check_predivide(op, gradient_predivide_factor)
-    if op != Adasum:
-        return
-    if average_aggregated_gradients:
-        raise ValueError("average_aggregated_gradients does not work with op=Adasum")
-    if process_set is not global_process_set:
-        raise NotImplementedError("op=Adasum works with the global process set only")
+    return keras.DistributedOptimizer(optimizer, name=name, **options)
 
 
 def _is_keras_optimizer(optimizer: Any) -> bool:

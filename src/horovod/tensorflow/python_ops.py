@@ -137,15 +137,10 @@ def _node(
 
 
 def _eager(run: Callable[[Arrays], Arrays], tensors: Sequence[Any]) -> list[Any]:
-    arrays = [_array_of(tensor) for tensor in tensors]
+    # The tensors' memory without a copy; a bfloat16 scalar is no array until it is made one.
+    arrays = [np.asarray(tensor if tensor.shape.rank else tensor.numpy()) for tensor in tensors]
     with engine_errors_as_tf_errors():
         return [tf.convert_to_tensor(result) for result in run(arrays)]
-
-
-def _array_of(tensor: Any) -> Any:
-    """The tensor's memory without a copy, unless it is a scalar; read-only."""
-    # A bfloat16 scalar is no array until it is made one.
-    return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 
 
 def _previous(graph: Any, chain: str) -> list[Any]:

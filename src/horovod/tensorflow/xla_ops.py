@@ -81,7 +81,16 @@ class XlaOps:
 
     def world_number(self, what: str, process_set: int, name: str | None) -> Any:
         """See ``CollectiveOps``."""
-        return run_world_number(WORLD_NUMBERS[what], process_set, name)
+        (value,) = xla_custom_call_v2(
+            operands=[],
+            call_target_name="horovod_world_number",
+            backend_config=f"{WORLD_NUMBERS[what]} {process_set} ",
+            has_side_effect=True,
+            result_dtypes=[tf.int32],
+            result_shapes=[[]],
+            name=name,
+        )
+        return value
 
 
 class _Joining(XlaOps):
@@ -218,20 +227,6 @@ def run_call(
     )
     setattr(graph, _TOKEN, token)
     return list(found)
-
-
-def run_world_number(what: int, process_set: int, name: str | None) -> Any:
-    """An int32 scalar, as it is when the program runs; ``what`` as in bindings/engine_port.h."""
-    (value,) = xla_custom_call_v2(
-        operands=[],
-        call_target_name="horovod_world_number",
-        backend_config=f"{what} {process_set} ",
-        has_side_effect=True,
-        result_dtypes=[tf.int32],
-        result_shapes=[[]],
-        name=name,
-    )
-    return value
 
 
 def static_shape(call: Call, names: Sequence[str], tensor: Any) -> list[int]:
