@@ -118,7 +118,10 @@ def apply_layout(
             if isinstance(entry, TensorEntry)
         )
     if not keep:
-        _apply_shared(optimizer, layout.shared, set(params))
+        whole: dict[Any, Any] = optimizer.state
+        for key in whole.keys() - params:
+            del whole[key]
+        whole.update(layout.shared)
     return tensors
 
 
@@ -178,15 +181,6 @@ def _room_for(current: Any, entry: TensorEntry, param: Tensor) -> Tensor:
         return torch.empty_like(param, dtype=entry.dtype, requires_grad=False)
     device = param.device if entry.is_beside_parameter else torch.device("cpu")
     return torch.empty(entry.shape, dtype=entry.dtype, device=device)
-
-
-def _apply_shared(
-    optimizer: torch.optim.Optimizer, shared: dict[Hashable, Any], params: set[Tensor]
-) -> None:
-    state: dict[Any, Any] = optimizer.state
-    for key in [key for key in state if key not in params]:
-        del state[key]
-    state.update(shared)
 
 
 def broadcast_parameters(

@@ -149,16 +149,13 @@ def _pass_counter(
 ) -> Callable[[int, int], None]:
     def count_pass(index: int, left: int) -> None:
         if left < 0:
-            raise AssertionError(_too_many_passes(reducer_ref(), index))
+            reducer = reducer_ref()
+            name = reducer.name_of(index) if reducer else f"parameter {index}"
+            raise AssertionError(
+                f"the gradient of {name!r} was computed more often than backward_passes_per_step "
+                "before step() or synchronize(); to accumulate gradients over several backward "
+                "passes, increase backward_passes_per_step"
+            )
         passes_left[index] = left
 
     return count_pass
-
-
-def _too_many_passes(reducer: Reducer | None, index: int) -> str:
-    name = reducer.name_of(index) if reducer else f"parameter {index}"
-    return (
-        f"the gradient of {name!r} was computed more often than backward_passes_per_step before "
-        "step() or synchronize(); to accumulate gradients over several backward passes, increase "
-        "backward_passes_per_step"
-    )

@@ -104,7 +104,9 @@ def DistributedOptimizer(  # noqa: N802
     """
     check_optimizer("DistributedOptimizer", optimizer)
     check_passes(backward_passes_per_step)
-    _check_op(op, gradient_predivide_factor)
+    if op not in tuple(OP_NAMES):
+        raise ValueError(f"DistributedOptimizer: unknown op {op!r}")
+    check_predivide(op, gradient_predivide_factor)
     if isinstance(compression, ExchangeCompressor):
         check_rounds(compression, sharded)
     else:
@@ -157,9 +159,3 @@ def _is_reducing(process_set: ProcessSet) -> bool:
     if members is None:
         raise ValueError(f"DistributedOptimizer: {process_set} is not registered; add it first")
     return members > 1 and bool(process_set.included())
-
-
-def _check_op(op: int, gradient_predivide_factor: float) -> None:
-    if op not in tuple(OP_NAMES):
-        raise ValueError(f"DistributedOptimizer: unknown op {op!r}")
-    check_predivide(op, gradient_predivide_factor)

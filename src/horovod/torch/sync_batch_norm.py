@@ -117,9 +117,8 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _forward_together(self, input: Tensor) -> Tensor:
-        exchange = _StatisticsExchange(
-            f"sync_batch_norm.{_numbering.number(self)}", self.process_set
-        )
+        name = f"sync_batch_norm.{_numbering.number(self)}"
+        exchange = _StatisticsExchange(name, self.process_set)
         dtype = torch.promote_types(input.dtype, torch.float32)
         total = exchange.gather(_moments(input.detach(), dtype))
         if total.size <= 1:
