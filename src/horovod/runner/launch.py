@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -36,11 +38,21 @@ _missing = names_of("horovod.runner.launch")
 
 
 def run_commandline() -> int:
-    """Run ``horovodrun`` with this process's arguments; returns its exit status."""
+    """Run ``horovodrun`` with this process's arguments; returns its exit status.
+
+    That is 141 if standard output was closed before all of it was printed, as ``head`` does.
+    """
     if not sys.warnoptions:
         # Python shows these to developers only; here they are about what the user has typed.
         warnings.filterwarnings("default", category=DeprecationWarning, module=r"horovod\.launch")
-    return main(sys.argv[1:])
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
 
 
 def __getattr__(name: str) -> Any:

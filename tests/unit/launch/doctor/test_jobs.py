@@ -99,11 +99,19 @@ def test_the_command_and_its_exit_status(base: Path, capsys: pytest.CaptureFixtu
     assert "no recordings of job fred" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--json"], []])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--doctor"],
+        ["--doctor", "--json"],
+        ["--check-build"],
+        ["--simulate", "2", "--model", "resnet50", "--samples-per-second", "9"],
+    ],
+)
 def test_who_reads_a_part_only_gets_no_traceback(base: Path, words: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "horovod.runner.launch", "--doctor", *words]
+    command = [sys.executable, "-m", "horovod.runner.launch", *words]
     with open(writer, "wb") as closed:
         ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=500)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
