@@ -47,7 +47,7 @@ def run_commandline() -> int:
         warnings.filterwarnings("default", category=DeprecationWarning, module=r"horovod\.launch")
     try:
         status = main(sys.argv[1:])
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BrokenPipeError:
         # Python flushes once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
