@@ -15,7 +15,6 @@ from horovod._keras.library import (
     attach_state,
     broadcast_variables,
     is_keras3,
-    model_variables,
     optimizer_variables,
     with_backend,
 )
@@ -61,7 +60,7 @@ class BroadcastGlobalVariablesCallback:
         attach_state(self.model)
         broadcast_variables(
             self._keras,
-            [*model_variables(self.model), *optimizer_variables(self.model.optimizer)],
+            [*self.model.weights, *optimizer_variables(self.model.optimizer)],
             self.root_rank,
             "keras.broadcast",
             excluded=self._local_variables,

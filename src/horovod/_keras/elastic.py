@@ -11,7 +11,6 @@ from horovod._keras.library import (
     attach_state,
     backend_name,
     broadcast_variables,
-    model_variables,
     optimizer_variables,
     read_values,
     with_backend,
@@ -63,7 +62,7 @@ class KerasState(VariablesState):
         broadcast_variables(self._keras, self._variables(), 0, "keras.elastic")
 
     def _variables(self) -> list[Any]:
-        return [*model_variables(self.model), *optimizer_variables(self.optimizer)]
+        return [*self.model.weights, *optimizer_variables(self.optimizer)]
 
 
 def make_run(keras: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:

@@ -122,11 +122,6 @@ def attach_state(model: Any) -> None:
         sync()
 
 
-def model_variables(model: Any) -> list[Any]:
-    """The weights of a model, without metrics and states of random generators."""
-    return list(model.weights)
-
-
 def optimizer_variables(optimizer: Any) -> list[Any]:
     """All state of an optimizer that is the same on all ranks.
 

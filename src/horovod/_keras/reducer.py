@@ -107,30 +107,18 @@ class GradientReducer:
         given = [p for p, gradient in enumerate(result) if gradient is not None]
         global_ones = [p for p in given if not is_local[p]]
         if global_ones:
-            self._reduce_at(global_ones, result, variables, indices)
+            numbers = [indices[p] for p in global_ones]
+            chosen = [variables[p] for p in global_ones]
+            plan = make_plan(self._name, numbers, chosen, self._options.groups)
+            reduced = self._exchange([result[p] for p in global_ones], plan)
+            for position, gradient in zip(global_ones, reduced, strict=True):
+                result[position] = gradient
         if self._options.scale_local_gradients:
             size = self._options.process_set.size()
             for position in given:
                 if is_local[position]:
                     result[position] = result[position] / size
         return result
-
-    def _reduce_at(
-        self,
-        positions: list[int],
-        result: list[Any],
-        variables: Sequence[Any],
-        indices: Sequence[int],
-    ) -> None:
-        plan = make_plan(
-            self._name,
-            [indices[p] for p in positions],
-            [variables[p] for p in positions],
-            self._options.groups,
-        )
-        reduced = self._exchange([result[p] for p in positions], plan)
-        for position, gradient in zip(positions, reduced, strict=True):
-            result[position] = gradient
 
 
 def make_plan(name: str, indices: Sequence[int], variables: Sequence[Any], groups: Groups) -> Plan:
