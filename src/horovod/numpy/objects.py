@@ -104,8 +104,8 @@ def allgather_object(
 
 
 def check_equal_settings(
-    title: str, name: str, settings: Mapping[str, Any], process_set: ProcessSet
-) -> None:
+    title: str, name: str, settings: Mapping[str, Any], process_set: ProcessSet, report: Any = None
+) -> list[Any]:
     """Compare the settings of all ranks of a set; blocks until all are here.
 
     Args:
@@ -113,12 +113,17 @@ def check_equal_settings(
         name: of the operations.
         settings: by the names that the user knows.
         process_set: the ranks, this one among them.
+        report: travels with them, and need not be the same.
+
+    Returns:
+        The reports of all ranks of the set.
 
     Raises:
         ValueError: a rank has other settings than the first one; on all ranks alike.
     """
     members = process_set.ranks or []
-    answers = allgather_object(dict(settings), f"{name}.settings", process_set)
+    gathered = allgather_object((dict(settings), report), f"{name}.settings", process_set)
+    answers, reports = zip(*gathered, strict=True)
     for member, found in zip(members, answers, strict=True):
         for key, expected in answers[0].items():
             if found[key] != expected:
@@ -126,6 +131,7 @@ def check_equal_settings(
                     f"{title}: rank {member} has {key}={found[key]!r}, rank {members[0]} has "
                     f"{key}={expected!r}; all ranks must have the same"
                 )
+    return list(reports)
 
 
 def _check_root(root_rank: int, name: str, process_set: ProcessSet) -> None:

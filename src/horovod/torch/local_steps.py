@@ -40,7 +40,7 @@ from horovod.torch.fragments import (
     put_outer_state,
     send_tensors,
 )
-from horovod.torch.functions import allgather_object, broadcast_object, broadcast_parameters
+from horovod.torch.functions import broadcast_object, broadcast_parameters
 from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
 from horovod.torch.parameters import choose_names
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
@@ -184,13 +184,15 @@ class LocalStepsOptimizer(SteppingAlone):
         lost or another joins.
         """
         rules = self._rules
-        check_equal_settings(rules.title, rules.name, self._settings(), process_set)
         for fragment in self._fragments:
             fragment.wait()
         state = outer_state(self._fragments, rules, self.local_step)
         name = f"{rules.name}.state"
         report = digest_of(state), cross_size()
-        digests, hosts = zip(*allgather_object(report, f"{name}.digest", process_set), strict=True)
+        reports = check_equal_settings(
+            rules.title, rules.name, self._settings(), process_set, report
+        )
+        digests, hosts = zip(*reports, strict=True)
         members = list(process_set.ranks or ())
         wanted = digests[members.index(root_rank)]
         lacking = [each for each, found in zip(members, digests, strict=True) if found != wanted]
