@@ -59,11 +59,13 @@ class Costs:
     Attributes:
         tensor_s: for each tensor of a bucket, on each rank.
         bucket_s: for each bucket, besides its bytes.
-        byte_s: for each byte of an allreduce among the ranks of one host, of private memory.
-        cached_byte_s: the same in buckets of at most 1 MiB, which stay in the cache. It counts
-            where it is less than ``byte_s``.
+        byte_s: for each byte of an allreduce among the ranks of one host, of private memory, in
+            buckets of 64 MiB or more.
+        cached_byte_s: the same in buckets of at most 1 MiB, which stay in the cache; not more than
+            ``byte_s``.
         link_byte_s: processor time for each byte that a rank sends to other hosts.
         link_tensor_s: for each tensor of a bucket that travels between hosts, besides ``tensor_s``.
+        wake_s: to wake a rank that sleeps. One with a core of its own spins until a message comes.
         overlap: whether buckets are reduced during the backward pass.
         slowdown: by which part the backward pass is slower while a bucket is reduced.
         source: where the numbers are from.
@@ -75,6 +77,7 @@ class Costs:
     cached_byte_s: float = 0.11e-9
     link_byte_s: float = 0.25e-9
     link_tensor_s: float = 0.0
+    wake_s: float = 45e-6
     overlap: bool = True
     slowdown: float = 0.0
     source: str = "the figures of docs/benchmarks.md"
@@ -107,8 +110,9 @@ def on_cores(cluster: Cluster, cores: int) -> Cluster:
     """The same hosts on one machine, whose ``cores`` all ranks share.
 
     All that a processor does takes as many times as long as there are ranks for each core: work in
-    memory, messages, and the way of a message, at whose end a rank has to get its turn. A link with
-    a limit is as fast as before.
+    memory, messages, and the way of a message, at whose end a rank has to get its turn, and has to
+    be woken, since ranks without a core of their own sleep. A link with a limit is as fast as
+    before.
     """
     factor = max(1.0, cluster.ranks / cores)
     costs, network = cluster.costs, cluster.network
@@ -119,7 +123,7 @@ def on_cores(cluster: Cluster, cores: int) -> Cluster:
     }
     slower = dataclasses.replace(
         network,
-        latency_s=network.latency_s * factor,
+        latency_s=(network.latency_s + (costs.wake_s if factor > 1 else 0.0)) * factor,
         message_s=network.message_s * factor,
     )
     return dataclasses.replace(cluster, network=slower, costs=dataclasses.replace(costs, **times))

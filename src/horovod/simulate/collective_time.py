@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from horovod import _native
-from horovod.simulate.cluster import Cluster
+from horovod.simulate.cluster import Cluster, Costs
 
 CACHED_BYTES = 1 << 20  # of a bucket that stays in a processor's cache
+UNCACHED_BYTES = 64 << 20  # of one of which nearly nothing does
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,18 @@ def _in_memory_s(size_bytes: float, cluster: Cluster) -> float:
 
     The cost is that of two ranks, which read one tensor and copy half of one.
     """
-    ranks, costs = cluster.ranks_per_host, cluster.costs
+    ranks = cluster.ranks_per_host
     if ranks == 1:
         return 0.0
-    is_cached = size_bytes <= CACHED_BYTES
-    byte_s = min(costs.byte_s, costs.cached_byte_s) if is_cached else costs.byte_s
-    return size_bytes * byte_s * (1 + (ranks - 1) / ranks) / 1.5
+    return size_bytes * _byte_s(size_bytes, cluster.costs) * (1 + (ranks - 1) / ranks) / 1.5
+
+
+def _byte_s(size_bytes: float, costs: Costs) -> float:
+    """Between the two sizes less and less of a bucket is in the cache."""
+    doublings = math.log2(max(1.0, size_bytes / CACHED_BYTES))
+    share = min(1.0, doublings / math.log2(UNCACHED_BYTES / CACHED_BYTES))
+    cached_s = min(costs.byte_s, costs.cached_byte_s)
+    return cached_s + share * (costs.byte_s - cached_s)
 
 
 def _horovod(size_bytes: int, cluster: Cluster) -> float:

@@ -74,8 +74,9 @@ def test_each_rank_reads_a_tensor_and_copies_what_others_summed(ranks: int, tens
     costs = dataclasses.replace(FREE, byte_s=1e-9, cached_byte_s=0.5e-9)
     found = reduction_s(100 * MB, 1, Cluster(1, ranks, NETWORK, costs), "horovod")
     assert found == pytest.approx(0.1 * tensors / 1.5)  # byte_s is that of two ranks
-    found = reduction_s(1 << 20, 1, Cluster(1, ranks, NETWORK, costs), "horovod")
-    assert found == pytest.approx(0.5e-9 * 2**20 * tensors / 1.5)
+    for megabytes, byte_s in ((1, 0.5e-9), (8, 0.75e-9), (64, 1e-9)):
+        found = reduction_s(megabytes << 20, 1, Cluster(1, ranks, NETWORK, costs), "horovod")
+        assert found == pytest.approx(byte_s * (megabytes << 20) * tensors / 1.5)
 
 
 def test_a_tensor_costs_more_where_it_travels() -> None:
@@ -208,12 +209,17 @@ def test_a_torus_has_the_bytes_of_rings_of_hosts_in_fewer_hops() -> None:
 
 def test_ranks_that_share_cores_take_turns() -> None:
     """Twice as many ranks as cores: memory, messages and their ways take twice as long."""
-    costs = Costs(tensor_s=1e-6, bucket_s=1e-5, byte_s=1e-9, link_byte_s=1e-9)
+    costs = Costs(tensor_s=1e-6, bucket_s=1e-5, byte_s=1e-9, link_byte_s=1e-9, wake_s=0)
     fast = Network("fast", bandwidth=1e15, latency_s=1e-5, message_s=1e-6)
     cluster = Cluster(4, 2, fast, costs)
     alone, shared = (reduction_s(MB, 1, on_cores(cluster, cores), "horovod") for cores in (8, 4))
     assert alone == reduction_s(MB, 1, cluster, "horovod")
     assert shared == pytest.approx(2 * alone)
+    sleeping = dataclasses.replace(cluster, costs=dataclasses.replace(costs, wake_s=1e-3))
+    assert reduction_s(MB, 1, on_cores(sleeping, 8), "horovod") == alone
+    trips = traffic_of(MB, cluster).trips
+    woken = reduction_s(MB, 1, on_cores(sleeping, 4), "horovod")
+    assert woken == pytest.approx(shared + trips * 2e-3)
     slow = Network("slow", bandwidth=1e6, latency_s=1e-9, message_s=1e-9)
     alone, shared = (
         reduction_s(MB, 1, on_cores(Cluster(4, 2, slow, FREE), cores), "horovod")

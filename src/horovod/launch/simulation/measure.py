@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 import horovod.numpy as hvd
 from horovod.core.world import has_spare_cores
 from horovod.simulate.calibration import Measured, usual
-from horovod.simulate.collective_time import CACHED_BYTES
+from horovod.simulate.collective_time import CACHED_BYTES, UNCACHED_BYTES
 
-LARGE_BYTES = 32 << 20
 MANY, EACH_BYTES = 512, 4096
 _CALLS = {"small": 300, "cached": 50, "large": 7, "many": 15}
 
@@ -33,7 +32,7 @@ def measure() -> tuple[Measured, bool]:
 def _measured() -> Measured:
     small = np.zeros(1, np.float32)
     cached = np.zeros(CACHED_BYTES // 4, np.float32)
-    large = np.zeros(LARGE_BYTES // 4, np.float32)
+    large = np.zeros(UNCACHED_BYTES // 4, np.float32)
     many = [np.zeros(EACH_BYTES // 4, np.float32) for _ in range(MANY)]
 
     def reduce_many() -> None:
@@ -47,7 +46,7 @@ def _measured() -> Measured:
     single = {"small": small, "cached": cached, "large": large}
     small_s, cached_s, large_s = (_time_of_one(work, each) for work, each in single.items())
     many_s = _time_of("many", reduce_many)
-    return Measured(small_s, cached_s, large_s, LARGE_BYTES, many_s, MANY, MANY * EACH_BYTES)
+    return Measured(small_s, cached_s, large_s, UNCACHED_BYTES, many_s, MANY, MANY * EACH_BYTES)
 
 
 def _time_of_one(work: str, tensor: NDArray[np.float32]) -> float:
