@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,7 @@ def allreduce(
         HorovodInternalError: a rank was lost; only a new ``init`` helps.
     """
     names, arrays, structure = _flatten(tensor, name)
-    how = (op, prescale_factor, postscale_factor, compression, process_set)
+    how = Reduction(op, prescale_factor, postscale_factor, compression, process_set)
     return structure.unflatten(allreduce_batch(arrays, names, how))
 
 
@@ -90,13 +90,19 @@ def grouped_allreduce(
 ) -> Any:
     """Like ``allreduce`` of a list or another pytree, as one operation: whole or not at all."""
     paths, arrays, structure = _flatten(tensors, "")
-    how = (op, prescale_factor, postscale_factor, compression, process_set)
+    how = Reduction(op, prescale_factor, postscale_factor, compression, process_set)
     reduced = allreduce_batch(as_group(arrays), [name, *paths], how, is_group=True)
     return structure.unflatten(reduced)
 
 
-# Op, prescale, postscale, compression and process set.
-Reduction = tuple[int | None, float, float, Any, ProcessSet]
+class Reduction(NamedTuple):
+    """How an allreduce makes one array of those of all ranks."""
+
+    op: int | None
+    prescale: float
+    postscale: float
+    compression: Any
+    process_set: ProcessSet
 
 
 def allreduce_batch(
@@ -107,8 +113,8 @@ def allreduce_batch(
     ``names``: one for each array; with ``is_group`` the operation's before them.
     """
     call = _allreduce(how, names, is_group)
-    wires, contexts = compress_all(how[3], arrays)
-    return decompress_all(how[3], bind(call, wires) if wires else [], contexts)
+    wires, contexts = compress_all(how.compression, arrays)
+    return decompress_all(how.compression, bind(call, wires) if wires else [], contexts)
 
 
 def allreduce_group(

@@ -58,18 +58,19 @@ class GradientReduction:
             errors.update(jax.tree_util.tree_map(jnp.zeros_like, errors))
             return gradients
         found, structure = jax.tree_util.tree_flatten_with_path(gradients)
-        leaves = {jax.tree_util.keystr(path): leaf for path, leaf in found}
-        paths = list(leaves)
+        paths = [jax.tree_util.keystr(path) for path, _ in found]
+        leaves = [leaf for _, leaf in found]
         groups, others = _split(self.groups, paths)
-        batches = _batches(others, list(leaves.values()))
+        batches = _batches(others, leaves)
         named = [(f"{self.name}.group{paths[group[0]]}", group) for group in groups]
         named += [(f"{self.name}.batch{paths[batch[0]]}", batch) for batch in batches]
         # A call of a program succeeds or fails whole anyway, and one operation for all of its
         # gradients costs less than one for each.
         for name, positions in named:
-            chosen = {paths[position]: leaves[paths[position]] for position in positions}
-            leaves.update(self.exchange(name, chosen, errors))
-        return structure.unflatten(leaves.values())
+            reduced = self.exchange(name, {paths[p]: leaves[p] for p in positions}, errors)
+            for position in positions:
+                leaves[position] = reduced[paths[position]]
+        return structure.unflatten(leaves)
 
     def exchange(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
         """These arrays by path, reduced in one operation; errors as in ``reduce``."""
@@ -95,7 +96,7 @@ class GradientReduction:
     @property
     def how(self) -> Reduction:
         """As the collectives take it."""
-        return self.op, *self.factors, self.compression, self.process_set
+        return Reduction(self.op, *self.factors, self.compression, self.process_set)
 
     @property
     def factors(self) -> tuple[float, float]:
@@ -166,7 +167,7 @@ class CompressedReduction(GradientReduction):
     ) -> dict[str, Any]:
         """Reduce in one operation and exactly; with another operation than this one's if given."""
         operation = operation or (self.op, *self.factors)
-        how = (*operation, ExactCompressor, self.process_set)
+        how = Reduction(*operation, ExactCompressor, self.process_set)
         reduced = allreduce_batch(list(arrays.values()), [name, *arrays], how, is_group=True)
         return dict(zip(arrays, reduced, strict=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import warnings
@@ -46,13 +47,23 @@ def run_commandline() -> int:
         # Python shows these to developers only; here they are about what the user has typed.
         warnings.filterwarnings("default", category=DeprecationWarning, module=r"horovod\.launch")
     try:
-        status = main(sys.argv[1:])
-        print(end="", flush=True)
+        try:
+            return main(sys.argv[1:])
+        finally:
+            print(end="", flush=True)
     except BrokenPipeError:
+        if not _is_unread(1):
+            raise
         # Python flushes once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
         return 128 + signal.SIGPIPE
-    return status
+
+
+def _is_unread(descriptor: int) -> bool:
+    """Whether it is a pipe or socket that nothing reads any more."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from horovod.core.base.own_files import open_regular
 
 Made = TypeVar("Made", "Network", "Costs")
 _NETWORKS = Path(__file__).with_name("networks.yaml")
-COSTS_VERSION = 1
+COSTS_VERSION = 2
 _MOST_BYTES = 1 << 20  # of a file
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 1  # aliases may stand for far more than the file has

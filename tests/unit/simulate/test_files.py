@@ -69,7 +69,7 @@ def test_a_file_of_costs(tmp_path: Path) -> None:
     costs = costs_from(MEASURED, has_spare_cores=False, source="a test")
     between = replace(MEASURED, many_s=MEASURED.many_s + 500 * 3e-6)
     costs, network = with_network(between, costs, "a to b")
-    content = {"horovod_costs": 1, "costs": asdict(costs), "network": asdict(network)}
+    content = {"horovod_costs": 2, "costs": asdict(costs), "network": asdict(network)}
     path.write_text(json.dumps(content))
     assert costs_in(str(path)) == (costs, network)
     assert (costs.bucket_s, costs.overlap) == (10e-6, False)
@@ -81,13 +81,13 @@ def test_a_file_of_costs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"horovod_costs": 2}, "expected a file of version 1 of horovodrun --calibrate"),
-        ({"horovod_costs": 1, "costs": {"byte_s": -1}}, "byte_s must be a number, 0 or more: -1"),
-        ({"horovod_costs": 1, "costs": {"byte_ms": 1}}, "unknown 'byte_ms'"),
-        ([], "expected a file of version 1"),
-        ({"horovod_costs": 1, "costs": {"overlap": "false"}}, "overlap must be true or false: 'f"),
-        ({"horovod_costs": 1, "costs": {"byte_s": 10**400}}, "byte_s must be a number, 0 or more"),
-        ({"horovod_costs": 1, "costs": {}, "network": [1]}, "expected a mapping, found list"),
+        ({"horovod_costs": 1}, "expected a file of version 2 of horovodrun --calibrate"),
+        ({"horovod_costs": 2, "costs": {"byte_s": -1}}, "byte_s must be a number, 0 or more: -1"),
+        ({"horovod_costs": 2, "costs": {"byte_ms": 1}}, "unknown 'byte_ms'"),
+        ([], "expected a file of version 2"),
+        ({"horovod_costs": 2, "costs": {"overlap": "false"}}, "overlap must be true or false: 'f"),
+        ({"horovod_costs": 2, "costs": {"byte_s": 10**400}}, "byte_s must be a number, 0 or more"),
+        ({"horovod_costs": 2, "costs": {}, "network": [1]}, "expected a mapping, found list"),
     ],
 )
 def test_bad_files_of_costs(tmp_path: Path, content: object, problem: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import cache
 from typing import Any, ClassVar, TypeVar, get_type_hints
+from unicodedata import category
 
 MOST_RANKS = 2**24  # of a world; more than any machine has, less than what breaks a counter
 MOST_PID = 2**31 - 1
@@ -54,12 +55,14 @@ def is_number(value: object) -> bool:
 
 
 def printable(text: str) -> str:
-    """``text`` for a terminal: control characters except ends of lines are escaped."""
+    """``text`` for a terminal: control characters except tabs and ends of lines are escaped."""
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
+    return "".join(c if _is_shown(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in "\n\t" or category(character) == "Zs"
 
 
 def read_json(message: str, text: bytes | str) -> Any:

@@ -80,11 +80,15 @@ def _run(
             raise ValueError(f"--{'simulate' if given.simulate else 'calibrate'} comes first")
         if given.check_network:
             return _check_network(given, command)
+    except BrokenPipeError:  # of standard output
+        raise
     except (OSError, ValueError) as error:
         parser.error(str(error))
     try:
         _check_command(given, command, environ)
         job = _job_or_status(given, command, environ)
+    except BrokenPipeError:  # of standard output
+        raise
     except (OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     return job if isinstance(job, int) else _run_plan(parser, job, environ)

@@ -132,7 +132,8 @@ def _uneven(imbalance: Imbalance) -> Finding:
 
 
 def _transport(world: RecordedWorld, transport_ns: float, step_ns: float) -> Finding:
-    measures = "; horovodrun --check-network measures the links" * (len(world.hosts) > 1)
+    spans_hosts = len(world.hosts) > 1
+    measures = "; horovodrun --check-network measures the links" if spans_hosts else ""
     return _advice(
         "transport",
         f"Moving and reducing data takes {duration_text(transport_ns)} "

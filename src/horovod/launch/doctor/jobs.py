@@ -188,5 +188,9 @@ def _read(folder: Path) -> tuple[list[Recording], list[str]]:
 
 def _states(world: RecordedWorld, presences: Sequence[Presence]) -> dict[int, RankState]:
     """The current states of the world's ranks."""
-    there = [p for p in presences if p.path.exists() and str(p.world.get("world")) == world.number]
-    return {p.rank: state_of(p) for p in there if tuple(p.world.get("ranks", ())) == world.names}
+    return {p.rank: state_of(p) for p in presences if p.path.exists() and _is_of(world, p)}
+
+
+def _is_of(world: RecordedWorld, presence: Presence) -> bool:
+    found = presence.world
+    return (str(found.get("world")), tuple(found.get("ranks", ()))) == (world.number, world.names)

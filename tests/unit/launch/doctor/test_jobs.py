@@ -105,6 +105,8 @@ def test_the_command_and_its_exit_status(base: Path, capsys: pytest.CaptureFixtu
         ["--doctor"],
         ["--doctor", "--json"],
         ["--check-build"],
+        ["--help"],
+        ["--slurm-script", "-np", "2", "true"],
         ["--simulate", "2", "--model", "resnet50", "--samples-per-second", "9"],
     ],
 )
