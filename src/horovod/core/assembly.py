@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,21 +112,7 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
     plane_name = _chosen_data_plane(identity, settings)
     backend = None if plane_name == NATIVE else find_backend(plane_name)
     if identity.size == 1:
-        identity = identity.placed([identity.node])
-        config = _engine_config(identity, settings, _generations.total(), ["rank 0"])
-        traced = TracedWorld(
-            job_name(os.environ, os.getpid()),
-            f"{identity.scope}{generation}",
-            data_plane=plane_name,
-            is_job=JOB_ID in os.environ,
-        )
-        configure_trace(config, settings, traced)
-        with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-            devices = device_plane(settings, identity.local_rank)
-            engine = _engine_class(config)(config, devices=devices)
-            # There is no secret, and no other rank to share a key with.
-            key = os.urandom(SECRET_BYTES)
-            return World(identity, engine, plane_name, settings, key)
+        return _alone(identity.placed([identity.node]), settings, generation, plane_name)
     mesh = meet(
         identity,
         generation,
@@ -138,10 +124,40 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
         settings.link_connections,
     )
     identity = identity.placed(mesh.nodes)
-    data_plane = None
-    if backend is not None:
-        with on_error(mesh.close):
-            data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
+    if backend is None:
+        return _connected(identity, settings, mesh, generation, plane_name)
+    with on_error(mesh.close):
+        data_plane = _connect(plane_name, backend, identity, mesh, settings, generation)
+    with on_error(data_plane.close):
+        return _connected(identity, settings, mesh, generation, plane_name, data_plane)
+
+
+def _alone(identity: ProcessInfo, settings: Settings, generation: int, plane_name: str) -> World:
+    """The world of one rank."""
+    config = _engine_config(identity, settings, _generations.total(), ["rank 0"])
+    traced = TracedWorld(
+        job_name(os.environ, os.getpid()),
+        f"{identity.scope}{generation}",
+        data_plane=plane_name,
+        is_job=JOB_ID in os.environ,
+    )
+    configure_trace(config, settings, traced)
+    with on_core(core_of(settings.thread_affinity, identity.local_rank)):
+        devices = device_plane(settings, identity.local_rank)
+        engine = _engine_class(config)(config, devices=devices)
+    # There is no secret, and no other rank to share a key with.
+    return World(identity, engine, plane_name, settings, os.urandom(SECRET_BYTES))
+
+
+def _connected(
+    identity: ProcessInfo,
+    settings: Settings,
+    mesh: Mesh,
+    generation: int,
+    plane_name: str,
+    data_plane: DataPlane | None = None,
+) -> World:
+    """The world of ranks that a mesh connects."""
     names = [
         f"rank {peer} (pid {pid} on {hostname})"
         for peer, (pid, hostname) in enumerate(zip(mesh.pids, mesh.hostnames, strict=True))
@@ -157,8 +173,7 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
     )
     configure_trace(config, settings, traced)
     plane = None if data_plane is None else data_plane.world
-    closing = nullcontext() if data_plane is None else on_error(data_plane.close)
-    with closing, on_core(core_of(settings.thread_affinity, identity.local_rank)):
+    with on_core(core_of(settings.thread_affinity, identity.local_rank)):
         devices = device_plane(settings, identity.local_rank)
         engine = _engine_of(config, mesh, identity.rank, plane, devices)
     spans_hosts = len(mesh.hosts) > 1
