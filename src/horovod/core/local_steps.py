@@ -131,21 +131,21 @@ def make_local_steps(
     title: str,
     name: str | None,
     sync_every: int,
-    outer_lr: float,
-    outer_momentum: float,
-    nesterov: bool,
-    fragments: int,
-    overlap: int,
-    merge_weight: float | None,
+    outer: tuple[float, float, bool],
+    schedule: tuple[int, int, float | None],
 ) -> LocalSteps:
     """The arguments of a user, with the defaults that depend on others.
+
+    Args:
+        outer: rate, momentum and nesterov of the outer step.
+        schedule: fragments, overlap and merge weight.
 
     Raises:
         ValueError: one cannot be right; the text names it.
     """
+    fragments, overlap, weight = schedule
     name = title if name is None else name
-    weight = (0.5 if overlap else 1.0) if merge_weight is None else merge_weight
-    outer = (outer_lr, outer_momentum, nesterov)
+    weight = (0.5 if overlap else 1.0) if weight is None else weight
     return LocalSteps(title, name, sync_every, *outer, fragments, overlap, weight)
 
 

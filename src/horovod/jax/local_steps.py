@@ -292,7 +292,8 @@ def DiLoCo(  # noqa: N802
         ValueError: an argument cannot be right; the text names it.
     """
     outer = (outer_lr, outer_momentum, nesterov)
-    rules = make_local_steps("DiLoCo", name, sync_every, *outer, fragments, overlap, merge_weight)
+    schedule = (fragments, overlap, merge_weight)
+    rules = make_local_steps("DiLoCo", name, sync_every, outer, schedule)
     return _make(optimizer, rules, compression, process_set)
 
 
@@ -312,7 +313,7 @@ def LocalSGD(  # noqa: N802
     arguments, result and errors are explained there.
     """
     schedule = (fragments, overlap, merge_weight)
-    rules = make_local_steps("LocalSGD", name, sync_every, *AVERAGING, *schedule)
+    rules = make_local_steps("LocalSGD", name, sync_every, AVERAGING, schedule)
     return _make(optimizer, rules, compression, process_set)
 
 

@@ -298,7 +298,8 @@ def DiLoCo(  # noqa: N802
             called.
     """
     outer = (outer_lr, outer_momentum, nesterov)
-    rules = make_local_steps("DiLoCo", name, sync_every, *outer, fragments, overlap, merge_weight)
+    schedule = (fragments, overlap, merge_weight)
+    rules = make_local_steps("DiLoCo", name, sync_every, outer, schedule)
     return _make(optimizer, rules, compression, process_set)
 
 
@@ -318,7 +319,7 @@ def LocalSGD(  # noqa: N802
     arguments, result and errors are explained there.
     """
     schedule = (fragments, overlap, merge_weight)
-    rules = make_local_steps("LocalSGD", name, sync_every, *AVERAGING, *schedule)
+    rules = make_local_steps("LocalSGD", name, sync_every, AVERAGING, schedule)
     return _make(optimizer, rules, compression, process_set)
 
 
