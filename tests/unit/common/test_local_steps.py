@@ -20,8 +20,9 @@ USUAL = {
 }
 
 
-def make(**changes) -> LocalSteps:
-    return make_local_steps("DiLoCo", None, **{**USUAL, **changes})
+def make(name=None, **changes) -> LocalSteps:
+    sync_every, *others = {**USUAL, **changes}.values()
+    return make_local_steps("DiLoCo", name, sync_every, tuple(others[:3]), tuple(others[3:]))
 
 
 @pytest.mark.parametrize("fragments", [1, 2, 3, 7, 10])
@@ -59,7 +60,7 @@ def test_defaults_that_depend_on_others():
     assert make(overlap=2).merge_weight == 0.5
     assert make(overlap=2, merge_weight=1).merge_weight == 1
     assert make().name_of(2) == "DiLoCo.fragment.2"
-    assert make_local_steps("DiLoCo", "actor", **USUAL).name_of(0) == "actor.fragment.0"
+    assert make("actor").name_of(0) == "actor.fragment.0"
 
 
 @pytest.mark.parametrize(
