@@ -88,7 +88,7 @@ def test_a_wrong_argument_is_named(changes, text):
 
 def test_an_empty_name():
     with pytest.raises(ValueError, match="name must be a text, found ''"):
-        make_local_steps("DiLoCo", "", **USUAL)
+        make("")
 
 
 def test_outer_steps_are_those_of_sgd():
