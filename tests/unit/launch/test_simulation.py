@@ -75,7 +75,7 @@ def test_hosts_and_their_ranks(capsys: pytest.CaptureFixture[str]) -> None:
 def test_costs_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "costs.json"
     network = {"name": "mine", "bandwidth": 1e6, "latency_s": 1e-3}
-    path.write_text(json.dumps({"horovod_costs": 1, "costs": {}, "network": network}))
+    path.write_text(json.dumps({"horovod_costs": 2, "costs": {}, "network": network}))
     assert cli.main(f"--simulate 2 {MODEL} --costs {path} --json".split()) == 0
     slow = json.loads(capsys.readouterr().out)
     assert slow["network"]["name"] == "mine"
@@ -87,7 +87,7 @@ def test_names_of_others_are_fit_for_a_terminal_and_a_page(
 ) -> None:
     costs, page = tmp_path / "costs.json", tmp_path / "found.html"
     network = {"name": "\x1b[31m<b>\ud800", "bandwidth": 1e9, "latency_s": 1e-6}
-    costs.write_text(json.dumps({"horovod_costs": 1, "costs": {}, "network": network}))
+    costs.write_text(json.dumps({"horovod_costs": 2, "costs": {}, "network": network}))
     assert cli.main(f"--simulate 2 {MODEL} --costs {costs} -o {page}".split()) == 0
     assert "between hosts: \\x1b[31m<b>\\ud800, 1 GB/s" in capsys.readouterr().out
     assert "&lt;b&gt;\\ud800" in page.read_text()
