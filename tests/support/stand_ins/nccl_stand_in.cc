@@ -152,6 +152,7 @@ struct Call {
 struct Round {
   std::map<int, Call> calls;  // by rank
   bool is_done = false;
+  bool is_broken = false;  // a call was aborted, and its memory may be freed
 };
 
 // The ranks of one id.
@@ -281,11 +282,12 @@ void meet(Group& group, int rank, std::uint64_t number, const Call& call, const 
   Round& round = group.rounds[number];
   round.calls[rank] = call;
   if (static_cast<int>(round.calls.size()) == group.size) {
-    finish(round, group.size);
+    if (!round.is_broken) finish(round, group.size);
     round.is_done = true;
     group.changed.notify_all();
   }
   group.changed.wait(lock, [&] { return round.is_done || is_aborted; });
+  if (!round.is_done) round.is_broken = true;
 }
 
 struct Job {
