@@ -244,7 +244,7 @@ void reduce_into(std::byte* out, const Round& round, const Call& call, std::size
 
 // All ranks have called; the last one computes the results of all. It reads all inputs before it
 // writes a result, because ranks may work in place.
-void finish(Round& round, int size) {
+void finish(Round& round) {
   std::map<int, std::vector<std::byte>> results;
   for (const auto& [rank, call] : round.calls) {
     const std::size_t bytes = call.count * size_of(call.type);
@@ -266,7 +266,6 @@ void finish(Round& round, int size) {
   for (const auto& [rank, call] : round.calls) {
     if (!results[rank].empty()) std::memcpy(call.out, results[rank].data(), results[rank].size());
   }
-  static_cast<void>(size);
 }
 
 std::string name_of(const Call& call, const Group& group) {
@@ -282,7 +281,7 @@ void meet(Group& group, int rank, std::uint64_t number, const Call& call, const 
   Round& round = group.rounds[number];
   round.calls[rank] = call;
   if (static_cast<int>(round.calls.size()) == group.size) {
-    if (!round.is_broken) finish(round, group.size);
+    if (!round.is_broken) finish(round);
     round.is_done = true;
     group.changed.notify_all();
   }

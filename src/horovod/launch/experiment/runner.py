@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from horovod.core.base.on_error import on_error
 from horovod.launch.calls.call import memory_file
 from horovod.launch.experiment.plan import Experiment, ExperimentPlan
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
@@ -109,11 +110,8 @@ class _LineJob:
         self._report = memory_file()
         self.output = Output(selector)
         streams = (subprocess.PIPE, subprocess.PIPE)
-        try:
+        with on_error(self._report.close):
             self.process = start_launcher(sys.executable, (), self._report, None, environ, streams)
-        except BaseException:
-            self._report.close()
-            raise
         ends = (self.process.stdout, self.process.stderr)
         for stream, console in zip(ends, consoles, strict=True):
             assert stream is not None

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from horovod.core.base.on_error import on_error
 from horovod.core.base.own_files import OwnFolder, open_own
 
 DRIVER = "driver"
@@ -147,12 +148,8 @@ def listen_at(folder: Path) -> socket.socket:
     """Listen in ``folder``, which is this process's alone."""
     unlink(folder)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with _inside(folder):
-            listener.bind(_NAME)
-    except BaseException:
-        listener.close()
-        raise
+    with on_error(listener.close), _inside(folder):
+        listener.bind(_NAME)
     listener.listen(8)
     listener.setblocking(False)
     return listener
@@ -173,17 +170,14 @@ def connect_to_agent(folder: Path) -> socket.socket | None:
     """
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        check_private(folder)
-        with _inside(folder):
-            connected.connect(_NAME)
-        if not is_same_user(connected):
-            raise PermissionError(f"{folder}: another user listens there")
+        with on_error(connected.close):
+            check_private(folder)
+            with _inside(folder):
+                connected.connect(_NAME)
+            if not is_same_user(connected):
+                raise PermissionError(f"{folder}: another user listens there")
     except (FileNotFoundError, ConnectionRefusedError):
-        connected.close()
         return None
-    except BaseException:
-        connected.close()
-        raise
     return connected
 
 
