@@ -62,10 +62,12 @@ class Members:
         """Some ranks, in a new process set; blocks until all of them are here.
 
         Raises:
-            ValueError: the world's data plane is another library.
+            ValueError: the default group is of another backend, or the world's data plane is
+                another library.
             InitError: (a ``ValueError``) ranks are missing, make another group or cannot connect,
                 or no number is left.
         """
+        shared_store()
         found = world.current()
         if found.data_plane is not None:
             raise ValueError(

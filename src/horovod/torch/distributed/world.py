@@ -29,8 +29,16 @@ def store_of(store: Store) -> TorchStore:
 
 
 def shared_store() -> Store:
-    """The default group's store: for what all groups share."""
-    assert _store is not None
+    """The default group's store: for what all groups share.
+
+    Raises:
+        ValueError: the default group is not Horovod's.
+    """
+    if _store is None:
+        raise ValueError(
+            "new_group: a group of Horovod needs a default group of Horovod, found one of another "
+            "backend; call init_process_group('horovod'), and new_group for the other backend"
+        )
     return _store
 
 
