@@ -2,47 +2,91 @@
 
     horovodrun -np 1 python benchmarks/gpu_in_turns.py
     NCCL_SOCKET_IFNAME=lo HOROVOD_GPU_OPERATIONS=nccl horovodrun -np 2 \
-        bash -c 'NCCL_HOSTID=h$HOROVOD_RANK exec python benchmarks/gpu_in_turns.py'
+        bash -c 'NCCL_HOSTID=h$HOROVOD_RANK exec python benchmarks/gpu_in_turns.py --record'
 
 ``gpu.py`` gives each contestant processes of its own, so its times differ by the state of the card,
-too. Here the steps of all contestants follow each other, with the model and batch of ``gpu.py``.
-Rank 0 prints medians and quartiles.
+too. Here the steps of all contestants follow each other in changing order, with the model and batch
+of ``gpu.py``. Rank 0 prints medians and quartiles. With ``--record`` each rank prints of a few
+further steps when each bucket's kernel of NCCL was launched, when it began on the GPU, and how long
+it took, in ms after the first launch of the step. Recording makes steps slower.
 """
 
 from __future__ import annotations
 
+import argparse
+import random
 import tempfile
 from collections.abc import Callable
-from statistics import quantiles
+from statistics import median, quantiles
 from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
 from gpu_loop import GpuLoop
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
 
 import horovod.torch as hvd
 
-_ROUNDS = 24
+_ROUNDS = 40
+_RECORDED_STEPS = 5
+# Of a bucket, in ms: when its kernel was launched and began, and how long it took.
+_Bucket = tuple[float, float, float]
 
 
 def main() -> None:
+    is_recorded = _parse_arguments().record
     hvd.init()
     loops = {"no communication": _loop(lambda model, optimizer: (model, optimizer))}
     if hvd.size() > 1:
         _join_torch()
-        high = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-        loops["torch on nccl"] = _loop(_ddp(None))
-        loops["the same, high priority"] = _loop(_ddp(dist.new_group(pg_options=high)))
+        loops["torch on nccl"] = _loop(_ddp)
+        loops["the same without buffers"] = _loop(_ddp_without_buffers)
     loops["horovod"] = _loop(_horovod)
-    times: dict[str, list[float]] = {name: [] for name in loops}
-    for _ in range(_ROUNDS):
-        for name, loop in loops.items():
-            times[name].append(1e3 * loop.measure(iterations=1))
-    for name, found in times.items():
-        low, median, high_ms = quantiles(found, n=4)
+    for name, times in _measure(loops).items():
+        low, middle, high = quantiles(times, n=4)
         if hvd.rank() == 0:
-            print(f"{name:24} {median:7.2f} ms ({low:.2f} to {high_ms:.2f})", flush=True)
+            print(f"{name:25} {middle:7.2f} ms ({low:.2f} to {high:.2f})", flush=True)
+    if is_recorded:
+        for name, loop in loops.items():
+            steps = [_record(loop) for _ in range(_RECORDED_STEPS)]
+            print(f"{name:25} rank {hvd.rank()}: {_text_of(steps)}", flush=True)
+
+
+def _measure(loops: dict[str, GpuLoop]) -> dict[str, list[float]]:
+    """Milliseconds of the steps of each contestant."""
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    order, names = random.Random(0), list(loops)
+    for _ in range(_ROUNDS):
+        order.shuffle(names)
+        for name in names:
+            times[name].append(1e3 * loops[name].measure(iterations=1))
+    return times
+
+
+def _record(loop: GpuLoop) -> list[_Bucket]:
+    """The buckets of one step."""
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        loop.measure(iterations=1)
+    events = recorded.profiler.kineto_results.events()
+    launches = {e.correlation_id(): e.start_ns() for e in events if "Launch" in e.name()}
+    begin = min(launches.values(), default=0)
+    kernels = [e for e in events if "nccl" in e.name().lower() and "Launch" not in e.name()]
+    return [
+        (
+            1e-6 * (launches.get(kernel.correlation_id(), begin) - begin),
+            1e-6 * (kernel.start_ns() - begin),
+            1e-6 * kernel.duration_ns(),
+        )
+        for kernel in sorted(kernels, key=lambda kernel: kernel.start_ns())
+    ]
+
+
+def _text_of(steps: list[list[_Bucket]]) -> str:
+    """The medians of each bucket: launched, began + took."""
+    buckets = zip(*steps, strict=False)
+    found = [[median(each) for each in zip(*bucket, strict=True)] for bucket in buckets]
+    return " ".join(f"{at:.1f}, {begun:.1f} + {took:.1f};" for at, begun, took in found)
 
 
 def _loop(distribute: Callable[[Any, Any], tuple[Any, Any]]) -> GpuLoop:
@@ -60,15 +104,23 @@ def _join_torch() -> None:
     )
 
 
-def _ddp(group: dist.ProcessGroup | None) -> Callable[[Any, Any], tuple[Any, Any]]:
-    return lambda model, optimizer: (
-        DistributedDataParallel(model, process_group=group),
-        optimizer,
-    )
+def _ddp(model: Any, optimizer: Any) -> tuple[Any, Any]:
+    return DistributedDataParallel(model), optimizer
+
+
+def _ddp_without_buffers(model: Any, optimizer: Any) -> tuple[Any, Any]:
+    """As Horovod, which does not broadcast the statistics of batch normalisation."""
+    return DistributedDataParallel(model, broadcast_buffers=False), optimizer
 
 
 def _horovod(model: Any, optimizer: Any) -> tuple[Any, Any]:
     return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", action="store_true", help="also when buckets run")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,9 @@ void Background::wake_after(const Submitted& submitted, Intent intent) {
   const bool is_left = doorbells_.is_left_to_background();
   // The least: the stall check needs a thread that wakes up now and then.
   WakePolicy wanted = WakePolicy::kNapping;
-  if (became_ready && (intent != Intent::kMore || config.has_spare_cores()) && is_left) {
+  const bool can_start =
+      intent != Intent::kMore || config.has_spare_cores() || results_.is_unattended();
+  if (became_ready && can_start && is_left) {
     wanted = delay_.is_enough(context.negotiation.ready_bytes()) ? WakePolicy::kUrgent
                                                                  : WakePolicy::kAlert;
   }

@@ -200,7 +200,7 @@ HandleId Engine::submit(int set, std::span<const Submission> submissions, Intent
                         HandleTable::Continuation then) {
   throw_if_forked();
   const bool is_continued = static_cast<bool>(then);
-  const Submitted submitted = submitter_.submit(set, submissions, std::move(then));
+  const Submitted submitted = submitter_.submit(set, submissions, intent, std::move(then));
   background_.wake_after(submitted, intent);
   if (is_continued) results_.deliver();  // what could not be submitted
   return submitted.handle;

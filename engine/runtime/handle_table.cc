@@ -5,7 +5,7 @@
 
 namespace hvd {
 
-HandleId HandleTable::open(std::size_t operations, Continuation then) {
+HandleId HandleTable::open(std::size_t operations, Continuation then, bool is_unattended) {
   if (free_.empty()) {
     if (handles_.size() > static_cast<std::size_t>(kIndexMask)) {
       throw Error(ErrorCode::kInvalidArgument, "too many handles are open; synchronize some first");
@@ -22,6 +22,8 @@ HandleId HandleTable::open(std::size_t operations, Continuation then) {
   handle.result.outputs.clear();
   handle.result.dependencies.clear();
   handle.pending_id.store(operations == 0 ? 0 : id, std::memory_order_release);
+  handle.is_unattended = is_unattended && operations != 0;
+  if (handle.is_unattended) count_unattended(1);
   if (then) set_continuation(handle, std::move(then));
   return id;
 }
@@ -42,22 +44,22 @@ void HandleTable::complete(HandleId id, std::size_t position, const std::optiona
   }
   if (--handle.remaining != 0) return;
   handle.pending_id.store(0, std::memory_order_release);
+  if (std::exchange(handle.is_unattended, false)) count_unattended(-1);
   if (handle.then) make_due(handle);
   lock_.changed.notify_all();
 }
 
 void HandleTable::set_continuation(Handle& handle, Continuation then) {
   handle.then = std::move(then);
-  ++continued_count_;
+  count_unattended(1);
   if (handle.pending_id.load(std::memory_order_relaxed) != handle.id) make_due(handle);
-  note_continued();
 }
 
 void HandleTable::make_due(Handle& handle) {
   Continuation then = std::exchange(handle.then, nullptr);
   due_.emplace_back(std::move(then), close(handle));
-  --continued_count_;
-  note_continued();
+  has_due_.store(true);
+  count_unattended(-1);
 }
 
 HandleTable::Result HandleTable::close(Handle& handle) {
@@ -65,9 +67,9 @@ HandleTable::Result HandleTable::close(Handle& handle) {
   return std::exchange(handle.result, Result{});
 }
 
-void HandleTable::note_continued() {
-  if (!due_.empty()) has_due_.store(true);
-  is_unattended_.store(always_unattended_ || continued_count_ != 0);
+void HandleTable::count_unattended(int change) {
+  unattended_count_ += change;
+  is_unattended_.store(always_unattended_ || unattended_count_ != 0);
 }
 
 void HandleTable::end(const Error& error) {

@@ -6,8 +6,11 @@
 //
 // A continuation is for a caller without a thread that can wait, such as a graph of TensorFlow. The
 // thread that completes the handle calls it later, when it has given up the progress role and holds
-// no lock. So a continuation may submit the next operation, or wait for it. While such handles are
-// pending no caller makes progress, so the background thread starts soon, also without a spare
+// no lock. So a continuation may submit the next operation, or wait for it.
+//
+// A handle is *unattended* while the background thread has to bring it forward: it has a
+// continuation, so that no caller makes progress, or its tensors are on GPUs, where its work should
+// be before the caller waits. The background thread starts such handles soon, also without a spare
 // core.
 #pragma once
 
@@ -57,8 +60,8 @@ class HandleTable {
         serial_(static_cast<HandleId>(generation) << 28),
         is_unattended_(always_unattended) {}
 
-  // Under the engine's mutex.
-  HandleId open(std::size_t operations, Continuation then = {});
+  // Under the engine's mutex. `is_unattended`: also without a continuation.
+  HandleId open(std::size_t operations, Continuation then = {}, bool is_unattended = false);
   // For an open handle.
   void add_dependency(HandleId id, const StreamDependencyPtr& dependency);
   // One of the handle's operations is done. `outputs` begin at `position` in the result.
@@ -80,7 +83,7 @@ class HandleTable {
   void throw_if_over();
 
   bool has_due() const { return has_due_.load(); }
-  // Whether operations are under way that no thread will wait for.
+  // Whether operations are under way that the background thread has to bring forward.
   bool is_unattended() const { return is_unattended_.load(); }
   bool is_always_unattended() const { return always_unattended_; }
   bool is_over() const { return is_over_.load(); }
@@ -90,6 +93,7 @@ class HandleTable {
     std::atomic<HandleId> pending_id{0};  // the id while not done
     HandleId id = 0;                      // 0 while free
     std::size_t remaining = 0;
+    bool is_unattended = false;  // without regard to a continuation
     Continuation then;
     Result result;
   };
@@ -97,7 +101,7 @@ class HandleTable {
   void set_continuation(Handle& handle, Continuation then);
   void make_due(Handle& handle);
   Result close(Handle& handle);
-  void note_continued();
+  void count_unattended(int change);
   Handle& at(HandleId id) { return handles_[static_cast<std::size_t>(id & kIndexMask)]; }
 
   static constexpr int kIndexBits = 24;
@@ -108,7 +112,8 @@ class HandleTable {
   std::deque<Handle> handles_;  // never shrinks, so references stay valid
   std::vector<HandleId> free_;
   std::vector<std::pair<Continuation, Result>> due_;
-  std::size_t continued_count_ = 0;  // pending handles with a continuation
+  // Pending handles with a continuation, and those that are unattended without it.
+  int unattended_count_ = 0;
   HandleId serial_;
   std::optional<Error> error_;
   std::atomic<bool> has_due_{false};

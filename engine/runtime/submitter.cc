@@ -31,7 +31,7 @@ std::string_view tensor_name(const Submission& submission, std::size_t position)
 Submitter::Submitter(const CommonParts& common, const DebugChecks& debug)
     : CommonParts(common), debug_(debug) {}
 
-Submitted Submitter::submit(int set, std::span<const Submission> submissions,
+Submitted Submitter::submit(int set, std::span<const Submission> submissions, Intent intent,
                             HandleTable::Continuation then) {
   const std::lock_guard guard(lock_.mutex);
   if (results_.error()) {
@@ -46,13 +46,17 @@ Submitted Submitter::submit(int set, std::span<const Submission> submissions,
     entries_.push_back(&prepare(*submitted.context, submission));
   }
   refuse_duplicates();
-  const bool is_continued = static_cast<bool>(then);
-  submitted.handle = results_.open(entries_.size(), std::move(then));
+  const bool is_for_gpu =
+      intent != Intent::kWait && std::ranges::any_of(submissions, [](const Submission& each) {
+        return each.dependency != nullptr;
+      });
+  const bool is_unattended = is_for_gpu || then;
+  submitted.handle = results_.open(entries_.size(), std::move(then), is_for_gpu);
   for (const Submission& submission : submissions) {
     if (submission.dependency != nullptr)
       results_.add_dependency(submitted.handle, submission.dependency);
   }
-  if (is_continued) world_.presence.expect();
+  if (is_unattended) world_.presence.expect();
   arrive_all(submitted);
   return submitted;
 }

@@ -25,7 +25,7 @@ class Submitter : private CommonParts {
   Submitter(const CommonParts& common, const DebugChecks& debug);
 
   // See Engine::submit().
-  Submitted submit(int set, std::span<const Submission> submissions,
+  Submitted submit(int set, std::span<const Submission> submissions, Intent intent,
                    HandleTable::Continuation then);
 
  private:

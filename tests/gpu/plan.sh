@@ -98,7 +98,7 @@ call_3() {
   bodies_on_nccl torch 200 &
   wait
   LINES_SHOWN=5 job in_turns 60 1 "$PYTHON" benchmarks/gpu_in_turns.py
-  LINES_SHOWN=12 on_nccl in_turns_nccl 90 benchmarks/gpu_in_turns.py
+  LINES_SHOWN=12 on_nccl in_turns_nccl 120 benchmarks/gpu_in_turns.py --record
   LINES_SHOWN=150 step benchmark 130 "$PYTHON" benchmarks/gpu.py --quick
 }
 

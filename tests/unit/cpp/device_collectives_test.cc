@@ -78,6 +78,36 @@ TEST_CASE("nothing waits on the CPU: the collective starts when the program's st
   }
 }
 
+// As in a backward pass, where the thread that has submitted computes on.
+TEST_CASE("an allreduce is launched when the last rank comes, though no thread waits") {
+  for (const DeviceOptions& way : all_ways()) {
+    DeviceWorld world(2, way);
+    std::vector<DeviceFloats> tensors;
+    for (int rank = 0; rank < 2; ++rank) tensors.push_back(world.rank(rank).floats({1.0F}));
+    world.run([&](int rank, Engine& engine, DeviceRank& mine) {  // the first one takes longer
+      const DeviceFloats& tensor = tensors[static_cast<std::size_t>(rank)];
+      finish_on_device(engine, submit(engine, mine, on_device_in_place("x", tensor)));
+    });
+    for (int round = 0; round < 10; ++round) {
+      std::array<HandleId, 2> handles{};
+      for (const int rank : {round % 2, 1 - round % 2}) {
+        const auto index = static_cast<std::size_t>(rank);
+        handles[index] = submit(world.engines().engine(rank), world.rank(rank),
+                                on_device_in_place("x", tensors[index]), Intent::kMore);
+        // Not needed to pass: time for the background thread to fall asleep again.
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      }
+      const std::int64_t deadline_ns = now_ns() + Nanoseconds(kPatience).count();
+      for (int rank = 0; rank < 2; ++rank) {
+        Engine& engine = world.engines().engine(rank);
+        while (engine.pending_count() != 0 && now_ns() < deadline_ns) std::this_thread::yield();
+        REQUIRE(now_ns() < deadline_ns);
+        finish_on_device(engine, handles[static_cast<std::size_t>(rank)]);
+      }
+    }
+  }
+}
+
 TEST_CASE("the memory of a dropped result is given out again only after the collective") {
   DeviceWorld world(2);
   std::vector<std::unique_ptr<BusyStream>> busy;
