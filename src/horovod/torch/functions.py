@@ -8,9 +8,11 @@ dtype that the engine does not know travels as its bytes.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
+import cloudpickle
 import torch
 from torch import Tensor
 
@@ -53,11 +55,10 @@ class StateLayout(NamedTuple):
 
 def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
     """The layout of this optimizer's state."""
-    groups = optimizer.param_groups
     params = _parameters(optimizer)
     known = set(params)
     return StateLayout(
-        groups=[{key: v for key, v in group.items() if key != "params"} for group in groups],
+        groups=describe_options(optimizer),
         parameter_shapes=_parameter_shapes(optimizer),
         state={
             index: {
@@ -68,6 +69,21 @@ def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
         },
         shared={key: value for key, value in optimizer.state.items() if key not in known},
     )
+
+
+def digest_of_options(optimizer: torch.optim.Optimizer) -> str:
+    """Equal only for equal options and shapes of parameters; empty if they cannot be pickled."""
+    layout = StateLayout(describe_options(optimizer), _parameter_shapes(optimizer), {}, {})
+    try:
+        return hashlib.sha256(cloudpickle.dumps(layout)).hexdigest()
+    except Exception:  # from the code of an option's own class
+        return ""
+
+
+def describe_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The options of each parameter group."""
+    groups = optimizer.param_groups
+    return [{key: v for key, v in group.items() if key != "params"} for group in groups]
 
 
 def find_conflict(optimizer: torch.optim.Optimizer, layout: StateLayout) -> str | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,12 +40,25 @@ from horovod.torch.fragments import (
     put_outer_state,
     send_tensors,
 )
-from horovod.torch.functions import broadcast_object, broadcast_parameters
+from horovod.torch.functions import (
+    broadcast_object,
+    broadcast_parameters,
+    digest_of_options,
+)
 from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
 from horovod.torch.parameters import choose_names
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
 
 _STATE = "local_steps"  # in the state_dict
+
+
+class Standing(NamedTuple):
+    """Where a rank is, for ranks to compare before states are sent."""
+
+    step: int
+    outer: str  # a digest of agreed parameters, outer momentum and what is under way
+    options: str  # a digest of those of parameter groups; empty: unknown
+    hosts: int
 
 
 class LocalStepsOptimizer(SteppingAlone):
@@ -184,32 +197,42 @@ class LocalStepsOptimizer(SteppingAlone):
         lost or another joins.
         """
         rules = self._rules
-        for fragment in self._fragments:
-            fragment.wait()
-        state = outer_state(self._fragments, rules, self.local_step)
-        name = f"{rules.name}.state"
-        report = digest_of(state), cross_size()
-        reports = check_equal_settings(
-            rules.title, rules.name, self._settings(), process_set, report
-        )
-        digests, hosts = zip(*reports, strict=True)
+        standings = self.standings(process_set)
         members = list(process_set.ranks or ())
-        wanted = digests[members.index(root_rank)]
-        lacking = [each for each, found in zip(members, digests, strict=True) if found != wanted]
+        wanted = standings[members.index(root_rank)].outer
+        lacking = [rank for rank, at in zip(members, standings, strict=True) if at.outer != wanted]
         if not lacking:
             return
+        state = outer_state(self._fragments, rules, self.local_step)
+        name = f"{rules.name}.state"
         header = broadcast_object(OuterHeader.of(state), root_rank, name, process_set)
         if rank() in lacking:
             self.drop()
             state = header.make_room(self._fragments)
         tensors = header.tensors_of(state, name)
         # The root's link carries a broadcast once for each other host.
-        if len(lacking) < min(hosts) - 1:
+        if len(lacking) < min(at.hosts for at in standings) - 1:
             send_tensors(tensors, root_rank, lacking, process_set)
         else:
             broadcast_parameters(tensors, root_rank, process_set)
         if rank() in lacking:
             self.local_step = put_outer_state(state, self._fragments, rules)
+
+    def standings(self, process_set: ProcessSet) -> list[Standing]:
+        """Where the ranks of a set are, this one among them; blocks until all are here.
+
+        Waits for what is under way.
+
+        Raises:
+            ValueError: a rank has other settings than the first one; on all ranks alike.
+        """
+        rules = self._rules
+        for fragment in self._fragments:
+            fragment.wait()
+        state = outer_state(self._fragments, rules, self.local_step)
+        own = Standing(self.local_step, digest_of(state), digest_of_options(self), cross_size())
+        settings = self._settings()
+        return check_equal_settings(rules.title, rules.name, settings, process_set, own)
 
     @property
     def _is_member(self) -> bool:

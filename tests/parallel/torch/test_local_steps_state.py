@@ -173,9 +173,40 @@ def test_ranks_that_agree_already_send_no_tensors(make_model, batch_of, monkeypa
     state.commit()
     before = values(model)
     monkeypatch.setattr(local_steps, "broadcast_parameters", None)
+    buckets = hvd.metrics()["buckets"]
     state.sync()
+    # One exchange of objects, each of which is two collectives.
+    assert hvd.metrics()["buckets"] - buckets == (2 if hvd.size() > 1 else 0)
     assert optimizer.local_step == 6
     assert_equal(values(model), before)
+
+
+@pytest.mark.parametrize("lr", [0.5, torch.tensor(0.5)])
+def test_ranks_that_differ_only_in_options_get_those_of_rank_zero(make_model, batch_of, lr):
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer)
+    state.sync()
+    train(model, optimizer, batch_of, range(6))
+    if hvd.rank() == 0:
+        optimizer.param_groups[0]["lr"] = lr
+    state.commit()
+    before = values(model)
+    state.sync()
+    assert float(optimizer.param_groups[0]["lr"]) == 0.5
+    assert_equal(values(model), before)
+
+
+def test_options_that_cannot_be_compared_travel(make_model, batch_of, monkeypatch):
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer)
+    state.sync()
+    train(model, optimizer, batch_of, range(6))
+    monkeypatch.setattr(local_steps, "digest_of_options", lambda optimizer: "")
+    if hvd.rank() == 0:
+        optimizer.param_groups[0]["lr"] = 0.5
+    state.commit()
+    state.sync()
+    assert optimizer.param_groups[0]["lr"] == 0.5
 
 
 def _unagreed(model: nn.Module) -> torch.optim.Optimizer:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from horovod.core.process_sets import global_process_set
 from horovod.core.world import rank
 from horovod.elastic import ObjectState
 from horovod.elastic.state import check_names
@@ -226,20 +227,28 @@ class LocalStepsStateHandler(OptimizerStateHandler):
     def sync(self) -> None:
         optimizer = self.value
         step = optimizer.local_step
-        steps_of_root = broadcast_object(step, root_rank=0, name="elastic.local_step")
-        if steps_of_root == 0:
+        standings = optimizer.standings(global_process_set)
+        root = standings[0]
+        if root.step == 0:
             named = [(f"elastic.own.{i}", param) for i, param in enumerate(self.params())]
             broadcast_parameters(named, root_rank=0)
             super().sync()
             return
+        known = {(each.outer, each.options) for each in standings}
+        if len(known) > 1 or not root.options:
+            self._take_over_outer()
+        if step != root.step:
+            optimizer.restart_from_agreed()
+        self.save()
+
+    def _take_over_outer(self) -> None:
+        """Get options and outer state of rank 0; collective."""
+        optimizer = self.value
         inner, optimizer.state = optimizer.state, defaultdict(dict)
         try:
             broadcast_optimizer_state(optimizer, root_rank=0)
         finally:
             optimizer.state = inner
-        if step != steps_of_root:
-            optimizer.restart_from_agreed()
-        self.save()
 
     def saved_value(self) -> Any:
         return {"optimizer": super().saved_value(), "parameters": self._own}
