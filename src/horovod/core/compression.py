@@ -108,8 +108,9 @@ class CommonCompression:
 class FeedbackCompressor(Compressor):
     """Base of those that keep what they leave out of a gradient, and add it to the next one.
 
-    They work as ``DistributedOptimizer(compression=...)`` only, with ``op`` Average or Sum. All
-    ranks need equal options. Every rank keeps its own errors, as much memory as the gradients.
+    They work as ``DistributedOptimizer(compression=...)``, with ``op`` Average or Sum; topk of
+    PyTorch with local steps, too. All ranks need equal options. Every rank keeps its own errors, as
+    much memory as the gradients.
 
     Attributes:
         title: the name in ``Compression``.
@@ -287,15 +288,20 @@ def check_rounds(compression: Any, sharded: Any) -> None:
         ValueError: it has options and was not called, or needs whole gradients.
     """
     if isinstance(compression, type):
-        raise ValueError(
-            f"DistributedOptimizer: compression={compression.__name__} is a class; call it, for "
-            "example Compression.powersgd() or Compression.topk()"
-        )
+        raise not_called("DistributedOptimizer", compression)
     if sharded:
         raise ValueError(
             "DistributedOptimizer: sharded=True cannot be used with compression="
             f"{type(compression).__name__}, which needs whole gradients"
         )
+
+
+def not_called(title: str, compression: type) -> ValueError:
+    """For the class of a compressor with options, which was given to ``title``."""
+    return ValueError(
+        f"{title}: compression={compression.__name__} is a class; call it, for example "
+        "Compression.powersgd() or Compression.topk()"
+    )
 
 
 def compress_all(compression: Any, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from horovod.core.base.checked import is_number
-from horovod.core.compression import check_compressor
+from horovod.core.compression import FeedbackCompressor, check_compressor, not_called
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,16 @@ class LocalSteps:
             compression: what travels.
             parameters: what ``describe`` says of them.
         """
-        name = _class_name(compression)
+        has_options = isinstance(compression, FeedbackCompressor)
+        name = repr(compression) if has_options else _class_name(compression)
         return {**asdict(self), "compression": name, "parameters": parameters}
 
-    def check_compression(self, compression: Any, refused: type, tensors: str) -> None:
-        """``ValueError`` for no compressor, or one of the kind ``refused``."""
+    def check_compression(self, compression: Any, is_refused: bool, tensors: str) -> None:
+        """``ValueError`` for no compressor, or one that is refused or was not called."""
         check_compressor(compression)
-        if isinstance(compression, refused):
+        if isinstance(compression, type) and issubclass(compression, FeedbackCompressor):
+            raise not_called(self.title, compression)
+        if is_refused:
             raise ValueError(
                 f"{self.title}: compression={_class_name(compression)} cannot reduce single "
                 f"{tensors}, as hvd.allreduce does; use none, fp16, bf16, int8, fp8 or int4"

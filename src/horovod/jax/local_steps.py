@@ -321,7 +321,8 @@ def _make(
     optimizer: Any, rules: LocalSteps, compression: Any, process_set: ProcessSet
 ) -> LocalStepsOptimizer:
     check_transformation(rules.title, optimizer)
-    rules.check_compression(compression, TransformationCompressor, "arrays")
+    is_refused = isinstance(compression, TransformationCompressor)
+    rules.check_compression(compression, is_refused, "arrays")
     check_process_set(process_set)
     return LocalStepsOptimizer(optimizer, rules, compression, process_set)
 

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from horovod.core.world import engine, local_size, rank, size
 
+_ERRORS = "compression_errors"  # in a ``state_dict``
+
 
 class RankErrors:
     """The errors of this rank by name of the gradient, of the gradients' shapes.
@@ -51,6 +53,23 @@ class RankErrors:
     @staticmethod
     def _copied(error: Tensor) -> Tensor:
         return error.detach().clone(memory_format=torch.contiguous_format)
+
+
+def with_errors(state: dict[str, Any], feedback: RankErrors | None) -> dict[str, Any]:
+    """A ``state_dict`` of an optimizer, with the errors of its exchange if there are any."""
+    errors = {} if feedback is None else feedback.state_dict()
+    return {**state, _ERRORS: errors} if errors else state
+
+
+def without_errors(state: dict[str, Any], feedback: RankErrors | None) -> dict[str, Any]:
+    """The reverse of ``with_errors``: the errors are loaded.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    if feedback is not None:
+        feedback.load_state_dict(state.get(_ERRORS, {}))
+    return {key: value for key, value in state.items() if key != _ERRORS}
 
 
 def _check_error(name: str, error: Any) -> None:

@@ -31,6 +31,7 @@ from horovod.core.world import rank
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 from horovod.torch.gradient_exchange import Pending, PlainExchange
+from horovod.torch.topk import TopKExchange
 
 
 class Fragment:
@@ -76,7 +77,7 @@ class Fragment:
                 self.momentum.append(torch.zeros_like(self.agreed[-1]))
 
     @torch.no_grad()
-    def send(self, exchange: PlainExchange) -> None:
+    def send(self, exchange: PlainExchange | TopKExchange) -> None:
         """Begin to average the outer gradient over ranks."""
         pairs = zip(self.agreed, self.params, strict=True)
         gradients = [agreed - param for agreed, param in pairs]

@@ -31,6 +31,7 @@ from horovod.core.world import cross_size, rank
 from horovod.elastic import is_elastic_job
 from horovod.numpy.objects import check_equal_settings
 from horovod.torch.compression import Compression
+from horovod.torch.error_feedback import with_errors, without_errors
 from horovod.torch.fragments import (
     Fragment,
     OuterHeader,
@@ -47,6 +48,7 @@ from horovod.torch.functions import (
 )
 from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
 from horovod.torch.parameters import choose_names
+from horovod.torch.topk import TopK, TopKExchange
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
 
 _STATE = "local_steps"  # in the state_dict
@@ -71,7 +73,7 @@ class LocalStepsOptimizer(SteppingAlone):
     local_step: int
     _rules: LocalSteps
     _fragments: list[Fragment]
-    _exchange: PlainExchange
+    _exchange: PlainExchange | TopKExchange
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make the original step on this rank's gradients, and send and merge what is due.
@@ -159,7 +161,8 @@ class LocalStepsOptimizer(SteppingAlone):
         for fragment in self._fragments:
             fragment.wait()
         found: dict[str, Any] = super().state_dict()
-        return {**found, _STATE: outer_state(self._fragments, self._rules, self.local_step)}
+        found[_STATE] = outer_state(self._fragments, self._rules, self.local_step)
+        return with_errors(found, self._exchange.feedback)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; what is under way is dropped.
@@ -170,7 +173,8 @@ class LocalStepsOptimizer(SteppingAlone):
             ValueError: it does not fit the parameters or the arguments.
         """
         self.drop()
-        super().load_state_dict({key: v for key, v in state_dict.items() if key != _STATE})
+        found = without_errors(state_dict, self._exchange.feedback)
+        super().load_state_dict({key: v for key, v in found.items() if key != _STATE})
         self.local_step = put_outer_state(state_dict.get(_STATE), self._fragments, self._rules)
 
     def drop(self) -> None:
@@ -280,7 +284,7 @@ def DiLoCo(  # noqa: N802
     fragments: int = 1,
     overlap: int = 0,
     merge_weight: float | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | TopK = Compression.none,
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
 ) -> LocalStepsOptimizer:
@@ -307,7 +311,8 @@ def DiLoCo(  # noqa: N802
             after them. Less than ``sync_every``.
         merge_weight: parameters become ``merge_weight * agreed + (1 - merge_weight) * own`` then.
             By default 1 without ``overlap``, else 0.5.
-        compression: what travels, as for ``hvd.allreduce``, for example ``Compression.bf16``.
+        compression: what travels, as for ``hvd.allreduce``, for example ``Compression.bf16``; or
+            ``Compression.topk(ratio)``, for short periods.
         process_set: the ranks that agree; others step alone, and nothing else happens there.
         name: begins the names of the operations, ``DiLoCo.fragment.0`` and so on. Needed where one
             program has several such optimizers.
@@ -332,7 +337,7 @@ def LocalSGD(  # noqa: N802
     fragments: int = 1,
     overlap: int = 0,
     merge_weight: float | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | TopK = Compression.none,
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
 ) -> LocalStepsOptimizer:
@@ -349,11 +354,12 @@ def LocalSGD(  # noqa: N802
 def _make(
     optimizer: torch.optim.Optimizer,
     rules: LocalSteps,
-    compression: type[Compressor],
+    compression: type[Compressor] | TopK,
     process_set: ProcessSet,
 ) -> LocalStepsOptimizer:
     check_optimizer(rules.title, optimizer)
-    rules.check_compression(compression, ExchangeCompressor, "tensors")
+    is_refused = isinstance(compression, ExchangeCompressor) and not isinstance(compression, TopK)
+    rules.check_compression(compression, is_refused, "tensors")
     check_process_set(process_set)
     names = choose_names(optimizer, None)
     params = _trainable(optimizer.param_groups)
@@ -363,7 +369,12 @@ def _make(
     result.op, result.process_set, result._compression = Average, process_set, compression
     result.gradient_predivide_factor, result.backward_passes_per_step = 1.0, 1
     result._parameter_names, result._rules, result.local_step = names, rules, 0
-    result._exchange = PlainExchange(compression, (Average, 1.0, 1.0), process_set)
+    operation = Average, 1.0, 1.0
+    result._exchange = (
+        compression.make_exchange(*operation, process_set)
+        if isinstance(compression, TopK)
+        else PlainExchange(compression, operation, process_set)
+    )
     parts = parts_of([param.numel() for param in params], rules.fragments)
     result._fragments = [
         Fragment(rules.name_of(number), params[part], rules) for number, part in enumerate(parts)

@@ -18,12 +18,10 @@ from torch import Tensor
 
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
-from horovod.torch.error_feedback import RankErrors
+from horovod.torch.error_feedback import RankErrors, with_errors, without_errors
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameters import operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer
-
-_ERRORS = "compression_errors"  # in a ``state_dict``
 
 
 class _DistributedOptimizer(WrappedOptimizer):
@@ -110,18 +108,14 @@ class _DistributedOptimizer(WrappedOptimizer):
 
         They differ between ranks: a rank that loads another's starts without errors.
         """
-        state: dict[str, Any] = super().state_dict()
-        errors = {} if self._feedback is None else self._feedback.state_dict()
-        return {**state, _ERRORS: errors} if errors else state
+        return with_errors(super().state_dict(), self._feedback)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load as the original does; pending reductions are dropped and counting starts anew."""
         if self._reducer is not None:
             self._reducer.drop()
         self._forget_synchronized()
-        if self._feedback is not None:
-            self._feedback.load_state_dict(state_dict.get(_ERRORS, {}))
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != _ERRORS})
+        super().load_state_dict(without_errors(state_dict, self._feedback))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters as the original does; they are reduced as well. Same on every rank."""

@@ -7,11 +7,13 @@ Stich, Cordonnier, Jaggi: Sparsified SGD with Memory (NeurIPS 2018). In each ste
     gradient = sum or mean over ranks of sent, error = total without sent
 
 Elements and indices of all ranks are gathered. Each rank adds them up in the order of the ranks, so
-all get the same bits.
+all get the same bits. Of an index the lower 16 bits travel, in rising order of the indices, after
+the number of indices with the same upper bits, for each value of these.
 """
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 
 import torch
@@ -30,15 +32,34 @@ from horovod.torch.gradient_exchange import Operation
 # Of a sample for the choice of the largest: the elements per sampled one, and how many of the
 # largest are in it at least.
 _MOST_STRIDE, _LEAST_SAMPLED = 61, 64
+# The part of an index that travels for itself.
+_LOW_BITS = 16
+_LOW = (1 << _LOW_BITS) - 1
 
 
 class TopK(TopKCompressor):
-    """Sparsification with error feedback, for ``DistributedOptimizer`` only.
+    """Sparsification with error feedback, for ``DistributedOptimizer`` and with local steps.
 
     The elements of a gradient with the largest magnitudes travel, with their indices. The rest is
     this rank's error, one more tensor of the gradient's size, which is in the optimizer's
-    ``state_dict``. Options and errors are those of ``horovod.core.compression.TopKCompressor``.
+    ``state_dict``.
+
+    Args:
+        ratio: as for ``horovod.core.compression.TopKCompressor``.
+        half: elements travel as bfloat16. What rounding takes from them is in the error.
+
+    Raises:
+        ValueError: an option is out of range.
     """
+
+    def __init__(self, ratio: float = 0.01, *, half: bool = False) -> None:
+        super().__init__(ratio)
+        if not isinstance(half, bool):
+            raise ValueError(f"topk: half must be True or False, found {reprlib.repr(half)}")
+        self.half = half
+
+    def __repr__(self) -> str:
+        return f"topk(ratio={self._ratio}, half={self.half})"
 
     def make_exchange(
         self, op: int, prescale: float, postscale: float, process_set: ProcessSet
@@ -72,19 +93,21 @@ class _Elements:
     gradient: Tensor
     error: Tensor
     total: Tensor  # gradient + error, flat, in the gradient's own storage where possible
-    sent: Tensor  # indices of this rank's elements
+    sent: Tensor  # rising indices of this rank's elements
+    kept: Tensor  # these elements as they travel
     factor: float  # of the sum
     values: tuple[Tensor, ...] = ()  # of each rank
     indices: tuple[Tensor, ...] = ()
 
     def remember(self) -> None:
-        self.error.view(-1).copy_(self.total).index_fill_(0, self.sent, 0)
+        error = self.error.view(-1).copy_(self.total)
+        error.index_add_(0, self.sent, self.kept.to(error.dtype), alpha=-1)
 
     def write(self) -> None:
         self.total.zero_()
         # One rank after the other: a rank's indices differ, so no order is left to chance.
         for indices, values in zip(self.indices, self.values, strict=True):
-            self.total.index_add_(0, indices, values)
+            self.total.index_add_(0, indices, values.to(self.total.dtype))
         if self.factor != 1.0:
             self.total.mul_(self.factor)
         if self.total.data_ptr() != self.gradient.data_ptr():
@@ -98,12 +121,14 @@ class TopKExchange(FeedbackExchange[_Elements]):
         feedback: the errors.
     """
 
-    def __init__(
-        self, compressor: TopKCompressor, operation: Operation, process_set: ProcessSet
-    ) -> None:
+    def __init__(self, compressor: TopK, operation: Operation, process_set: ProcessSet) -> None:
         super().__init__(compressor.title, operation, process_set)
         self._compressor = compressor
         self.feedback = TopKErrors()
+
+    def start_group(self, name: str, gradients: list[Tensor]) -> Batch[_Elements]:
+        """Begin to reduce gradients in place that have no names of their own."""
+        return self.start([f"{name}.{index}" for index in range(len(gradients))], gradients)
 
     def _plan(self, name: str, gradient: Tensor) -> _Elements | None:
         elements = gradient.numel()
@@ -112,20 +137,20 @@ class TopKExchange(FeedbackExchange[_Elements]):
             return None
         error = self.feedback.of(name, gradient)
         total = gradient.contiguous().to(error.dtype).view(-1).add_(error.view(-1))
-        sent = largest(total.abs(), self._compressor.count(elements))
-        op, _, postscale = self._operation
-        factor = postscale / (self._ranks() if op == Average else 1)
-        return _Elements(name, gradient, error, total, sent, factor)
+        sent = largest(total.abs(), self._compressor.count(elements)).sort().values
+        kept = total[sent]
+        if self._compressor.half:
+            kept = kept.bfloat16()
+        op, prescale, postscale = self._operation
+        factor = prescale * postscale / (self._ranks() if op == Average else 1)
+        return _Elements(name, gradient, error, total, sent, kept, factor)
 
     def _begin(self, batch: Batch[_Elements]) -> None:
         self.feedback.note_rank()
         if not batch.compressed:
             return
-        prescale = self._operation[1]
-        values = [each.total[each.sent] for each in batch.compressed]
-        if prescale != 1.0:
-            values = [each * prescale for each in values]
-        indices = [_short(each.sent, each.total.numel()) for each in batch.compressed]
+        values = [each.kept for each in batch.compressed]
+        indices = [packed(each.sent, each.total.numel()) for each in batch.compressed]
         forms = [_form(each) for each in batch.compressed]
         name = f"{batch.compressed[0].name}.topk"
         tensors = [*values, *indices, *forms]
@@ -138,9 +163,8 @@ class TopKExchange(FeedbackExchange[_Elements]):
             parts = batch.results[0] if batch.compressed else ()
             count = len(batch.compressed)
             for position, each in enumerate(batch.compressed):
-                values, indices = parts[position], parts[count + position].long()
-                _check(each, values, indices, ranks)
-                each.values, each.indices = values.chunk(ranks), indices.chunk(ranks)
+                values, indices = parts[position], parts[count + position]
+                _take(each, values, indices, ranks)
                 received.append(values)
         return received
 
@@ -167,8 +191,27 @@ def largest(magnitudes: Tensor, count: int) -> Tensor:
     return chosen
 
 
-def _short(indices: Tensor, elements: int) -> Tensor:
-    return indices.to(torch.int32) if elements <= 1 << 31 else indices
+def packed(indices: Tensor, elements: int) -> Tensor:
+    """Rising indices of a vector of so many elements as int16; see the top of this file."""
+    counts = torch.bincount(indices >> _LOW_BITS, minlength=_blocks(elements))
+    low = (indices & _LOW).to(torch.int16)
+    return torch.cat([counts.to(torch.int32).view(torch.int16), low])
+
+
+def unpacked(parts: Tensor, elements: int) -> Tensor | None:
+    """The reverse of ``packed``; None if it cannot be that of such a vector."""
+    blocks = _blocks(elements)
+    # A copy: int32 begin at even places only.
+    counts, low = parts[: 2 * blocks].clone().view(torch.int32), parts[2 * blocks :]
+    if int(counts.min()) < 0 or int(counts.sum()) != low.numel():
+        return None
+    high = torch.repeat_interleave(torch.arange(blocks, device=parts.device), counts)
+    indices = (high << _LOW_BITS) + (low.long() & _LOW)
+    return indices if int(indices.max()) < elements else None
+
+
+def _blocks(elements: int) -> int:
+    return -(-elements >> _LOW_BITS)
 
 
 def _form(each: _Elements) -> Tensor:
@@ -180,19 +223,27 @@ def _form(each: _Elements) -> Tensor:
     return each.sent.new_empty(shape, dtype=torch.uint8)
 
 
-def _check(each: _Elements, values: Tensor, indices: Tensor, ranks: int) -> None:
-    """Refuse what does not fit the gradient: kernels do not check and would write elsewhere."""
-    elements, wanted = each.total.numel(), ranks * each.sent.numel()
-    if values.numel() != wanted or indices.numel() != wanted:
+def _take(each: _Elements, values: Tensor, indices: Tensor, ranks: int) -> None:
+    """Take over what all ranks have sent; ranks that have joined have sent nothing.
+
+    What does not fit the gradient is refused: kernels do not check and would write elsewhere.
+    """
+    elements, count = each.total.numel(), each.sent.numel()
+    width = 2 * _blocks(elements) + count
+    senders = values.numel() // count
+    sizes = values.numel(), indices.numel()
+    if not 1 <= senders <= ranks or sizes != (senders * count, senders * width):
         raise HorovodInternalError(
-            f"Compression.topk: {values.numel()} elements and {indices.numel()} indices came for "
-            f"{each.name!r}, expected {wanted} of {ranks} ranks; ranks have gradients of different "
-            "shapes, or different options"
+            f"Compression.topk: {sizes[0]} elements with {sizes[1]} numbers for their indices came "
+            f"for {each.name!r}, expected {count} with {width} of each of {ranks} ranks; ranks "
+            "have gradients of different shapes, or different options"
         )
-    lowest, highest = (int(bound) for bound in indices.aminmax())
-    if lowest < 0 or highest >= elements:
+    each.values = values.chunk(senders)
+    found = [unpacked(part, elements) for part in indices.chunk(senders)]
+    each.indices = tuple(part for part in found if part is not None)
+    if len(each.indices) < senders:
         raise HorovodInternalError(
-            f"Compression.topk: indices {lowest} to {highest} came for {each.name!r}, expected 0 "
-            f"to {elements - 1}; ranks have gradients of different shapes, or the data was altered "
-            "on its way, which HOROVOD_LINK_PROTECTION=integrity prevents"
+            f"Compression.topk: indices came for {each.name!r} that are not of {elements} "
+            "elements; ranks have gradients of different shapes, or the data was altered on its "
+            "way, which HOROVOD_LINK_PROTECTION=integrity prevents"
         )
