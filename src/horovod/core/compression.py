@@ -18,6 +18,11 @@ from typing import Any, ClassVar
 __all__ = ["Compressor", "FP8Compressor", "Int4Compressor", "Int8Compressor", "NoneCompressor"]
 
 
+# The part of an element's index that travels for itself, with top-k.
+LOW_BITS = 16
+LOW = (1 << LOW_BITS) - 1
+
+
 class LinkFormat(IntEnum):
     """How an allreduce travels between hosts, numbered as in ``engine/core/link_format.h``."""
 
@@ -108,9 +113,9 @@ class CommonCompression:
 class FeedbackCompressor(Compressor):
     """Base of those that keep what they leave out of a gradient, and add it to the next one.
 
-    They work as ``DistributedOptimizer(compression=...)``, with ``op`` Average or Sum; topk of
-    PyTorch with local steps, too. All ranks need equal options. Every rank keeps its own errors, as
-    much memory as the gradients.
+    They work as ``DistributedOptimizer(compression=...)``, with ``op`` Average or Sum; topk with
+    local steps, too. All ranks need equal options. Every rank keeps its own errors, as much memory
+    as the gradients.
 
     Attributes:
         title: the name in ``Compression``.
@@ -142,6 +147,7 @@ class TopKCompressor(FeedbackCompressor):
 
     Args:
         ratio: which part of the elements is sent, above 0, at most 1. 0.001 to 0.1 is usual.
+        half: elements travel as bfloat16. What rounding takes from them is in the error.
 
     Raises:
         ValueError: the option is out of range.
@@ -149,12 +155,18 @@ class TopKCompressor(FeedbackCompressor):
 
     title = "topk"
 
-    def __init__(self, ratio: float = 0.01) -> None:
+    def __init__(self, ratio: float = 0.01, *, half: bool = False) -> None:
         if isinstance(ratio, bool) or not isinstance(ratio, Real) or not 0 < ratio <= 1:
             found = reprlib.repr(ratio)
             raise ValueError(f"topk: ratio must be above 0 and at most 1, found {found}")
         # NumPy's short ones would overflow when they are multiplied.
         self._ratio: float = float(ratio)
+        if not isinstance(half, bool):
+            raise ValueError(f"topk: half must be True or False, found {reprlib.repr(half)}")
+        self.half: bool = half
+
+    def __repr__(self) -> str:
+        return f"topk(ratio={self._ratio}, half={self.half})"
 
     def count(self, elements: int) -> int:
         """How many of so many elements, at least one, are sent; the same on all ranks."""

@@ -25,11 +25,14 @@ from horovod.core.compression import (
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
+from horovod.core.world import rank
 from horovod.elastic import is_elastic_job
 from horovod.errors import HorovodInternalError
+from horovod.jax.error_feedback import first_errors, reduce_corrected
 from horovod.jax.gradient_reduction import TransformationCompressor
 from horovod.jax.optimizer import check_transformation
 from horovod.jax.outer_state import Array, OuterRound, OuterState, like, on_host
+from horovod.jax.topk import TopK, TopKReduction
 from horovod.numpy import adapter
 from horovod.numpy.objects import check_equal_settings
 
@@ -65,6 +68,7 @@ class LocalStepsOptimizer:
         self._compression = compression
         self._process_set = process_set
         self._flights: dict[int, _Flight] = {}
+        self._is_sparse = isinstance(compression, TopK)
 
     def begin(self, params: Any) -> OuterState:
         """The outer state before the first step; blocks for all ranks, but not in an elastic job.
@@ -188,6 +192,10 @@ class LocalStepsOptimizer:
             with contextlib.suppress(HorovodInternalError):
                 self._wait(number)
         wires = round_.changes(number)
+        if self._is_sparse:
+            average = self._reduced(number, wires, round_)
+            self._flights[number] = _Flight(round_.outer["step"], None, average, [])
+            return
         contexts: list[Any] = []
         if not keeps_tensors(self._compression):
             sent, contexts = compress_all(self._compression, [jnp.asarray(w) for w in wires])
@@ -201,6 +209,24 @@ class LocalStepsOptimizer:
             link_format=link_format_of(self._compression),
         )
         self._flights[number] = _Flight(round_.outer["step"], handle, wires, contexts)
+
+    def _reduced(self, number: int, changes: list[Array], round_: OuterRound) -> list[Array]:
+        """The average of what ranks have sent of a fragment; what they have not is in ``errors``.
+
+        Waits for it: the next errors are a part of the state.
+        """
+        name = self._rules.name_of(number)
+        operation = self._compression, Average, 1.0, None, self._process_set
+        reduction = TopKReduction(name, *operation)
+        gradients = {str(index): jnp.asarray(change) for index, change in enumerate(changes)}
+        owner, known = round_.outer.get("errors", (0, {}))
+        if owner != rank():
+            known = {}
+        errors = first_errors(reduction, gradients) | known.get(number, {})
+        reduced = reduce_corrected(reduction, gradients, errors)
+        kept = {path: np.asarray(error) for path, error in errors.items()}
+        round_.outer["errors"] = rank(), {**known, number: kept}
+        return [np.asarray(reduced[key]) for key in gradients]
 
     def _wait(self, number: int) -> list[Array]:
         """The average of a fragment's outer gradients, which stays here."""
@@ -283,7 +309,9 @@ def DiLoCo(  # noqa: N802
             after them. Less than ``sync_every``.
         merge_weight: parameters become ``merge_weight * agreed + (1 - merge_weight) * own`` then.
             By default 1 without ``overlap``, else 0.5.
-        compression: what travels, as for ``hvd.allreduce``, for example ``Compression.bf16``.
+        compression: what travels, as for ``hvd.allreduce``, for example ``Compression.bf16``; or
+            ``Compression.topk(ratio)``, for short periods. Then a fragment is waited for when it
+            is sent, and no rank may have called ``hvd.join()``.
         process_set: the ranks that agree; others step alone, and nothing else happens there.
         name: begins the names of the operations, ``DiLoCo.fragment.0`` and so on. Needed where one
             program has several such optimizers.
@@ -321,7 +349,9 @@ def _make(
     optimizer: Any, rules: LocalSteps, compression: Any, process_set: ProcessSet
 ) -> LocalStepsOptimizer:
     check_transformation(rules.title, optimizer)
-    is_refused = isinstance(compression, TransformationCompressor)
+    is_refused = isinstance(compression, TransformationCompressor) and not isinstance(
+        compression, TopK
+    )
     rules.check_compression(compression, is_refused, "arrays")
     check_process_set(process_set)
     return LocalStepsOptimizer(optimizer, rules, compression, process_set)

@@ -5,6 +5,7 @@ agreed     the agreed parameters: an array for each, in their order
 momentum   of the outer optimizer, alike; empty if it has none
 agreed_at  by fragment: the step after which the rank had the agreed parameters
 arrived    by fragment: averages that are not merged yet
+errors     with top-k: a rank, and what of its changes has not been sent, by fragment and path
 """
 
 from __future__ import annotations

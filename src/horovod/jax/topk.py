@@ -1,6 +1,7 @@
 """Top-k: the largest elements of a gradient travel, the others wait in the error.
 
-As in ``horovod.torch.topk``; how many travel depends on the shape only, so programs are static.
+As in ``horovod.torch.topk``, also on the wire; how many travel depends on the shape only, so
+programs are static.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from horovod.core.compression import TopKCompressor
+from horovod.core.compression import LOW, LOW_BITS, TopKCompressor
 from horovod.core.operations import Average
 from horovod.jax.collectives import grouped_allgather
 from horovod.jax.error_feedback import with_feedback
@@ -23,7 +24,7 @@ _MOST_ELEMENTS = (1 << 31) - 1  # indices are int32
 
 
 class TopK(TopKCompressor):
-    """Sparsification with error feedback, for ``DistributedOptimizer`` only.
+    """Sparsification with error feedback, for ``DistributedOptimizer`` and with local steps.
 
     The elements of a gradient with the largest magnitudes travel, with their indices. The rest is
     this rank's error, one more array of the gradient's size, in the optimizer's ``FeedbackState``.
@@ -60,20 +61,25 @@ class TopKReduction(CompressedReduction):
     def _send(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
         prescale, postscale = self.factors
         ranks = self.process_set.size() or 1
-        factor = postscale / (ranks if self.op == Average else 1)
+        factor = prescale * postscale / (ranks if self.op == Average else 1)
         flat = {path: jnp.ravel(array) for path, array in arrays.items()}
         sent = {path: _largest(x, count=self.compression.count(x.size)) for path, x in flat.items()}
-        values = [flat[path][indices] * prescale for path, indices in sent.items()]
+        kept = {path: flat[path][indices] for path, indices in sent.items()}
+        if self.compression.half:
+            kept = {path: values.astype(jnp.bfloat16) for path, values in kept.items()}
+        packs = [packed(indices, elements=flat[path].size) for path, indices in sent.items()]
         # No bytes. Their shapes make the engine refuse ranks with other shapes or options.
         forms = [jnp.empty((0, sent[path].size, *x.shape), jnp.uint8) for path, x in arrays.items()]
-        tensors = [*values, *sent.values(), *forms]
+        tensors = [*kept.values(), *packs, *forms]
         parts = grouped_allgather(tensors, f"{name}.topk", self.process_set)
         results = {}
         for position, (path, array) in enumerate(arrays.items()):
-            left = flat[path].at[sent[path]].set(0, unique_indices=True)
+            rounded = kept[path].astype(array.dtype)
+            left = flat[path].at[sent[path]].add(-rounded, unique_indices=True)
             errors[path] = left.reshape(array.shape)
-            received = (parts[position], parts[len(arrays) + position])
-            total = _add_up(jnp.zeros_like(flat[path]), *received, ranks=ranks)
+            indices = unpacked(parts[len(arrays) + position], elements=array.size, ranks=ranks)
+            values = parts[position].astype(array.dtype)
+            total = _add_up(jnp.zeros_like(flat[path]), values, indices, ranks=ranks)
             results[path] = (total * factor).reshape(array.shape)
         return results
 
@@ -81,9 +87,37 @@ class TopKReduction(CompressedReduction):
 # Compiled, so that outside of ``jit`` JAX does not trace them in each step.
 @partial(jax.jit, static_argnames="count")
 def _largest(array: Any, count: int) -> Any:
-    """The indices of so many elements of a vector: NaN, then the largest magnitudes."""
+    """The rising indices of so many elements of a vector: NaN, then the largest magnitudes."""
     magnitudes = jnp.where(jnp.isnan(array), jnp.inf, jnp.abs(array))
-    return jax.lax.top_k(magnitudes, count)[1]
+    return jnp.sort(jax.lax.top_k(magnitudes, count)[1])
+
+
+@partial(jax.jit, static_argnames="elements")
+def packed(indices: Any, elements: int) -> Any:
+    """Rising indices of a vector of so many elements as int16; see ``horovod.torch.topk``."""
+    blocks = -(-elements >> LOW_BITS)
+    counts = jnp.bincount(indices >> LOW_BITS, length=blocks).astype(jnp.int32)
+    halves = jax.lax.bitcast_convert_type(counts, jnp.int16).reshape(-1)
+    return jnp.concatenate([halves, indices.astype(jnp.int16)])
+
+
+@partial(jax.jit, static_argnames=("elements", "ranks"))
+def unpacked(parts: Any, elements: int, ranks: int) -> Any:
+    """The indices of all ranks, one after the other; -1 for those of a rank that cannot be."""
+    blocks = -(-elements >> LOW_BITS)
+    by_rank = parts.reshape(ranks, -1)
+    halves = by_rank[:, : 2 * blocks].reshape(ranks, blocks, 2)
+    counts, low = jax.lax.bitcast_convert_type(halves, jnp.int32), by_rank[:, 2 * blocks :]
+    length = low.shape[1]
+
+    def high_of(counts: Any) -> Any:
+        is_right = (counts >= 0).all() & (counts.sum() == length)
+        high = jnp.repeat(jnp.arange(blocks), counts, total_repeat_length=length)
+        return jnp.where(is_right, high, -1)
+
+    high = jax.vmap(high_of)(counts)
+    indices = (high << LOW_BITS) + (low.astype(jnp.int32) & LOW)
+    return jnp.where(high < 0, -1, indices).reshape(-1)
 
 
 @partial(jax.jit, static_argnames="ranks")

@@ -13,13 +13,12 @@ the number of indices with the same upper bits, for each value of these.
 
 from __future__ import annotations
 
-import reprlib
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from horovod.core.compression import TopKCompressor
+from horovod.core.compression import LOW, LOW_BITS, TopKCompressor
 from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet
 from horovod.core.world import engine, rank
@@ -32,9 +31,6 @@ from horovod.torch.gradient_exchange import Operation
 # Of a sample for the choice of the largest: the elements per sampled one, and how many of the
 # largest are in it at least.
 _MOST_STRIDE, _LEAST_SAMPLED = 61, 64
-# The part of an index that travels for itself.
-_LOW_BITS = 16
-_LOW = (1 << _LOW_BITS) - 1
 
 
 class TopK(TopKCompressor):
@@ -42,24 +38,8 @@ class TopK(TopKCompressor):
 
     The elements of a gradient with the largest magnitudes travel, with their indices. The rest is
     this rank's error, one more tensor of the gradient's size, which is in the optimizer's
-    ``state_dict``.
-
-    Args:
-        ratio: as for ``horovod.core.compression.TopKCompressor``.
-        half: elements travel as bfloat16. What rounding takes from them is in the error.
-
-    Raises:
-        ValueError: an option is out of range.
+    ``state_dict``. Options and errors are those of ``horovod.core.compression.TopKCompressor``.
     """
-
-    def __init__(self, ratio: float = 0.01, *, half: bool = False) -> None:
-        super().__init__(ratio)
-        if not isinstance(half, bool):
-            raise ValueError(f"topk: half must be True or False, found {reprlib.repr(half)}")
-        self.half = half
-
-    def __repr__(self) -> str:
-        return f"topk(ratio={self._ratio}, half={self.half})"
 
     def make_exchange(
         self, op: int, prescale: float, postscale: float, process_set: ProcessSet
@@ -193,8 +173,8 @@ def largest(magnitudes: Tensor, count: int) -> Tensor:
 
 def packed(indices: Tensor, elements: int) -> Tensor:
     """Rising indices of a vector of so many elements as int16; see the top of this file."""
-    counts = torch.bincount(indices >> _LOW_BITS, minlength=_blocks(elements))
-    low = (indices & _LOW).to(torch.int16)
+    counts = torch.bincount(indices >> LOW_BITS, minlength=_blocks(elements))
+    low = (indices & LOW).to(torch.int16)
     return torch.cat([counts.to(torch.int32).view(torch.int16), low])
 
 
@@ -206,12 +186,12 @@ def unpacked(parts: Tensor, elements: int) -> Tensor | None:
     if int(counts.min()) < 0 or int(counts.sum()) != low.numel():
         return None
     high = torch.repeat_interleave(torch.arange(blocks, device=parts.device), counts)
-    indices = (high << _LOW_BITS) + (low.long() & _LOW)
+    indices = (high << LOW_BITS) + (low.long() & LOW)
     return indices if int(indices.max()) < elements else None
 
 
 def _blocks(elements: int) -> int:
-    return -(-elements >> _LOW_BITS)
+    return -(-elements >> LOW_BITS)
 
 
 def _form(each: _Elements) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,8 +26,8 @@ def params():
     return {"kernel": jnp.ones((50, 40)), "bias": jnp.ones(2000), "steps": jnp.int32(0)}
 
 
-def reduction_of(ratio):
-    compression = hvd.Compression.topk(ratio)
+def reduction_of(ratio, half=False):
+    compression = hvd.Compression.topk(ratio, half=half)
     return TopKReduction("name", compression, hvd.Average, 1.0, None, hvd.global_process_set)
 
 
@@ -37,7 +39,10 @@ def gathered(monkeypatch):
     def gather(parts, name, process_set):
         count = len(parts) // 3
         assert not any(form.size for form in parts[2 * count :])
-        last[:] = parts[: 2 * count]
+        sizes = [math.prod(form.shape[2:]) for form in parts[2 * count :]]
+        packs = zip(parts[count : 2 * count], sizes, strict=True)
+        indices = [topk.unpacked(pack, elements=size, ranks=1) for pack, size in packs]
+        last[:] = [*parts[:count], *indices]
         return parts
 
     monkeypatch.setattr(topk, "grouped_allgather", gather)
@@ -47,9 +52,10 @@ def gathered(monkeypatch):
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("ratio", [0.0001, 0.01, 0.3, 1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_sent_and_kept_is_the_gradient_exactly(gathered, dtype, ratio, seed):
+@pytest.mark.parametrize("half", [False, True])
+def test_what_is_sent_and_kept_is_the_gradient_exactly(gathered, dtype, ratio, seed, half):
     """Also with many equal elements, and with errors from before."""
-    reduction, generator = reduction_of(ratio), np.random.default_rng(seed)
+    reduction, generator = reduction_of(ratio, half), np.random.default_rng(seed)
     errors = {"w": reduction.first_error("w", jnp.zeros((60, 50), dtype))}
     for step in range(3):
         numbers = np.round(4 * generator.standard_normal((60, 50))) / (4 if step else 1)
@@ -59,12 +65,42 @@ def test_what_is_sent_and_kept_is_the_gradient_exactly(gathered, dtype, ratio, s
         values, indices = map(np.asarray, gathered)
         assert len(values) == len(set(indices.tolist())) == max(1, round(3000 * ratio))
         sent = np.zeros(3000, np.float32)
-        sent[indices] = values
+        assert values.dtype == (jnp.bfloat16 if half else np.float32)
+        sent[indices] = values.astype(np.float32)
         kept = np.asarray(errors["w"]).reshape(-1)
         np.testing.assert_array_equal(sent + kept, np.asarray(given).reshape(-1))
-        assert not np.any((sent != 0) & (kept != 0))
-        assert np.abs(kept).max() <= np.abs(values).min()
+        both = (sent != 0) & (kept != 0)
+        assert np.all(np.abs(kept[both]) <= np.abs(sent[both]) / 256)
+        assert half or not both.any()
+        assert np.abs(kept[~both]).max(initial=0) <= np.abs(values).astype(np.float32).min()
         np.testing.assert_array_equal(np.asarray(result).reshape(-1), sent)
+
+
+@pytest.mark.parametrize("elements", [1, 3000, 65536, 65537, 200_000])
+@pytest.mark.parametrize("ratio", [0.001, 0.3, 1.0])
+def test_indices_travel_in_16_bits(elements, ratio):
+    count = max(1, round(ratio * elements))
+    order = np.random.default_rng(0).permutation(elements)
+    indices = np.sort(order[:count]).astype(np.int32)
+    parts = topk.packed(indices, elements=elements)
+    assert parts.dtype == jnp.int16
+    assert len(parts) <= count + 2 * (elements // 65536 + 1)
+    both = jnp.concatenate([parts, parts])
+    found = topk.unpacked(both, elements=elements, ranks=2)
+    np.testing.assert_array_equal(found, np.tile(indices, 2))
+
+
+@pytest.mark.parametrize("counts", [(3, 0), (1, 0), (0, 2), (-1, 3), (2, -1)])
+def test_indices_with_altered_counts_cannot_be(counts):
+    """Two indices of 70,000 elements: one below 65,536, and one above."""
+    parts = topk.packed(jnp.asarray([5, 65540], jnp.int32), elements=70_000)
+    halves = np.asarray(counts, np.int32).view(np.int16)
+    altered = jnp.concatenate([jnp.asarray(halves), parts[4:]])
+    found = topk.unpacked(jnp.concatenate([altered, parts]), elements=70_000, ranks=2)
+    if counts == (0, 2):
+        assert found.tolist() == [65541, 65540, 5, 65540]
+    else:
+        assert found.tolist() == [-1, -1, 5, 65540]
 
 
 @pytest.mark.usefixtures("gathered")
@@ -172,8 +208,11 @@ def test_refusals(compression):
         make(compression=type(compression))
     with pytest.raises(ValueError, match=f"compression={kind}, which needs whole gradients"):
         make(sharded=True)
-    with pytest.raises(ValueError, match=f"compression={kind} cannot reduce single arrays"):
-        hvd.LocalSGD(optax.sgd(0.1), sync_every=2, compression=compression)
+    with pytest.raises(ValueError, match=f"LocalSGD: compression={kind} is a class; call it"):
+        hvd.LocalSGD(optax.sgd(0.1), sync_every=2, compression=type(compression))
+    if compression is POWERSGD:
+        with pytest.raises(ValueError, match=f"compression={kind} cannot reduce single arrays"):
+            hvd.LocalSGD(optax.sgd(0.1), sync_every=2, compression=compression)
     with pytest.raises(ValueError, match=r"DistributedOptimizer\(compression=\.\.\.\)"):
         hvd.allreduce(jnp.ones(5), compression=compression)
     plain = optax.sgd(0.1).init(params())

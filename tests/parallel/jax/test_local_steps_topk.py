@@ -1,0 +1,108 @@
+"""Local steps that send the largest elements of what ranks have changed."""
+
+from __future__ import annotations
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import horovod.jax as hvd
+
+optax = pytest.importorskip("optax", reason="optax is not installed")
+
+SHAPES = {"a": (60, 50), "b": (200, 400), "c": (5,)}  # the last one travels exactly
+
+
+def gradient(rank, number, name):
+    seed = [rank, number, sorted(SHAPES).index(name)]
+    return np.random.default_rng(seed).standard_normal(SHAPES[name]).astype(np.float32)
+
+
+class Training:
+    """SGD with a learning rate of 1 takes each gradient off the parameters."""
+
+    def __init__(self, ratio=0.05, half=False, **schedule):
+        compression = hvd.Compression.topk(ratio, half=half)
+        self.optimizer = hvd.LocalSGD(optax.sgd(1.0), compression=compression, **schedule)
+        self.params = {name: jnp.zeros(shape) for name, shape in SHAPES.items()}
+        self.inner = self.optimizer.init(self.params)
+        self.outer = self.optimizer.begin(self.params)
+
+    def run(self, steps):
+        for number in steps:
+            gradients = {name: gradient(hvd.rank(), number, name) for name in SHAPES}
+            updates, self.inner = self.optimizer.update(gradients, self.inner, self.params)
+            self.params = optax.apply_updates(self.params, updates)
+            self.params, self.outer = self.optimizer.sync(self.params, self.outer)
+
+    def finish(self):
+        self.params, self.outer = self.optimizer.finish(self.params, self.outer)
+
+
+def assert_same_everywhere(tree):
+    mine = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(tree)]
+    for other in hvd.allgather_object(mine):
+        for ours, theirs in zip(mine, other, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_what_has_not_arrived_is_in_the_errors(half, fragments):
+    if hvd.size() == 1:
+        pytest.skip("one rank sends nothing")
+    training = Training(sync_every=2, half=half, fragments=fragments)
+    training.run(range(6))
+    training.finish()
+    assert_same_everywhere(training.params)
+    owner, by_fragment = training.outer["errors"]
+    assert owner == hvd.rank()
+    errors = [error for errors in by_fragment.values() for error in errors.values()]
+    assert len(errors) == 2
+    for name, error in zip("abc", [*errors, np.zeros(5, np.float32)], strict=True):
+        assert name == "c" or np.abs(error).max() > 0.1
+        missing = hvd.allreduce(error, name=f"error.{name}")
+        given = sum(gradient(r, n, name) for r in range(hvd.size()) for n in range(6))
+        expected = given / hvd.size() - missing
+        np.testing.assert_allclose(-training.params[name], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_saved_run_goes_on_with_the_same_bits(overlap):
+    training = Training(sync_every=4, fragments=2, overlap=overlap)
+    training.run(range(6))
+    again = Training(sync_every=4, fragments=2, overlap=overlap)
+    again.params, again.inner = training.params, training.inner
+    again.outer = copy.deepcopy(training.optimizer.settle(training.outer))
+    for each in (training, again):
+        each.run(range(6, 14))
+        each.finish()
+    jax.tree_util.tree_map(np.testing.assert_array_equal, training.params, again.params)
+    assert_same_everywhere(training.params)
+
+
+def test_errors_of_another_rank_do_not_count():
+    if hvd.size() == 1:
+        pytest.skip("needs another rank")
+    training, fresh = Training(sync_every=2), Training(sync_every=2)
+    training.run(range(2))
+    outer = training.outer
+    given = hvd.broadcast_object(outer["errors"], root_rank=0, name="errors")
+    training.outer = {**outer, "errors": given}
+    fresh.params, fresh.inner = training.params, training.inner
+    known = outer["errors"] if hvd.rank() == 0 else (hvd.rank(), {})
+    fresh.outer = {**outer, "errors": known}
+    for each in (training, fresh):
+        each.run(range(2, 4))
+    jax.tree_util.tree_map(np.testing.assert_array_equal, training.params, fresh.params)
+
+
+def test_other_options_on_a_rank_are_told():
+    if hvd.size() == 1:
+        pytest.skip("needs a rank that differs")
+    text = r"rank 1 has compression='topk\(ratio=0.1, half=False\)', rank 0 .*ratio=0.2"
+    with pytest.raises(ValueError, match=text):
+        Training(ratio=0.1 if hvd.rank() else 0.2, sync_every=2)
