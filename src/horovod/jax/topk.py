@@ -111,7 +111,8 @@ def unpacked(parts: Any, elements: int, ranks: int) -> Any:
     length = low.shape[1]
 
     def high_of(counts: Any) -> Any:
-        is_right = (counts >= 0).all() & (counts.sum() == length)
+        is_near = jnp.abs(counts.astype(jnp.float32).sum() - length) < 2.0**31
+        is_right = (counts >= 0).all() & (counts.sum() == length) & is_near  # int32 wraps
         high = jnp.repeat(jnp.arange(blocks), counts, total_repeat_length=length)
         return jnp.where(is_right, high, -1)
 

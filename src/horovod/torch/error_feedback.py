@@ -61,14 +61,18 @@ def with_errors(state: dict[str, Any], feedback: RankErrors | None) -> dict[str,
     return {**state, _ERRORS: errors} if errors else state
 
 
-def without_errors(state: dict[str, Any], feedback: RankErrors | None) -> dict[str, Any]:
-    """The reverse of ``with_errors``: the errors are loaded.
+def load_errors(state: dict[str, Any], feedback: RankErrors | None) -> None:
+    """Go on from the errors in a ``state_dict`` of an optimizer; from nothing without them.
 
     Raises:
         ValueError: they are damaged.
     """
     if feedback is not None:
         feedback.load_state_dict(state.get(_ERRORS, {}))
+
+
+def without_errors(state: dict[str, Any]) -> dict[str, Any]:
+    """The ``state_dict`` of the optimizer alone."""
     return {key: value for key, value in state.items() if key != _ERRORS}
 
 

@@ -41,9 +41,10 @@ C = TypeVar("C", bound=Compressed)
 class Batch(Generic[C]):
     """The tensors of one ``start``."""
 
-    def __init__(self, exchange: FeedbackExchange[C], names: list[str]) -> None:
+    def __init__(self, exchange: FeedbackExchange[C], names: list[str], prefix: str = "") -> None:
         self._exchange = exchange
         self.names = names
+        self.prefix = prefix
         self.compressed: list[C] = []
         self.plain: list[tuple[Tensor, Tensor]] = []  # gradient, what travels of it
         self.handles: list[int] = []
@@ -52,6 +53,10 @@ class Batch(Generic[C]):
     def finish(self) -> None:
         """Finish all batches that were started: ranks may have batched differently."""
         self._exchange.finish()
+
+    def drop(self) -> None:
+        """Forget all batches that were started, and what they would leave out."""
+        self._exchange.drop()
 
 
 class FeedbackExchange(Generic[C]):
@@ -83,14 +88,18 @@ class FeedbackExchange(Generic[C]):
         raise NotImplementedError
 
     @torch.no_grad()
-    def start(self, names: list[str], gradients: list[Tensor]) -> Batch[C]:
+    def start(self, names: list[str], gradients: list[Tensor], prefix: str = "") -> Batch[C]:
         """Start to reduce ``gradients`` in place; computes, but waits for no other rank.
+
+        Args:
+            names: by which errors are kept, and some gradients left exact.
+            prefix: begins the names of the operations.
 
         Raises:
             ValueError: a gradient is sparse, or does not fit what is remembered of it.
             HorovodInternalError: a rank was lost.
         """
-        batch = Batch(self, names)
+        batch = Batch(self, names, prefix)
         plain_names = []
         for name, gradient in zip(names, gradients, strict=True):
             _check_dense(self._title, name, gradient)
@@ -99,7 +108,7 @@ class FeedbackExchange(Generic[C]):
                 batch.compressed.append(compressed)
             else:
                 batch.plain.append((gradient, gradient.contiguous()))
-                plain_names.append(name)
+                plain_names.append(prefix + name)
         self._batches.append(batch)
         try:
             self._begin(batch)
@@ -129,6 +138,12 @@ class FeedbackExchange(Generic[C]):
         for gradient, wire in plain:
             if wire is not gradient:
                 gradient.copy_(wire)
+
+    def drop(self) -> None:
+        """Wait for all that was started, and forget it; errors stay as they were."""
+        batches, self._batches = self._batches, []
+        with suppress(HorovodInternalError):
+            _wait_for_all(batches)
 
     def _abandon(self, batch: Batch[C]) -> None:
         """Forget a batch that was refused, perhaps in part: a later ``finish`` must not want it."""

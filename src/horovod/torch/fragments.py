@@ -16,7 +16,6 @@ them: agreed minus own.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from horovod.core.process_sets import ProcessSet
 from horovod.core.world import rank
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
-from horovod.torch.gradient_exchange import Pending, PlainExchange
+from horovod.torch.gradient_exchange import PendingGroup, PlainExchange
 from horovod.torch.topk import TopKExchange
 
 
@@ -38,7 +37,7 @@ class Fragment:
     """Some parameters of a model, their agreed values and the outer gradient under way.
 
     Args:
-        name: of the operation that sends it.
+        number: of the fragment.
         params: dense floating parameters.
         rules: of the outer step and of merging.
 
@@ -49,9 +48,9 @@ class Fragment:
         agreed_at: the step after which this rank's parameters were the agreed ones.
     """
 
-    def __init__(self, name: str, params: Sequence[Tensor], rules: LocalSteps) -> None:
+    def __init__(self, number: int, params: Sequence[Tensor], rules: LocalSteps) -> None:
         self.params = list(params)
-        self._name = name
+        self._number = number
         self._rules = rules
         self.forget()
 
@@ -62,7 +61,7 @@ class Fragment:
 
     def forget(self) -> None:
         """Start anew: the agreed parameters are those at the next ``begin``."""
-        self._pending: Pending | None = None
+        self._pending: PendingGroup | None = None
         self.agreed: list[Tensor] = []
         self.momentum: list[Tensor] = []
         self.gradients: list[Tensor] = []
@@ -81,7 +80,10 @@ class Fragment:
         """Begin to average the outer gradient over ranks."""
         pairs = zip(self.agreed, self.params, strict=True)
         gradients = [agreed - param for agreed, param in pairs]
-        self._pending = exchange.start_group(self._name, gradients)
+        # They say nothing about a layer, so what travels exactly is decided by size alone.
+        members = [f"{self._number}.{index}" for index in range(len(gradients))]
+        name = self._rules.name_of(self._number)
+        self._pending = exchange.start_group(name, gradients, members)
         self.gradients = gradients
 
     def wait(self) -> None:
@@ -102,9 +104,8 @@ class Fragment:
     def drop(self) -> None:
         """Give up what is under way; what the rank has changed is sent the next time."""
         if self._pending is not None:
-            with contextlib.suppress(HorovodInternalError):
-                self.wait()
-            self.gradients = []
+            self._pending.drop()
+            self._pending, self.gradients = None, []
 
     @torch.no_grad()
     def merge(self, weight: float, step: int) -> None:

@@ -7,6 +7,7 @@ waits in ``step``. An exchange keeps nothing of a batch except what it returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -30,6 +31,13 @@ class Pending(Protocol):
         Raises:
             HorovodInternalError: the reduction failed; the gradients are unspecified.
         """
+
+
+class PendingGroup(Pending, Protocol):
+    """One that can be given up."""
+
+    def drop(self) -> None:
+        """Wait for it, and forget it: nothing that was sent counts, and no error is raised."""
 
 
 class Exchange(Protocol):
@@ -91,6 +99,11 @@ class _PlainPending(NamedTuple):
         if self.copies:
             self._copy_back()
 
+    def drop(self) -> None:
+        with suppress(HorovodInternalError):
+            adapter.synchronize(self.handle)
+        forget(self.errors)
+
     @torch.no_grad()
     def _copy_back(self) -> None:
         for gradient, wire, context in self.copies:
@@ -145,7 +158,7 @@ class PlainExchange:
 
     def start_group(
         self, name: str, gradients: list[Tensor], members: Sequence[str] = ()
-    ) -> Pending:
+    ) -> PendingGroup:
         """Begin to reduce gradients in place as one operation, the same on every rank.
 
         ``members``: their names, which say what a low-bit format leaves exact; none: by size only.
@@ -163,7 +176,7 @@ class PlainExchange:
         names: Sequence[str],
         wires: list[Tensor],
         copies: Sequence[_Copy],
-    ) -> Pending:
+    ) -> _PlainPending:
         errors: Sequence[Tensor | None] = ()
         if self.feedback is not None:
             errors = self.feedback.add_to(names, wires)

@@ -31,7 +31,7 @@ from horovod.core.world import cross_size, rank
 from horovod.elastic import is_elastic_job
 from horovod.numpy.objects import check_equal_settings
 from horovod.torch.compression import Compression
-from horovod.torch.error_feedback import with_errors, without_errors
+from horovod.torch.error_feedback import load_errors, with_errors, without_errors
 from horovod.torch.fragments import (
     Fragment,
     OuterHeader,
@@ -129,7 +129,7 @@ class LocalStepsOptimizer(SteppingAlone):
                 fragment.merge(self._rules.merge_weight, self.local_step)
         late = [each for each in self._fragments if each.agreed_at != self.local_step]
         for fragment in late:
-            fragment.send(self._exchange)
+            self._send(fragment)
         for fragment in late:
             fragment.merge(1.0, self.local_step)
 
@@ -173,9 +173,11 @@ class LocalStepsOptimizer(SteppingAlone):
             ValueError: it does not fit the parameters or the arguments.
         """
         self.drop()
-        found = without_errors(state_dict, self._exchange.feedback)
-        super().load_state_dict({key: v for key, v in found.items() if key != _STATE})
-        self.local_step = put_outer_state(state_dict.get(_STATE), self._fragments, self._rules)
+        outer = state_dict.get(_STATE)
+        given = {key: value for key, value in state_dict.items() if key != _STATE}
+        super().load_state_dict(without_errors(given))
+        self.local_step = put_outer_state(outer, self._fragments, self._rules)
+        load_errors(given, self._exchange.feedback)
 
     def drop(self) -> None:
         """Give up what is under way; what this rank has changed is sent the next time."""
@@ -259,10 +261,17 @@ class LocalStepsOptimizer(SteppingAlone):
         if sent:
             self._check_all_known()
         for fragment in sent:
-            fragment.send(self._exchange)
+            self._send(fragment)
         for fragment in due:
             if fragment.gradients:  # else it was dropped
                 fragment.merge(rules.merge_weight, step)
+
+    def _send(self, fragment: Fragment) -> None:
+        """By an exchange of its own, if an exchange finishes all that it has under way."""
+        exchange = self._exchange
+        if isinstance(exchange, TopKExchange):
+            exchange = exchange.with_same_errors()
+        fragment.send(exchange)
 
     def _check_all_known(self) -> None:
         known = {param for fragment in self._fragments for param in fragment.params}
@@ -376,9 +385,7 @@ def _make(
         else PlainExchange(compression, operation, process_set)
     )
     parts = parts_of([param.numel() for param in params], rules.fragments)
-    result._fragments = [
-        Fragment(rules.name_of(number), params[part], rules) for number, part in enumerate(parts)
-    ]
+    result._fragments = [Fragment(number, params[part], rules) for number, part in enumerate(parts)]
     if has_others(process_set) and not is_elastic_job():
         check_equal_settings(rules.title, rules.name, result._settings(), process_set)
     return result

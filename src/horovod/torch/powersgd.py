@@ -151,10 +151,10 @@ class PowerSGDExchange(FeedbackExchange[_Matrix]):
         super().__init__(compressor.title, operation, process_set)
         self._compressor = compressor
 
-    def start(self, names: list[str], gradients: list[Tensor]) -> Batch[_Matrix]:
+    def start(self, names: list[str], gradients: list[Tensor], prefix: str = "") -> Batch[_Matrix]:
         """As every exchange does, with the memory of this world."""
         self._compressor.enter_world()
-        return super().start(names, gradients)
+        return super().start(names, gradients, prefix)
 
     def _plan(self, name: str, gradient: Tensor) -> _Matrix | None:
         return self._compressor.plan(name, gradient)

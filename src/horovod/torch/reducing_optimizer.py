@@ -18,7 +18,7 @@ from torch import Tensor
 
 from horovod.core.process_sets import ProcessSet
 from horovod.torch import adapter
-from horovod.torch.error_feedback import RankErrors, with_errors, without_errors
+from horovod.torch.error_feedback import RankErrors, load_errors, with_errors, without_errors
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameters import operation_names
 from horovod.torch.wrapped_optimizer import WrappedOptimizer
@@ -115,7 +115,8 @@ class _DistributedOptimizer(WrappedOptimizer):
         if self._reducer is not None:
             self._reducer.drop()
         self._forget_synchronized()
-        super().load_state_dict(without_errors(state_dict, self._feedback))
+        load_errors(state_dict, self._feedback)
+        super().load_state_dict(without_errors(state_dict))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters as the original does; they are reduced as well. Same on every rank."""

@@ -13,6 +13,7 @@ the number of indices with the same upper bits, for each value of these.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -106,9 +107,17 @@ class TopKExchange(FeedbackExchange[_Elements]):
         self._compressor = compressor
         self.feedback = TopKErrors()
 
-    def start_group(self, name: str, gradients: list[Tensor]) -> Batch[_Elements]:
-        """Begin to reduce gradients in place that have no names of their own."""
-        return self.start([f"{name}.{index}" for index in range(len(gradients))], gradients)
+    def with_same_errors(self) -> TopKExchange:
+        """Another exchange of the same optimizer, whose batches are finished by themselves."""
+        found = TopKExchange(self._compressor, self._operation, self._process_set)
+        found.feedback = self.feedback
+        return found
+
+    def start_group(
+        self, name: str, gradients: list[Tensor], members: Sequence[str]
+    ) -> Batch[_Elements]:
+        """Begin to reduce gradients in place; see ``start``."""
+        return self.start(list(members), gradients, f"{name}.")
 
     def _plan(self, name: str, gradient: Tensor) -> _Elements | None:
         elements = gradient.numel()
@@ -132,7 +141,7 @@ class TopKExchange(FeedbackExchange[_Elements]):
         values = [each.kept for each in batch.compressed]
         indices = [packed(each.sent, each.total.numel()) for each in batch.compressed]
         forms = [_form(each) for each in batch.compressed]
-        name = f"{batch.compressed[0].name}.topk"
+        name = f"{batch.prefix}{batch.compressed[0].name}.topk"
         tensors = [*values, *indices, *forms]
         handle = adapter.grouped_allgather_async(tensors, name, self._process_set)
         batch.handles.append(handle)

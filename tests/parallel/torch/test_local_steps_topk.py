@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import horovod.torch as hvd
+from horovod.torch import topk
 
 SHAPES = (60, 50), (200, 400), (5,)  # the last one travels exactly
 
@@ -40,6 +41,16 @@ def errors_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return list(optimizer.state_dict()["compression_errors"]["errors"].values())
 
 
+def assert_all_is_there(optimizer, params, steps: int) -> None:
+    """What has not arrived is in the errors, and nothing else."""
+    errors = [*errors_of(optimizer), torch.zeros(5)]
+    for index, (param, error) in enumerate(zip(params, errors, strict=True)):
+        missing = hvd.allreduce(error, name=f"error.{index}")
+        given = sum(gradient(r, n, index) for r in range(hvd.size()) for n in range(steps))
+        close = {"rtol": 1e-4, "atol": 1e-4}
+        torch.testing.assert_close(-param.detach(), given / hvd.size() - missing, **close)
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("schedule", [{}, {"fragments": 2}])
 def test_what_has_not_arrived_is_in_the_errors(half, schedule, assert_same_everywhere):
@@ -48,13 +59,8 @@ def test_what_has_not_arrived_is_in_the_errors(half, schedule, assert_same_every
     train(optimizer, params, range(6))
     optimizer.finish()
     assert_same_everywhere(params)
-    errors = [*errors_of(optimizer), torch.zeros(5)]
-    for index, (param, error) in enumerate(zip(params, errors, strict=True)):
-        assert index == 2 or error.abs().max() > 0.1
-        missing = hvd.allreduce(error, name=f"error.{index}")
-        given = sum(gradient(r, n, index) for r in range(hvd.size()) for n in range(6))
-        close = {"rtol": 1e-4, "atol": 1e-4}
-        torch.testing.assert_close(-param.detach(), given / hvd.size() - missing, **close)
+    assert all(error.abs().max() > 0.1 for error in errors_of(optimizer))
+    assert_all_is_there(optimizer, params, 6)
 
 
 def test_all_elements_are_what_no_compression_gives(assert_same_everywhere):
@@ -86,6 +92,55 @@ def test_a_loaded_run_goes_on_with_the_same_bits():
         train(stepper, each, range(6, 14))
         stepper.finish()
     assert all(map(torch.equal, params, others))
+
+
+def test_what_is_given_up_is_sent_again(assert_same_everywhere):
+    params = parameters()
+    optimizer = local_sgd(params, sync_every=4, overlap=2, merge_weight=1.0)
+    train(optimizer, params, range(4))
+    optimizer.drop()
+    train(optimizer, params, range(4, 8))
+    optimizer.finish()
+    assert_same_everywhere(params)
+    assert_all_is_there(optimizer, params, 8)
+
+
+def test_an_agreement_that_fails_leaves_others_alone(monkeypatch, assert_same_everywhere):
+    """As they were before: both fragments are on their way when the first one is merged."""
+    params = parameters()
+    optimizer = local_sgd(params, sync_every=4, fragments=2, overlap=3, merge_weight=1.0)
+    train(optimizer, params, range(4))
+    with monkeypatch.context() as patch:
+        patch.setattr(topk, "_take", _refuse)
+        with pytest.raises(hvd.HorovodInternalError, match="refused"):
+            train(optimizer, params, range(4, 5))
+    train(optimizer, params, range(5, 9))
+    optimizer.finish()
+    assert_same_everywhere(params)
+
+
+def _refuse(*_args):
+    raise hvd.HorovodInternalError("refused")
+
+
+def test_names_of_layers_and_of_the_optimizer_say_nothing():
+    if hvd.size() == 1:
+        pytest.skip("one rank sends nothing")
+    params = parameters()
+    optimizer = local_sgd(params, sync_every=2, name="my_normal_run.bias")
+    train(optimizer, params, range(2))
+    assert len(errors_of(optimizer)) == 2
+
+
+def test_an_elastic_state_needs_rank_zero():
+    if hvd.size() == 1:
+        pytest.skip("needs a set without rank 0")
+    others = hvd.add_process_set([hvd.size() - 1])
+    optimizer = local_sgd(parameters(), sync_every=2, process_set=others)
+    state = hvd.elastic.TorchState(optimizer=optimizer)
+    with pytest.raises(ValueError, match=r"of rank 0, which is not in the process set"):
+        state.sync()
+    hvd.remove_process_set(others)
 
 
 def test_a_rank_that_has_joined_counts_as_unchanged():

@@ -103,6 +103,13 @@ def test_indices_with_altered_counts_cannot_be(counts):
         assert found.tolist() == [-1, -1, 5, 65540]
 
 
+def test_a_sum_of_counts_that_wraps_is_noticed():
+    halves = np.asarray([2**31 - 1, 2**31 - 1, 7, 0], np.int32).view(np.int16)
+    parts = jnp.concatenate([jnp.asarray(halves), jnp.arange(5, dtype=jnp.int16)])
+    found = topk.unpacked(parts, elements=4 * 65536, ranks=1)
+    assert found.tolist() == [-1] * 5
+
+
 @pytest.mark.usefixtures("gathered")
 def test_an_altered_index_makes_the_result_not_finite():
     total = jnp.zeros(10)

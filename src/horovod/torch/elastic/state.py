@@ -226,6 +226,11 @@ class LocalStepsStateHandler(OptimizerStateHandler):
 
     def sync(self) -> None:
         optimizer = self.value
+        if 0 not in (optimizer.process_set.ranks or []):
+            raise ValueError(
+                f"sync: ranks take over the agreed parameters of rank 0, which is not in the "
+                f"process set {optimizer.process_set.ranks} of the optimizer with local steps"
+            )
         step = optimizer.local_step
         standings = optimizer.standings(global_process_set)
         root = standings[0]
