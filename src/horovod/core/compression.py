@@ -287,6 +287,8 @@ def check_compressor(compression: Any) -> None:
     """
     if not hasattr(compression, "compress"):
         example = compression if compression in (*LINK_FORMATS, "fp16", "bf16") else "int8"
+        if compression in ("powersgd", "topk"):
+            example = f"{compression}()"
         raise ValueError(
             f"compression must be a Compressor such as hvd.Compression.{example}, found "
             f"{reprlib.repr(compression)}"
@@ -310,10 +312,9 @@ def check_rounds(compression: Any, sharded: Any) -> None:
 
 def not_called(title: str, compression: type) -> ValueError:
     """For the class of a compressor with options, which was given to ``title``."""
-    return ValueError(
-        f"{title}: compression={compression.__name__} is a class; call it, for example "
-        "Compression.powersgd() or Compression.topk()"
-    )
+    name = getattr(compression, "title", None)
+    how = "" if name is None else f": hvd.Compression.{name}()"
+    return ValueError(f"{title}: compression={compression.__name__} is a class; call it{how}")
 
 
 def compress_all(compression: Any, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -116,7 +116,9 @@ class LocalStepsOptimizer:
                 was saved is lost (``settle``).
             HorovodInternalError: a reduction failed.
         """
-        rules, step = self._rules, outer["step"] + 1
+        rules = self._rules
+        self._check_outside("sync", outer["step"])
+        step = outer["step"] + 1
         outer = {**outer, "step": step}
         if not self._process_set.included():
             return params, outer
@@ -182,7 +184,18 @@ class LocalStepsOptimizer:
         placed = [like(leaf, value) for leaf, value in zip(leaves, outer["agreed"], strict=True)]
         return jax.tree_util.tree_structure(params).unflatten(placed)
 
+    def _check_outside(self, method: str, value: Any) -> None:
+        if isinstance(value, jax.core.Tracer):
+            title = f"{self._rules.title}: {method}"
+            raise ValueError(f"{title}: call it outside of jit, between inner steps")
+
     def _round(self, method: str, params: Any, outer: OuterState) -> OuterRound:
+        found, expected = len(outer["agreed_at"]), self._rules.fragments
+        if found != expected:
+            raise ValueError(
+                f"{self._rules.title}: {method}: outer is of an optimizer with fragments={found}, "
+                f"expected {expected}"
+            )
         leaves = self._leaves(method, params, outer)
         parts = parts_of([np.size(leaf) for leaf in leaves], self._rules.fragments)
         return OuterRound(params, leaves, outer, [range(part.start, part.stop) for part in parts])
@@ -262,8 +275,7 @@ class LocalStepsOptimizer:
         title = f"{self._rules.title}: {method}"
         paths = jax.tree_util.tree_flatten_with_path(params)[0]
         for path, leaf in paths:
-            if isinstance(leaf, jax.core.Tracer):
-                raise ValueError(f"{title}: call it outside of jit, between inner steps")
+            self._check_outside(method, leaf)
             kind = getattr(leaf, "dtype", type(leaf).__name__)
             if isinstance(kind, str) or not jnp.issubdtype(kind, jnp.floating):
                 raise ValueError(

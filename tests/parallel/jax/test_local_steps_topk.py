@@ -106,3 +106,15 @@ def test_other_options_on_a_rank_are_told():
     text = r"rank 1 has compression='topk\(ratio=0.1, half=False\)', rank 0 .*ratio=0.2"
     with pytest.raises(ValueError, match=text):
         Training(ratio=0.1 if hvd.rank() else 0.2, sync_every=2)
+
+
+def test_an_outer_state_of_other_fragments_is_refused():
+    training, other = Training(sync_every=4), Training(sync_every=4, fragments=2)
+    with pytest.raises(ValueError, match="finish: outer is of an optimizer with fragments=1, exp"):
+        other.optimizer.finish(training.params, training.outer)
+
+
+def test_an_agreement_inside_of_jit_is_refused():
+    training = Training(sync_every=1)
+    with pytest.raises(ValueError, match="LocalSGD: sync: call it outside of jit"):
+        jax.jit(training.optimizer.sync)(training.params, training.outer)
