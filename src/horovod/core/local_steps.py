@@ -15,6 +15,7 @@ from typing import Any
 
 from horovod.core.base.checked import is_number
 from horovod.core.compression import FeedbackCompressor, check_compressor, not_called
+from horovod.errors import MismatchError
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,24 @@ class LocalSteps:
     def name_of(self, fragment: int) -> str:
         """Of the operation that sends it."""
         return f"{self.name}.fragment.{fragment}"
+
+    def marker_shape(self, step: int) -> tuple[int, int]:
+        """Of an array that travels with a fragment: no bytes.
+
+        So the engine refuses ranks that agree after different steps, or of which one finishes.
+
+        Args:
+            step: after which the fragment is sent; 0 for ``finish``.
+        """
+        return 0, step
+
+    def out_of_step(self, error: MismatchError) -> MismatchError:
+        """What a user is told where the engine has refused a fragment."""
+        return MismatchError(
+            f"{self.title}: all ranks must call step() and finish() equally often, with equal "
+            f"parameters; shapes [0, step] are those of steps: {error}",
+            operation=error.operation,
+        )
 
     def step_outer(self, agreed: Any, momentum: Any, gradient: Any) -> tuple[Any, Any]:
         """Agreed parameters and momentum after a step of SGD; arrays of any framework.

@@ -27,7 +27,7 @@ from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
 from horovod.core.world import rank
 from horovod.elastic import is_elastic_job
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, MismatchError
 from horovod.jax.error_feedback import first_errors, reduce_corrected
 from horovod.jax.gradient_reduction import TransformationCompressor
 from horovod.jax.optimizer import check_transformation
@@ -128,7 +128,7 @@ class LocalStepsOptimizer:
             return params, outer
         round_ = self._round("sync", params, outer)
         for number in sent:
-            self._send(number, round_)
+            self._send(number, round_, step)
         for number in due:
             sent_at = step - rules.overlap
             if outer["agreed_at"][number] < sent_at or not rules.overlap:  # else ``finish`` did it
@@ -157,7 +157,7 @@ class LocalStepsOptimizer:
         reached = enumerate(round_.outer["agreed_at"])
         late = [number for number, step in reached if step != outer["step"]]
         for number in late:
-            self._send(number, round_)
+            self._send(number, round_, 0)
         for number in late:
             round_.merge(number, self._wait(number), rules, 1.0)
         self._flights.clear()
@@ -200,20 +200,31 @@ class LocalStepsOptimizer:
         parts = parts_of([np.size(leaf) for leaf in leaves], self._rules.fragments)
         return OuterRound(params, leaves, outer, [range(part.start, part.stop) for part in parts])
 
-    def _send(self, number: int, round_: OuterRound) -> None:
+    def _send(self, number: int, round_: OuterRound, marked: int) -> None:
+        """Send a fragment; ``marked``: the step, or 0 for ``finish``."""
         if number in self._flights:  # of steps that a restored state has taken back
             with contextlib.suppress(HorovodInternalError):
                 self._wait(number)
-        wires = round_.changes(number)
+        changes = round_.changes(number)
+        marker = np.empty(self._rules.marker_shape(marked), np.float32)
+        sent_at = round_.outer["step"]
         if self._is_sparse:
-            average = self._reduced(number, wires, round_)
-            self._flights[number] = _Flight(round_.outer["step"], None, average, [])
+            handle = self._start(number, [marker])
+            try:
+                average = self._reduced(number, changes, round_)
+            finally:
+                self._synchronize(handle)
+            self._flights[number] = _Flight(sent_at, None, average, [])
             return
         contexts: list[Any] = []
         if not keeps_tensors(self._compression):
-            sent, contexts = compress_all(self._compression, [jnp.asarray(w) for w in wires])
-            wires = [np.array(wire, order="C") for wire in sent]
-        handle = adapter.grouped_allreduce_async_(
+            sent, contexts = compress_all(self._compression, [jnp.asarray(c) for c in changes])
+            changes = [np.array(wire, order="C") for wire in sent]
+        handle = self._start(number, [*changes, marker])
+        self._flights[number] = _Flight(sent_at, handle, changes, contexts)
+
+    def _start(self, number: int, wires: list[Array]) -> int:
+        return adapter.grouped_allreduce_async_(
             wires,
             None,
             self._rules.name_of(number),
@@ -221,7 +232,12 @@ class LocalStepsOptimizer:
             process_set=self._process_set,
             link_format=link_format_of(self._compression),
         )
-        self._flights[number] = _Flight(round_.outer["step"], handle, wires, contexts)
+
+    def _synchronize(self, handle: int) -> None:
+        try:
+            adapter.synchronize(handle)
+        except MismatchError as error:
+            raise self._rules.out_of_step(error) from error
 
     def _reduced(self, number: int, changes: list[Array], round_: OuterRound) -> list[Array]:
         """The average of what ranks have sent of a fragment; what they have not is in ``errors``.
@@ -247,7 +263,7 @@ class LocalStepsOptimizer:
         if flight.handle is None:
             return flight.wires
         try:
-            adapter.synchronize(flight.handle)
+            self._synchronize(flight.handle)
         except HorovodInternalError:
             del self._flights[number]
             raise

@@ -27,7 +27,7 @@ from horovod.core.handles import wait_for_all
 from horovod.core.local_steps import LocalSteps, mixed
 from horovod.core.process_sets import ProcessSet
 from horovod.core.world import rank
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, MismatchError
 from horovod.torch import adapter
 from horovod.torch.gradient_exchange import PendingGroup, PlainExchange
 from horovod.torch.topk import TopKExchange
@@ -76,14 +76,18 @@ class Fragment:
                 self.momentum.append(torch.zeros_like(self.agreed[-1]))
 
     @torch.no_grad()
-    def send(self, exchange: PlainExchange | TopKExchange) -> None:
-        """Begin to average the outer gradient over ranks."""
+    def send(self, exchange: PlainExchange | TopKExchange, step: int) -> None:
+        """Begin to average the outer gradient over ranks.
+
+        ``step``: the number of the rank's step; 0 if it finishes.
+        """
         pairs = zip(self.agreed, self.params, strict=True)
         gradients = [agreed - param for agreed, param in pairs]
+        marker = gradients[0].new_empty(self._rules.marker_shape(step))
         # They say nothing about a layer, so what travels exactly is decided by size alone.
-        members = [f"{self._number}.{index}" for index in range(len(gradients))]
+        members = [f"{self._number}.{index}" for index in range(len(gradients) + 1)]
         name = self._rules.name_of(self._number)
-        self._pending = exchange.start_group(name, gradients, members)
+        self._pending = exchange.start_group(name, [*gradients, marker], members)
         self.gradients = gradients
 
     def wait(self) -> None:
@@ -96,8 +100,10 @@ class Fragment:
             return
         try:
             self._pending.finish()
-        except HorovodInternalError:
+        except HorovodInternalError as error:
             self._pending, self.gradients = None, []
+            if isinstance(error, MismatchError):
+                raise self._rules.out_of_step(error) from error
             raise
         self._pending = None
 

@@ -129,7 +129,7 @@ class LocalStepsOptimizer(SteppingAlone):
                 fragment.merge(self._rules.merge_weight, self.local_step)
         late = [each for each in self._fragments if each.agreed_at != self.local_step]
         for fragment in late:
-            self._send(fragment)
+            self._send(fragment, 0)
         for fragment in late:
             fragment.merge(1.0, self.local_step)
 
@@ -261,17 +261,17 @@ class LocalStepsOptimizer(SteppingAlone):
         if sent:
             self._check_all_known()
         for fragment in sent:
-            self._send(fragment)
+            self._send(fragment, step)
         for fragment in due:
             if fragment.gradients:  # else it was dropped
                 fragment.merge(rules.merge_weight, step)
 
-    def _send(self, fragment: Fragment) -> None:
+    def _send(self, fragment: Fragment, step: int) -> None:
         """By an exchange of its own, if an exchange finishes all that it has under way."""
         exchange = self._exchange
         if isinstance(exchange, TopKExchange):
             exchange = exchange.with_same_errors()
-        fragment.send(exchange)
+        fragment.send(exchange, step)
 
     def _check_all_known(self) -> None:
         known = {param for fragment in self._fragments for param in fragment.params}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import horovod.jax as hvd
+from horovod.errors import MismatchError
 
 optax = pytest.importorskip("optax", reason="optax is not installed")
 
@@ -118,3 +120,18 @@ def test_an_agreement_inside_of_jit_is_refused():
     training = Training(sync_every=1)
     with pytest.raises(ValueError, match="LocalSGD: sync: call it outside of jit"):
         jax.jit(training.optimizer.sync)(training.params, training.outer)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_ranks_that_are_out_of_step_are_told(is_sparse):
+    """A rank finishes, and the others take it for one that comes to their agreement."""
+    if hvd.size() == 1:
+        pytest.skip("needs ranks that differ")
+    training = Training(sync_every=4)
+    if not is_sparse:
+        training.optimizer = hvd.LocalSGD(optax.sgd(1.0), sync_every=4)
+    text = r"LocalSGD: all ranks must call step\(\) and finish\(\) equally often.* sent \[0, [04]\]"
+    training.run(range(3))
+    agree = training.finish if hvd.rank() == 0 else partial(training.run, range(3, 4))
+    with pytest.raises(MismatchError, match=text):
+        agree()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from local_steps_reference import CASES, INNER_LR, SHAPES, initial, reference, t
 from torch import Tensor, nn
 
 import horovod.torch as hvd
+from horovod.errors import MismatchError
 
 STEPS = 13
 
@@ -184,6 +187,24 @@ def test_a_rank_that_has_joined_counts_as_unchanged():
             ]
             assert_close([param], [np.mean([*others, begin], axis=0)])
     hvd.join()
+
+
+@pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.topk(0.5)])
+def test_ranks_that_are_out_of_step_are_told(compression):
+    """A rank finishes, and the others take it for one that comes to their agreement."""
+    if hvd.size() == 1:
+        pytest.skip("needs ranks that differ")
+    params = parameters()
+    optimizer = hvd.LocalSGD(sgd(params), sync_every=4, compression=compression)
+    text = r"LocalSGD: all ranks must call step\(\) and finish\(\) equally often.* sent \[0, [04]\]"
+    train(optimizer, params, range(1, 4))
+    agree = optimizer.finish if hvd.rank() == 0 else partial(step, optimizer, params, 4)
+    with pytest.raises(MismatchError, match=text):
+        agree()
+    params = parameters()
+    optimizer = hvd.LocalSGD(sgd(params), sync_every=4, compression=compression)
+    train(optimizer, params, range(1, 4 if hvd.rank() else 3))
+    optimizer.finish()  # with the same agreements behind them
 
 
 def test_an_added_group_joins_the_last_fragment(assert_same_everywhere):
