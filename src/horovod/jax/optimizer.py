@@ -138,7 +138,8 @@ def _reducing(inner: Any, reduce: GradientReduction) -> tuple[Any, Any]:
 def check_transformation(title: str, optimizer: Any) -> None:
     """``ValueError`` if ``title`` cannot wrap this: no transformation of optax, or one of ours."""
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise ValueError(f"{title}: expected an optax transformation, found {optimizer!r}")
+        found = " ".join(repr(optimizer).split())  # a torch optimizer's has several lines
+        raise ValueError(f"{title}: expected an optax transformation, found {found}")
     # What ``DistributedOptimizer`` makes has a class of optax, and functions of ours.
     parts = (type(optimizer), optimizer.update)
     makers = [getattr(each, "__module__", None) or "" for each in parts]
