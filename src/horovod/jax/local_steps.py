@@ -247,7 +247,10 @@ class LocalStepsOptimizer:
         name = self._rules.name_of(number)
         operation = self._compression, Average, 1.0, None, self._process_set
         reduction = TopKReduction(name, *operation)
-        gradients = {str(index): jnp.asarray(change) for index, change in enumerate(changes)}
+        gradients = {
+            self._rules.label_of(number, index, change.shape): jnp.asarray(change)
+            for index, change in enumerate(changes)
+        }
         owner, known = round_.outer.get("errors", (0, {}))
         if owner != rank():
             known = {}

@@ -84,10 +84,10 @@ class Fragment:
         pairs = zip(self.agreed, self.params, strict=True)
         gradients = [agreed - param for agreed, param in pairs]
         marker = gradients[0].new_empty(self._rules.marker_shape(step))
-        # They say nothing about a layer, so what travels exactly is decided by size alone.
-        members = [f"{self._number}.{index}" for index in range(len(gradients) + 1)]
-        name = self._rules.name_of(self._number)
-        self._pending = exchange.start_group(name, [*gradients, marker], members)
+        rules, number = self._rules, self._number
+        tensors = [*gradients, marker]
+        members = [rules.label_of(number, i, each.shape) for i, each in enumerate(tensors)]
+        self._pending = exchange.start_group(rules.name_of(number), tensors, members)
         self.gradients = gradients
 
     def wait(self) -> None:

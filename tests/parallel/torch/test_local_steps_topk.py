@@ -132,6 +132,18 @@ def test_names_of_layers_and_of_the_optimizer_say_nothing():
     assert len(errors_of(optimizer)) == 2
 
 
+def test_vectors_are_exact(assert_same_everywhere):
+    params = [nn.Parameter(torch.zeros(5000)), nn.Parameter(torch.zeros(5000, 1))]
+    optimizer = local_sgd(params, sync_every=1)
+    for param in params:
+        param.grad = torch.full_like(param, float(hvd.rank()))
+    optimizer.step()
+    expected = torch.full((5000,), -(hvd.size() - 1) / 2)
+    torch.testing.assert_close(params[0].detach(), expected, rtol=1e-6, atol=1e-6)
+    assert hvd.size() == 1 or params[1].count_nonzero() < 1000
+    assert_same_everywhere(params)
+
+
 def test_an_elastic_state_needs_rank_zero():
     if hvd.size() == 1:
         pytest.skip("needs a set without rank 0")
