@@ -8,7 +8,13 @@ import pytest
 
 import horovod.numpy as hvd
 from horovod.core.object_codes import ObjectCodes
-from horovod.core.process_sets import Registry, close_registry, ids_and_ranks, open_registry
+from horovod.core.process_sets import (
+    Registry,
+    close_registry,
+    ids_and_ranks,
+    open_registry,
+    proposal_of,
+)
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import CODE_BYTES
 from horovod.rendezvous.bootstrap import SetLinks
@@ -38,6 +44,27 @@ def test_ranks_are_sorted_numbers():
 def test_what_is_no_list_of_ranks(ranks):
     with pytest.raises(ValueError, match="ProcessSet: expected a list of ranks"):
         hvd.ProcessSet(ranks)
+
+
+def test_equal_sets_are_the_same_proposal():
+    sets = [hvd.ProcessSet([0, 1]), hvd.ProcessSet([2])]
+    same = [hvd.ProcessSet((1, 0)), hvd.ProcessSet([2])]
+    assert proposal_of(sets, False, 3) == proposal_of(same, False, 3) != ""
+    others = {
+        proposal_of(sets, False, 3),
+        proposal_of(sets, True, 3),
+        proposal_of(sets[::-1], False, 3),
+        proposal_of([], False, 3),
+    }
+    assert len(others) == 4
+
+
+def test_sets_that_cannot_be_are_no_proposal():
+    assert proposal_of([hvd.ProcessSet([2])], False, 2) == ""
+    assert proposal_of([hvd.ProcessSet([0]), hvd.ProcessSet([0])], False, 2) == ""
+    comm = hvd.ProcessSet([0])
+    comm.ranks, comm.mpi_comm = None, object()
+    assert proposal_of([comm], False, 2) == ""
 
 
 def test_a_communicator_needs_mpi(monkeypatch):

@@ -47,7 +47,10 @@ MPI = "mpi"
 
 @dataclass(frozen=True)
 class World:
-    """This process in a world. ``object_key`` is known to its ranks alone, for codes of objects."""
+    """This process in a world. ``object_key`` is known to its ranks alone, for codes of objects.
+
+    ``is_agreed``: all ranks proposed the same process sets.
+    """
 
     identity: ProcessInfo
     engine: _native.Engine
@@ -59,6 +62,7 @@ class World:
     hosts: tuple[tuple[int, ...], ...] = ((0,),)  # ranks that share memory
     data_plane: DataPlane | None = None  # None: the engine's own, or a world of one
     pid: int = field(default_factory=os.getpid)  # of the process that is in it; no forked child is
+    is_agreed: bool = False
 
     def end(self) -> None:
         """Leave the world. Operations that have not ended fail."""
@@ -98,8 +102,11 @@ def worlds_begun() -> int:
     return _generations.total()
 
 
-def assemble(identity: ProcessInfo, settings: Settings) -> World:
+def assemble(identity: ProcessInfo, settings: Settings, proposal: str) -> World:
     """Meet the others and start the engine; blocks for about the start timeout at most.
+
+    Args:
+        proposal: of process sets, as ``proposal_of`` makes it.
 
     Raises:
         InitError: ranks are missing, disagree or cannot reach each other; or no engine can be made.
@@ -122,6 +129,7 @@ def assemble(identity: ProcessInfo, settings: Settings) -> World:
         settings.gloo_timeout_s,
         settings.link_protection,
         settings.link_connections,
+        proposal,
     )
     identity = identity.placed(mesh.nodes)
     if backend is None:
@@ -187,6 +195,7 @@ def _connected(
         mesh.connector.connect_members if spans_hosts else None,
         mesh.hosts,
         data_plane,
+        is_agreed=mesh.is_agreed,
     )
 
 

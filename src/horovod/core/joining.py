@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from horovod.core.assembly import MPI, World, assemble
 from horovod.core.base.mpi_library import is_communicator
 from horovod.core.base.on_error import on_error
-from horovod.core.process_sets import ProcessSet, Registry, open_registry
+from horovod.core.process_sets import ProcessSet, Registry, open_registry, proposal_of
 from horovod.errors import HorovodInternalError, InitError
 from horovod.rendezvous.bootstrap import ProcessInfo, recognise, this_client
 from horovod.settings import Settings
@@ -50,7 +50,7 @@ class Parent(NamedTuple):
 
 def join_as(identity: ProcessInfo, settings: Settings) -> World:
     """A complete world of processes whose ranks the program has said."""
-    return _with_sets(assemble(identity, settings), None, ())
+    return _assemble(identity, settings, None, ())
 
 
 def join_world(
@@ -72,17 +72,22 @@ def join_world(
         if identity.is_provisional:
             return ProvisionalRank(identity, settings, comm, static_sets)
         try:
-            return _with_sets(assemble(identity, settings), comm, static_sets)
+            return _assemble(identity, settings, comm, static_sets)
         except (InitError, HorovodInternalError) as error:
             if client is None:
                 raise
             client.note_failure(error)
 
 
-def _with_sets(
-    world: World, comm: Sequence[int] | Any | None, static_sets: Sequence[ProcessSet]
+def _assemble(
+    identity: ProcessInfo,
+    settings: Settings,
+    comm: Sequence[int] | Any | None,
+    static_sets: Sequence[ProcessSet],
 ) -> World:
-    """``world`` with its process sets, which all ranks register together."""
+    """A world with its process sets, which all ranks register together."""
+    proposal = proposal_of(static_sets, settings.dynamic_process_sets, identity.size)
+    world = assemble(identity, settings, proposal)
     with on_error(world.end):
         registry = Registry(
             world.engine,
@@ -94,7 +99,7 @@ def _with_sets(
             world.data_plane,
             comm if is_communicator(comm) else None,
         )
-        open_registry(registry, static_sets)
+        open_registry(registry, static_sets, is_agreed=world.is_agreed)
     return world
 
 

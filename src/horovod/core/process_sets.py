@@ -11,8 +11,10 @@ it is first used.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,16 +65,25 @@ class Registry:
             raise ValueError(f"process set {process_set_id} is not registered")
         return found.ranks
 
-    def register_at_start(self, process_sets: Sequence[ProcessSet]) -> None:
-        """Register these sets, which all ranks must have been given alike, in this order."""
-        given = ["communicator" if s.mpi_comm is not None else s.ranks for s in process_sets]
-        proposal = {"dynamic": self.is_dynamic, "process_sets": given}
-        problem = self._problem_of_all([s for s in process_sets if s.mpi_comm is None])
-        self._agreement.agree("init", "process_sets.init", proposal, problem, InitError)
-        if "communicator" in given:
-            process_sets = self._with_communicators(process_sets)
+    def register_at_start(self, process_sets: Sequence[ProcessSet], *, is_agreed: bool) -> None:
+        """Register these sets, which all ranks must have been given alike, in this order.
+
+        ``is_agreed``: all ranks have shown the same ``proposal_of`` these sets.
+        """
+        if not is_agreed:
+            process_sets = self._agreed(process_sets)
         for process_set in process_sets:
             self._register("init", process_set)
+
+    def _agreed(self, process_sets: Sequence[ProcessSet]) -> Sequence[ProcessSet]:
+        """The same sets, if all ranks were given the same ones."""
+        given = _given(process_sets)
+        proposal = {"dynamic": self.is_dynamic, "process_sets": given}
+        problem = _problem_of_all([s for s in process_sets if s.mpi_comm is None], self._size)
+        self._agreement.agree("init", "process_sets.init", proposal, problem, InitError)
+        if _COMMUNICATOR in given:
+            return self._with_communicators(process_sets)
+        return process_sets
 
     def _with_communicators(self, process_sets: Sequence[ProcessSet]) -> list[ProcessSet]:
         """The same sets, with one for every communicator that some rank gave in its place."""
@@ -98,13 +109,13 @@ class Registry:
                 each = process_set if is_own else ProcessSet(ranks)
                 each.ranks = ranks
                 result.append(each)
-        problem = self._problem_of_all(result)
+        problem = _problem_of_all(result, self._size)
         self._agreement.agree("init", name, [s.ranks for s in result], problem, InitError)
         return result
 
     def add(self, process_set: ProcessSet) -> None:
         proposal = {"add": process_set.ranks}
-        problem = self._problem(process_set)
+        problem = _problem_of(process_set, self._size, self._sets)
         self._agreement.agree(
             "add_process_set", "process_sets.change", proposal, problem, ValueError
         )
@@ -178,30 +189,54 @@ class Registry:
             )
         return links, adapter
 
-    def _problem(self, process_set: ProcessSet) -> str | None:
-        """Why this set cannot be registered; None if it can."""
-        ranks = process_set.ranks or []
-        if process_set.process_set_id is not None:
-            return f"gave {process_set}, which is registered already"
-        if not ranks:
-            return "gave a process set without ranks"
-        if len(set(ranks)) != len(ranks):
-            return f"gave a process set that contains a rank twice: {ranks}"
-        if ranks[0] < 0 or ranks[-1] >= self._size:
-            return f"gave ranks {ranks}; the world has ranks 0 to {self._size - 1}"
-        for number, other in self._sets.items():
-            if other.ranks == ranks:
-                return f"gave a duplicate process set: {ranks} is process set {number} already"
-        return None
 
-    def _problem_of_all(self, process_sets: Sequence[ProcessSet]) -> str | None:
-        for index, process_set in enumerate(process_sets):
-            problem = self._problem(process_set)
-            if problem is None and process_set.ranks in [s.ranks for s in process_sets[:index]]:
-                problem = f"gave a duplicate process set: {process_set.ranks}"
-            if problem is not None:
-                return f"{problem} (process_sets[{index}])"
-        return None
+_COMMUNICATOR = "communicator"  # of which ranks do not know yet what the others have
+
+
+def proposal_of(process_sets: Sequence[ProcessSet], is_dynamic: bool, size: int) -> str:
+    """A digest of the sets that a rank wants in a world of ``size``; empty if they cannot be.
+
+    Ranks that show the same one need not agree on the sets. With communicators they have to.
+    """
+    given = _given(process_sets)
+    if _COMMUNICATOR in given or _problem_of_all(process_sets, size):
+        return ""
+    return hashlib.sha256(json.dumps([is_dynamic, given]).encode()).hexdigest()
+
+
+def _given(process_sets: Sequence[ProcessSet]) -> list[Any]:
+    return [_COMMUNICATOR if s.mpi_comm is not None else s.ranks for s in process_sets]
+
+
+def _problem_of(
+    process_set: ProcessSet, size: int, registered: Mapping[int, ProcessSet]
+) -> str | None:
+    """Why this set cannot be registered beside others; None if it can."""
+    ranks = process_set.ranks or []
+    if process_set.process_set_id is not None:
+        return f"gave {process_set}, which is registered already"
+    if not ranks:
+        return "gave a process set without ranks"
+    if len(set(ranks)) != len(ranks):
+        return f"gave a process set that contains a rank twice: {ranks}"
+    if ranks[0] < 0 or ranks[-1] >= size:
+        return f"gave ranks {ranks}; the world has ranks 0 to {size - 1}"
+    for number, other in registered.items():
+        if other.ranks == ranks:
+            return f"gave a duplicate process set: {ranks} is process set {number} already"
+    return None
+
+
+def _problem_of_all(process_sets: Sequence[ProcessSet], size: int) -> str | None:
+    """Why these sets cannot be registered beside the global one; None if they can."""
+    registered = {0: ProcessSet(range(size))}
+    for index, process_set in enumerate(process_sets):
+        problem = _problem_of(process_set, size, registered)
+        if problem is None and process_set.ranks in [s.ranks for s in process_sets[:index]]:
+            problem = f"gave a duplicate process set: {process_set.ranks}"
+        if problem is not None:
+            return f"{problem} (process_sets[{index}])"
+    return None
 
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
@@ -293,15 +328,19 @@ def ids_and_ranks() -> dict[int, list[int]]:
     return current_registry().ids_and_ranks()
 
 
-def open_registry(registry: Registry, process_sets: Sequence[ProcessSet]) -> None:
+def open_registry(
+    registry: Registry, process_sets: Sequence[ProcessSet], *, is_agreed: bool = False
+) -> None:
     """Begin a world's process sets: the global one and these; blocks until all ranks agree.
+
+    ``is_agreed`` as in ``Registry.register_at_start``.
 
     Raises:
         InitError: a set cannot be, or ranks were given different sets; on all ranks alike.
         AlteredObjectError: what a rank has sent was altered; the world is over.
     """
     with on_error(registry.close):
-        registry.register_at_start(process_sets)
+        registry.register_at_start(process_sets, is_agreed=is_agreed)
     replace_registry(registry)
 
 

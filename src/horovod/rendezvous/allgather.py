@@ -89,7 +89,8 @@ class StoreAllgather:
 
     The first rank enforces ``deadline``. With ``is_bootstrap`` the others take over its remaining
     time as soon as it has arrived. On the first rank ``check`` says what is wrong with the value of
-    another rank when it arrives.
+    another rank when it arrives. With ``is_bootstrap`` ``check_earlier`` gets the value that
+    another process has posted as this rank, and may raise.
     """
 
     store: Store
@@ -100,6 +101,7 @@ class StoreAllgather:
     deadline: Deadline
     is_bootstrap: bool = field(default=False, kw_only=True)
     check: Callable[[int, bytes], InitError | None] | None = field(default=None, kw_only=True)
+    check_earlier: Callable[[bytes], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._proven = ProvenValues(self.store, self.secret, _ROLE)
@@ -149,9 +151,13 @@ class StoreAllgather:
         Raises:
             InitError: a rank failed or did not arrive before the deadline; the same on all ranks.
         """
-        self.begin(value)
-        if self.is_bootstrap and not self._is_first:
-            self._find_first()
+        if not self.is_bootstrap:
+            self.begin(value)
+        elif self._is_first:
+            self._check_earlier(self.own_value())
+            self.post(value)
+        else:
+            self._find_first(value)
         return self.wait()
 
     def wait(self) -> list[bytes]:
@@ -169,8 +175,19 @@ class StoreAllgather:
         """
         return self._collect(wait_s) if self._is_first else self._listen(wait_s)
 
-    def _find_first(self) -> None:
-        seconds = self._take("here", self.deadline.remaining_s())
+    def _check_earlier(self, value: bytes | None) -> None:
+        if value is not None and self.check_earlier is not None:
+            self.check_earlier(value)
+
+    def _find_first(self, value: bytes) -> None:
+        """Post the value, and wait for the first rank."""
+        own, here = f"{self.key}/{self.rank}", f"{self.key}/here"
+        wait_s = self.deadline.remaining_s()
+        try:
+            earlier, seconds = self._proven.swap_and_take(own, value, here, wait_s)
+        except UnprovenError:
+            self._refuse("here", here)
+        self._check_earlier(earlier)
         if seconds is None:
             raise self._absent_first("did not arrive")
         self.deadline = Deadline(self._seconds_in(seconds))

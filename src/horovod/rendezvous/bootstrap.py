@@ -121,6 +121,7 @@ def meet(
     link_timeout_s: float = 30.0,
     protection: str = "control",
     connections: int = 1,
+    proposal: str = "",
 ) -> Mesh:
     """Connect to the other ranks through the job's store; see ``mesh.connect``.
 
@@ -149,6 +150,7 @@ def meet(
             interfaces=_interfaces_of(environ),
             protection=protection,
             connections=connections,
+            proposal=proposal,
         )
 
 

@@ -14,7 +14,8 @@ from horovod.rendezvous.identity.host_id import HostId
 @dataclass(frozen=True)
 class RankCapabilities(Record):
     """One process. ``node`` is its machine as the launcher names it. ``token`` tells it from
-    another process that believes to be the same rank.
+    another process that believes to be the same rank. ``proposal``: what all ranks have to want
+    alike, as a digest; empty if they have to talk about it.
     """
 
     message = "capabilities"
@@ -26,6 +27,7 @@ class RankCapabilities(Record):
     hostname: Annotated[str, shown(255)]
     node: Annotated[str, shown(255)]
     host_id: HostId
+    proposal: Annotated[str, limited(64)] = ""
     token: Annotated[str, limited(64)] = field(default_factory=lambda: os.urandom(8).hex())
 
     def mismatch(self, other: RankCapabilities) -> str | None:
@@ -37,6 +39,12 @@ class RankCapabilities(Record):
             if theirs != ours:
                 return f"rank {other.rank} has {what} {theirs}, rank {self.rank} has {ours}"
         return None
+
+
+def is_agreed(ranks: Sequence[RankCapabilities]) -> bool:
+    """Whether all ranks propose the same."""
+    first = ranks[0].proposal
+    return first != "" and all(each.proposal == first for each in ranks)
 
 
 def hosts_of(ranks: Sequence[RankCapabilities]) -> tuple[tuple[int, ...], ...]:

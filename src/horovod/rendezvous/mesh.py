@@ -11,19 +11,20 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from horovod.core.base.checked import BadMessageError
 from horovod.core.base.on_error import on_error
 from horovod.errors import InitError
-from horovod.rendezvous.allgather import StoreAllgather, decode_all
+from horovod.rendezvous.allgather import StoreAllgather, decode_all, decode_of
 from horovod.rendezvous.base.authentication import derive_key
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.interfaces import Address, local_addresses
 from horovod.rendezvous.base.membership import HostMesh, Mesh, SetLinks, as_failure, misfit
 from horovod.rendezvous.base.protection import data_seals, leader_seals
 from horovod.rendezvous.base.tcp import tune
-from horovod.rendezvous.capabilities import RankCapabilities, hosts_of, split_names
+from horovod.rendezvous.capabilities import RankCapabilities, hosts_of, is_agreed, split_names
 from horovod.rendezvous.host.handshake import Claims, HostGroup
 from horovod.rendezvous.host.peer import join_mesh
 from horovod.rendezvous.host.root import host_mesh
@@ -54,6 +55,7 @@ def connect(
     interfaces: Sequence[str] = (),
     protection: str = "control",
     connections: int = 1,
+    proposal: str = "",
     host_id: HostId | None = None,
 ) -> Mesh:
     """Connect all ranks of this world: share ``region_bytes`` on this host, link to other hosts.
@@ -67,6 +69,7 @@ def connect(
         interfaces: the only network interfaces for links to other hosts, if any are named.
         protection: of the links that carry tensors (HOROVOD_LINK_PROTECTION).
         connections: that carry tensors between two hosts, at least (HOROVOD_LINK_CONNECTIONS).
+        proposal: see ``RankCapabilities``.
         host_id: of this process, if not ``this_host_id()``.
 
     Raises:
@@ -77,7 +80,9 @@ def connect(
         raise InitError("init: more than one rank needs Linux in this version")
     key = f"mesh/{identity.scope}{generation}"
     place = (identity.hostname, identity.node, host_id or this_host_id())
-    own = RankCapabilities(identity.rank, identity.size, region_bytes, os.getpid(), *place)
+    own = RankCapabilities(
+        identity.rank, identity.size, region_bytes, os.getpid(), *place, proposal
+    )
     ranks, said, deadline = _exchange(own, store, secret, key, Deadline(timeout_s))
     hosts = hosts_of(ranks)
     _warn_of_split(own, ranks, hosts)
@@ -115,30 +120,36 @@ def _exchange(
 
     name, everyone = f"{key}/capabilities", range(own.size)
     allgather = StoreAllgather(
-        store, secret, name, own.rank, everyone, deadline, is_bootstrap=True, check=problem_of
+        store,
+        secret,
+        name,
+        own.rank,
+        everyone,
+        deadline,
+        is_bootstrap=True,
+        check=problem_of,
+        check_earlier=partial(_refuse_double, own),
     )
     try:
-        _refuse_double(own, allgather.own_value())
         said = allgather.exchange(own.to_bytes())
         ranks = decode_all(everyone, said, RankCapabilities.from_bytes)
         _refuse_other_ranks(ranks)
         _refuse_double(own, said[own.rank])
     except BaseException as error:
         allgather.fail(as_failure(own.rank, error))
-        if isinstance(error, InitError):
-            # If two processes came as one rank at once, another rank is missing, which says less.
-            _refuse_double(own, allgather.own_value())
+        # If two processes came as one rank at once, another rank is missing, which says less.
+        if isinstance(error, InitError) and (earlier := allgather.own_value()) is not None:
+            _refuse_double(own, earlier)
         raise
     return ranks, said, allgather.deadline
 
 
-def _refuse_double(own: RankCapabilities, said: bytes | None) -> None:
+def _refuse_double(own: RankCapabilities, said: bytes) -> None:
     """InitError if another process has published capabilities, ``said``, as this rank."""
-    if said is not None:
-        (other,) = decode_all([own.rank], [said], RankCapabilities.from_bytes)
-        if other.token != own.token:
-            pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
-            raise misfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
+    other = decode_of(own.rank, said, RankCapabilities.from_bytes)
+    if other.token != own.token:
+        pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
+        raise misfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
 
 
 def _refuse_other_ranks(ranks: Sequence[RankCapabilities]) -> None:
@@ -206,6 +217,7 @@ class Linker:
             news=news,
             connector=self,
             object_key=object_key,
+            is_agreed=is_agreed(ranks),
         )
 
     def connect_set(self, set_id: int, members: Sequence[int]) -> SetLinks:

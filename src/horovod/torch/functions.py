@@ -74,9 +74,14 @@ def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
 def digest_of_options(optimizer: torch.optim.Optimizer) -> str:
     """Equal only for equal options and shapes of parameters; empty if they cannot be pickled."""
     layout = StateLayout(describe_options(optimizer), _parameter_shapes(optimizer), {}, {})
+    return digest_of_objects(layout)
+
+
+def digest_of_objects(objects: Any) -> str:
+    """Equal only for equal objects, if not for all of them; empty if they cannot be pickled."""
     try:
-        return hashlib.sha256(cloudpickle.dumps(layout)).hexdigest()
-    except Exception:  # from the code of an option's own class
+        return hashlib.sha256(cloudpickle.dumps(objects)).hexdigest()
+    except Exception:  # from the code of an object's own class
         return ""
 
 

@@ -51,7 +51,7 @@ from horovod.torch.parameters import choose_names
 from horovod.torch.topk import TopK, TopKExchange
 from horovod.torch.wrapped_optimizer import SteppingAlone, check_optimizer, wrap
 
-_STATE = "local_steps"  # in the state_dict
+OUTER_STATE = "local_steps"  # in the state_dict
 
 
 class Standing(NamedTuple):
@@ -61,6 +61,7 @@ class Standing(NamedTuple):
     outer: str  # a digest of agreed parameters, outer momentum and what is under way
     options: str  # a digest of those of parameter groups; empty: unknown
     hosts: int
+    note: str
 
 
 class LocalStepsOptimizer(SteppingAlone):
@@ -161,7 +162,7 @@ class LocalStepsOptimizer(SteppingAlone):
         for fragment in self._fragments:
             fragment.wait()
         found: dict[str, Any] = super().state_dict()
-        found[_STATE] = outer_state(self._fragments, self._rules, self.local_step)
+        found[OUTER_STATE] = outer_state(self._fragments, self._rules, self.local_step)
         return with_errors(found, self._exchange.feedback)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -173,8 +174,8 @@ class LocalStepsOptimizer(SteppingAlone):
             ValueError: it does not fit the parameters or the arguments.
         """
         self.drop()
-        outer = state_dict.get(_STATE)
-        given = {key: value for key, value in state_dict.items() if key != _STATE}
+        outer = state_dict.get(OUTER_STATE)
+        given = {key: value for key, value in state_dict.items() if key != OUTER_STATE}
         super().load_state_dict(without_errors(given))
         self.local_step = put_outer_state(outer, self._fragments, self._rules)
         load_errors(given, self._exchange.feedback)
@@ -224,10 +225,10 @@ class LocalStepsOptimizer(SteppingAlone):
         if rank() in lacking:
             self.local_step = put_outer_state(state, self._fragments, rules)
 
-    def standings(self, process_set: ProcessSet) -> list[Standing]:
+    def standings(self, process_set: ProcessSet, note: str = "") -> list[Standing]:
         """Where the ranks of a set are, this one among them; blocks until all are here.
 
-        Waits for what is under way.
+        Waits for what is under way. ``note`` travels with this rank's.
 
         Raises:
             ValueError: a rank has other settings than the first one; on all ranks alike.
@@ -236,7 +237,8 @@ class LocalStepsOptimizer(SteppingAlone):
         for fragment in self._fragments:
             fragment.wait()
         state = outer_state(self._fragments, rules, self.local_step)
-        own = Standing(self.local_step, digest_of(state), digest_of_options(self), cross_size())
+        digests = digest_of(state), digest_of_options(self)
+        own = Standing(self.local_step, *digests, cross_size(), note)
         settings = self._settings()
         return check_equal_settings(rules.title, rules.name, settings, process_set, own)
 

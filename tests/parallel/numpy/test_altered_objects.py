@@ -221,13 +221,14 @@ def test_a_proposal_of_a_process_set(
 def test_a_proposal_of_init(monkeypatch: pytest.MonkeyPatch) -> None:
     is_last, genuine = hvd.rank() == hvd.size() - 1, joining.open_registry
 
-    def altered(registry: Any, process_sets: Any) -> None:
+    def altered(registry: Any, process_sets: Any, **options: Any) -> None:
         agreement = registry._agreement
         altering = AlteringEngine(agreement._engine, "process_sets.init.t", another_set)
         monkeypatch.setattr(agreement, "_engine", altering)
-        genuine(registry, process_sets)
+        genuine(registry, process_sets, **options)
 
     hvd.shutdown()
+    monkeypatch.setattr(joining, "proposal_of", lambda *_: "")  # else there is nothing to say
     if is_last:
         monkeypatch.setattr(joining, "open_registry", altered)
         with pytest.raises(AlteredObjectError, match=r"agreement 'process_sets.init'.*rank 0"):

@@ -11,6 +11,7 @@ import pytest
 import sets
 
 import horovod.numpy as hvd
+from horovod.core.agreement import Agreement
 from horovod.core.process_sets import ids_and_ranks
 from horovod.errors import MismatchError
 
@@ -192,6 +193,17 @@ def test_sets_that_init_refuses(several_ranks, make, text):
         hvd.init(process_sets=given)
     assert not hvd.is_initialized()
     assert hvd.global_process_set.ranks is None
+
+
+def test_equal_sets_cost_no_exchange(several_ranks, monkeypatch):
+    given = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
+    hvd.shutdown()
+    with monkeypatch.context() as patch:
+        patch.setattr(Agreement, "gather", None)
+        hvd.init(process_sets=given)
+    assert [entry.process_set_id for entry in given] == [1, 2]
+    hvd.barrier()
+    hvd.shutdown()
 
 
 def test_different_sets_on_different_ranks(several_ranks):

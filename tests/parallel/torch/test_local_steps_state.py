@@ -167,18 +167,31 @@ def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of, monk
 def test_ranks_that_agree_already_send_no_tensors(make_model, batch_of, monkeypatch):
     """As after the loss of a rank: a broadcast takes long over a slow link."""
     model, optimizer = make(make_model)
-    state = TorchState(model=model, optimizer=optimizer)
+    state = TorchState(model=model, optimizer=optimizer, batch=0)
     state.sync()
     train(model, optimizer, batch_of, range(6))
+    state.batch = 6
     state.commit()
     before = values(model)
+    state.batch = 7  # since the commit
     monkeypatch.setattr(local_steps, "broadcast_parameters", None)
     buckets = hvd.metrics()["buckets"]
     state.sync()
     # One exchange of objects, each of which is two collectives.
     assert hvd.metrics()["buckets"] - buckets == (2 if hvd.size() > 1 else 0)
-    assert optimizer.local_step == 6
+    assert (optimizer.local_step, state.batch) == (6, 6)
     assert_equal(values(model), before)
+
+
+def test_ranks_that_differ_in_other_values_get_those_of_rank_zero(make_model, batch_of):
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer, batch=0)
+    state.sync()
+    train(model, optimizer, batch_of, range(6))
+    state.batch = 6 + hvd.rank()
+    state.commit()
+    state.sync()
+    assert state.batch == 6
 
 
 @pytest.mark.parametrize("lr", [0.5, torch.tensor(0.5)])

@@ -90,7 +90,8 @@ class Mesh:
     entries of other ranks are -1. ``doorbells`` is empty in a world of one host. ``links`` lead to
     other hosts. ``news`` are like ``links.control``, but between the first ranks of all hosts.
     ``nodes`` are the machines as the launcher names them. Only the ranks of this world know
-    ``object_key``, the key of object codes. All descriptors belong to the caller.
+    ``object_key``, the key of object codes. ``is_agreed``: all ranks proposed the same. All
+    descriptors belong to the caller.
     """
 
     region_fd: int
@@ -104,6 +105,7 @@ class Mesh:
     news: tuple[tuple[int, int, LinkSeals], ...]
     connector: SetConnector
     object_key: bytes = field(repr=False)
+    is_agreed: bool
 
     @property
     def address(self) -> str:

@@ -30,7 +30,7 @@ from horovod.rendezvous.identity.elastic_messages import (
     WorkerKeys,
     update_key,
 )
-from horovod.rendezvous.store.client import Store, wait_for
+from horovod.rendezvous.store.client import Store, set_and_wait_for, wait_for
 
 _ELASTIC = "HOROVOD_ELASTIC"
 _WORKER = "_HOROVOD_WORKER"
@@ -91,7 +91,6 @@ class ElasticClient:
         self.retry = retry or StoreRetry()
         self._count = 0
         self._is_waiting = False
-        self._has_asked = False
         self._reason = ""
         self._lost: tuple[int, ...] = ()
         self._keeps_state = False
@@ -119,7 +118,7 @@ class ElasticClient:
         """
         if not self._is_waiting:
             self._count += 1
-            self._is_waiting, self._has_asked = True, False
+            self._is_waiting = True
         assignment = self.retry.run(open_store, self._ask)
         self._is_waiting, self._reason, self._lost = False, "", ()
         if assignment.removal:
@@ -129,23 +128,18 @@ class ElasticClient:
         return assignment
 
     def _ask(self, store: Store) -> RankAssignment:
-        try:
-            if not self._has_asked:
-                ready = Ready(
-                    state_version=self.state_version,
-                    reason=self._reason,
-                    lost=self._lost,
-                    keeps_state=self._keeps_state,
-                    is_early=self._count == 1,
-                    checkpoint=self.checkpoint,
-                )
-                store.set(self._keys.ready(self._count), ready.to_bytes())
-                self._has_asked = True
-            answer = wait_for(store, self._keys.assignment(self._count))
-            return _read(RankAssignment.from_bytes, answer)
-        except InitError:
-            self._has_asked = False  # another driver does not know the question
-            raise
+        ready = Ready(
+            state_version=self.state_version,
+            reason=self._reason,
+            lost=self._lost,
+            keeps_state=self._keeps_state,
+            is_early=self._count == 1,
+            checkpoint=self.checkpoint,
+        )
+        key, wanted = self._keys.ready(self._count), self._keys.assignment(self._count)
+        # Again after an interrupt or in another store: the driver knows each question by its count.
+        answer = set_and_wait_for(store, key, ready.to_bytes(), wanted)
+        return _read(RankAssignment.from_bytes, answer)
 
     def note_done(self, open_store: Callable[[], Store]) -> None:
         """The training function has returned. A driver that is away is told when it is back."""

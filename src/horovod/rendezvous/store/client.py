@@ -61,6 +61,13 @@ def wait_for(store: Store, key: str) -> bytes:
             return store.get(key, _REQUEST_S)
 
 
+def set_and_wait_for(store: Store, key: str, value: bytes, wanted: str) -> bytes:
+    """``set``, then ``wait_for`` of ``wanted``; at best in one round trip. Raises as both."""
+    with contextlib.suppress(TimeoutError):
+        return set_and_get(store, key, value, wanted, _REQUEST_S)
+    return wait_for(store, wanted)
+
+
 def set_and_get(store: Store, key: str, value: bytes, wanted: str, timeout_s: float) -> bytes:
     """``set``, then ``get`` of ``wanted``; one round trip where the store is our launcher's.
 
@@ -70,6 +77,27 @@ def set_and_get(store: Store, key: str, value: bytes, wanted: str, timeout_s: fl
         return store.set_and_get(key, value, wanted, timeout_s)
     store.set(key, value)
     return store.get(wanted, timeout_s)
+
+
+def swap_and_get(
+    store: Store, key: str, value: bytes, wanted: str, timeout_s: float
+) -> tuple[bytes | None, bytes | None]:
+    """What ``key`` was before ``set``, and the value of ``wanted``; None for what is not there.
+
+    As ``set_and_get`` in one round trip, if it can be. InitError if the store is lost.
+    """
+    if isinstance(store, StoreClient):
+        return store.swap_and_get(key, value, wanted, timeout_s)
+    before = _value_or_none(store, key, 0.0)
+    store.set(key, value)
+    return before, _value_or_none(store, wanted, timeout_s)
+
+
+def _value_or_none(store: Store, key: str, timeout_s: float) -> bytes | None:
+    try:
+        return store.get(key, timeout_s)
+    except TimeoutError:
+        return None
 
 
 _Asked = tuple[wire.Operation, str, bytes]  # with a key and the value to set, if any
@@ -114,30 +142,31 @@ class StoreClient:
 
     def set(self, key: str, value: bytes) -> None:
         """See ``Store.set``; ValueError for keys over 255 bytes or values over about 64 KiB."""
-        self._ask([(wire.Operation.SET, key, value)])
+        self._ask([_set(key, value)])
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """See ``Store.get``."""
-        return self._value_of(key, [], timeout_s)
+        return _found(key, self._ask([_get(key)], timeout_s)[-1], timeout_s)
 
     def set_and_get(self, key: str, value: bytes, wanted: str, timeout_s: float) -> bytes:
         """``set`` of a value, then ``get`` of the key ``wanted``, in one round trip."""
-        return self._value_of(wanted, [(wire.Operation.SET, key, value)], timeout_s)
+        answers = self._ask([_set(key, value), _get(wanted)], timeout_s)
+        return _found(wanted, answers[-1], timeout_s)
+
+    def swap_and_get(
+        self, key: str, value: bytes, wanted: str, timeout_s: float
+    ) -> tuple[bytes | None, bytes | None]:
+        """See the function of this name."""
+        before, _, found = self._ask([_get(key), _set(key, value), _get(wanted)], timeout_s)
+        return _value_in(before), _value_in(found)
 
     def close(self) -> None:
         """See ``Store.close``."""
         self._has_ended.set()
         self._channel.close()
 
-    def _value_of(self, key: str, before: Sequence[_Asked], timeout_s: float) -> bytes:
-        """The value of ``key``, after the requests ``before``."""
-        answer = self._ask([*before, (wire.Operation.GET, key, b"")], timeout_s)
-        if answer[0] != wire.Status.DONE:
-            raise TimeoutError(f"store: {key!r} was not set within {timeout_s:g} s")
-        return answer[1:]
-
-    def _ask(self, asked: Sequence[_Asked], timeout_s: float = 0.0) -> bytes:
-        """The body of the answer to the last of these requests, after the others."""
+    def _ask(self, asked: Sequence[_Asked], timeout_s: float = 0.0) -> list[bytes]:
+        """The bodies of the answers to these requests. Only the last one waits for its value."""
         with self._lock:
             if self.is_closed:
                 raise InitError(f"init: the connection to the store at {self._name} has ended")
@@ -153,7 +182,7 @@ class StoreClient:
             if body[0] == wire.Status.FULL:
                 text = body[1:].decode(errors="replace")
                 raise InitError(f"init: {key!r} cannot be set: {text}")
-        return answers[-1]
+        return answers
 
     def _request(self, operation: wire.Operation, key: str, value: bytes) -> wire.Request:
         self._count += 1
@@ -168,9 +197,9 @@ class StoreClient:
         while True:
             left_s = max(0.0, until - time.monotonic())
             timeout_ms = math.ceil(left_s * 1000)
-            timed = [request._replace(timeout_ms=timeout_ms).to_bytes() for request in requests]
+            timed = [*requests[:-1], requests[-1]._replace(timeout_ms=timeout_ms)]
             try:
-                answers = self._channel.ask(timed, left_s + _GRACE_S)
+                answers = self._channel.ask([each.to_bytes() for each in timed], left_s + _GRACE_S)
             except SilentError:
                 raise
             except LostError as error:
@@ -216,6 +245,26 @@ class StoreClient:
 
     def _attempts(self, until: float) -> _Attempts:
         return _Attempts(until, 0.5 + self._id[0] / 512, self._has_ended)
+
+
+def _set(key: str, value: bytes) -> _Asked:
+    return wire.Operation.SET, key, value
+
+
+def _get(key: str) -> _Asked:
+    return wire.Operation.GET, key, b""
+
+
+def _value_in(answer: bytes) -> bytes | None:
+    """The value in the answer to a ``get``; None if there was none in time."""
+    return answer[1:] if answer[0] == wire.Status.DONE else None
+
+
+def _found(key: str, answer: bytes, timeout_s: float) -> bytes:
+    value = _value_in(answer)
+    if value is None:
+        raise TimeoutError(f"store: {key!r} was not set within {timeout_s:g} s")
+    return value
 
 
 class _Attempts:

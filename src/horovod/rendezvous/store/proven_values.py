@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from horovod.rendezvous.base.authentication import PROOF_BYTES, is_proof, prove
-from horovod.rendezvous.store.client import Store, set_and_get
+from horovod.rendezvous.store.client import Store, set_and_get, swap_and_get
 
 _CHUNK_BYTES = 60_000
 _MOST_CHUNKS = 4096  # of one value, 245 MB
@@ -48,6 +48,24 @@ class ProvenValues:
         except TimeoutError:
             return None
         return self._proven(key, first)
+
+    def swap_and_take(
+        self, key: str, value: bytes, wanted: str, wait_s: float
+    ) -> tuple[bytes | None, bytes | None]:
+        """``put`` a short value, and ``take`` what was there before and the value of ``wanted``.
+
+        At best in one round trip.
+
+        Raises:
+            UnprovenError: ``wanted`` has no valid proof. What was there before may lack it.
+        """
+        head = self._head_of(key, value)
+        before, found = swap_and_get(self._store, key, head, wanted, wait_s)
+        try:
+            earlier = None if before is None else self._proven(key, before)
+        except UnprovenError:
+            earlier = None
+        return earlier, None if found is None else self._proven(wanted, found)
 
     def _head_of(self, key: str, value: bytes) -> bytes:
         """The first chunk, which counts the others: these are in the store before it."""

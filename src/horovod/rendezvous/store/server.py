@@ -294,6 +294,8 @@ class StoreServer:
             peer.answer(*self._set(request))
         elif (value := self._values.get(request.key)) is not None:
             peer.answer(wire.Status.DONE, value)
+        elif request.timeout_ms == 0:
+            peer.answer(wire.Status.TIMEOUT)
         else:
             peer.parked_key = request.key
             peer.parked_until = time.monotonic() + request.timeout_ms / 1000

@@ -24,8 +24,9 @@ from horovod.torch.functions import (
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
+    digest_of_objects,
 )
-from horovod.torch.local_steps import LocalStepsOptimizer
+from horovod.torch.local_steps import OUTER_STATE, LocalStepsOptimizer
 from horovod.torch.sharded_optimizer import ShardedOptimizer
 
 __all__ = [
@@ -209,14 +210,26 @@ class LocalStepsStateHandler(OptimizerStateHandler):
     """The same where ranks step alone: parameters and inner state are those of each rank.
 
     A rank that joins gets the agreed parameters, and begins with the inner state that it has.
+
+    Attributes:
+        others: a digest of what else all ranks must have; empty if it is unknown.
+        are_others_equal: whether all ranks had the same at the last ``sync``, in which this costs
+            no further exchange.
     """
+
+    others = ""
+    are_others_equal = False
 
     def save(self) -> None:
         super().save()
         self._own = _host_copy(self.params())
 
     def restore(self) -> None:
-        super().restore()
+        # Loading copies the outer state. Copies of the rest: optimizers keep what they load.
+        outer = {key: value for key, value in self._saved.items() if key == OUTER_STATE}
+        inner = {key: value for key, value in self._saved.items() if key not in outer}
+        self.value.load_state_dict(_host_copy(inner) | outer)
+        self.value.zero_grad()
         self._put_own()
 
     def reset(self) -> None:
@@ -232,8 +245,10 @@ class LocalStepsStateHandler(OptimizerStateHandler):
                 f"process set {optimizer.process_set.ranks} of the optimizer with local steps"
             )
         step = optimizer.local_step
-        standings = optimizer.standings(global_process_set)
+        standings = optimizer.standings(global_process_set, self.others)
         root = standings[0]
+        notes = {each.note for each in standings}
+        self.are_others_equal = len(notes) == 1 and "" not in notes
         if root.step == 0:
             named = [(f"elastic.own.{i}", param) for i, param in enumerate(self.params())]
             broadcast_parameters(named, root_rank=0)
@@ -358,12 +373,17 @@ class TorchState(ObjectState):
         before = [(handler, dict(vars(handler))) for handler in handlers]
         alone = [each for each in handlers if isinstance(each, LocalStepsStateHandler)]
         own = {id(param) for handler in alone for param in handler.params()}
+        for each in alone:
+            each.others = digest_of_objects(self._saved_state)
         try:
             for handler in handlers:
                 if isinstance(handler, ModelStateHandler):
                     handler.left_out = own
                 handler.sync()
-            super().sync()
+            if any(each.are_others_equal for each in alone):
+                self._assign_saved()
+            else:
+                super().sync()
         except BaseException:
             for handler, attributes in before:
                 vars(handler).update(attributes)

@@ -118,14 +118,14 @@ class InterruptedStore(MemoryStore):
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_wait_does_not_ask_again(store: MemoryStore) -> None:
+def test_an_interrupted_wait_asks_the_same_question_again(store: MemoryStore) -> None:
     member, interrupted = ElasticClient(5), InterruptedStore()
     with pytest.raises(KeyboardInterrupt):
         member.request_assignment(lambda: interrupted)
     assert list(interrupted._values) == [KEYS.ready(1)]
     store.set(KEYS.assignment(1), RankAssignment(world=9).to_bytes())
     assert member.request_assignment(lambda: store).world == 9
-    assert list(store._values) == [KEYS.assignment(1)]
+    assert list(store._values) == [KEYS.assignment(1), KEYS.ready(1)]
 
 
 def test_a_removed_worker_gets_the_reason(

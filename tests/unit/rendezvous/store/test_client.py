@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from loopback import new_loopback
+from worlds import MemoryStore
 
 from horovod.errors import InitError
 from horovod.rendezvous.store import wire
-from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.client import StoreClient, swap_and_get
 from horovod.rendezvous.store.server import StoreServer
 
 SECRET = b"s" * 32
@@ -64,6 +65,14 @@ def test_a_value_is_set_also_if_the_wanted_one_is_absent(client: StoreClient) ->
     with pytest.raises(TimeoutError, match="'absent' was not set within 0 s"):
         client.set_and_get("key", b"value", "absent", 0.0)
     assert client.set_and_get("other", b"2", "key", 30) == b"value"
+
+
+def test_a_swap_says_what_was_there(client: StoreClient) -> None:
+    assert client.swap_and_get("key", b"1", "absent", 0.0) == (None, None)
+    assert client.swap_and_get("key", b"2", "key", 30) == (b"1", b"2")
+    memory = MemoryStore()
+    assert swap_and_get(memory, "key", b"1", "absent", 0.0) == (None, None)
+    assert swap_and_get(memory, "key", b"2", "key", 30) == (b"1", b"2")
 
 
 def test_get_waits_for_set(server: StoreServer, client: StoreClient) -> None:

@@ -32,6 +32,17 @@ def test_a_value_is_read_as_it_was_written(store: MemoryStore, length: int) -> N
     assert take(store, "nothing") is None
 
 
+def test_a_swap_takes_only_what_is_proven(store: MemoryStore) -> None:
+    mine = ProvenValues(store, SECRET, b"role")
+    assert mine.swap_and_take("other", b"1", "key", 0.0) == (None, VALUE)
+    assert mine.swap_and_take("other", b"2", "nothing", 0.0) == (b"1", None)
+    store.set("other", bytes(99))
+    assert mine.swap_and_take("other", b"3", "other", 0.0) == (None, b"3")
+    store.set("key", bytes(99))
+    with pytest.raises(UnprovenError):
+        mine.swap_and_take("other", b"4", "key", 0.0)
+
+
 def test_every_flipped_bit_is_refused(store: MemoryStore) -> None:
     for key, value in list(store._values.items()):
         for position in range(8 * len(value)):
