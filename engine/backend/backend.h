@@ -49,6 +49,8 @@ class Backend {
   // Whether devices are still at work for buckets that are complete here. Throws Error when that
   // work has failed.
   virtual bool watch() { return false; }
+  // Whether buckets may start kernels that wait for those of other ranks.
+  virtual bool launches() const { return false; }
   // Leaves the other ranks. They may be leaving, too. Waits for devices, but not for long.
   virtual void leave() {}
   // Ends the devices' work for buckets, so that waits for it end.

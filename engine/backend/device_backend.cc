@@ -19,8 +19,7 @@ void DeviceBackend::begin(Kind kind, std::span<const Work> works, const Allreduc
   }
   run_named([&] {
     if (devices_ == nullptr) {
-      devices_ = std::make_unique<DeviceBuckets>(plane_.gpus->open(), plane_.config, *host_, place_,
-                                                 hosts_, names_, say_);
+      devices_ = std::make_unique<DeviceBuckets>(plane_, *host_, place_, hosts_, names_, say_);
     }
     devices_->begin(kind, works, cut);
   });

@@ -31,6 +31,7 @@ class DeviceBackend final : public Backend {
   std::uint64_t link_bytes() const override { return host_->link_bytes(); }
   void add_polls(std::vector<pollfd>& polls) const override { host_->add_polls(polls); }
   bool watch() override;
+  bool launches() const override { return devices_ == nullptr || devices_->launches(); }
   void leave() override;
   void abort() override;
   void close_copies() override { host_->close_copies(); }

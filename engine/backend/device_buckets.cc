@@ -18,19 +18,19 @@ constexpr Nanoseconds kWatchInterval = std::chrono::microseconds(100);
 
 }  // namespace
 
-DeviceBuckets::DeviceBuckets(std::shared_ptr<Gpu> gpu, const DeviceConfig& config, Backend& host,
-                             Place place, const HostMap& hosts,
-                             const std::vector<std::string>& names, Say say)
-    : gpu_(std::move(gpu)),
-      config_(config),
+DeviceBuckets::DeviceBuckets(const DevicePlane& plane, Backend& host, Place place,
+                             const HostMap& hosts, const std::vector<std::string>& names, Say say)
+    : gpu_(plane.gpus->open()),
+      config_(plane.config),
       group_{.gpu = *gpu_, .host = host, .place = place, .names = names},
       say_(std::move(say)),
       negotiation_(group_, config_),
       ipc_negotiation_(group_),
       adasum_negotiation_(group_),
-      levels_negotiation_(group_, hosts, config.timeout_s),
+      levels_negotiation_(group_, hosts, config_.timeout_s),
       launch_(*gpu_, place),
-      staging_(*gpu_, host, place) {}
+      staging_(*gpu_, host, place),
+      may_launch_(plane.may_launch) {}
 
 DeviceBuckets::~DeviceBuckets() { abort(); }
 
@@ -78,6 +78,13 @@ bool DeviceBuckets::step(PeerWait& blocked) {
       if (!awaited_->advance(blocked)) return false;
       (this->*then_)();
       return true;
+    case Phase::kAwaitingTurn:
+      if (!may_launch_()) {
+        blocked = {.is_polled = true};
+        return false;
+      }
+      launch();
+      return true;
     case Phase::kLaunching:
       if (!launch_.advance()) {
         blocked = {.is_polled = true};
@@ -107,6 +114,7 @@ int DeviceBuckets::device_of(std::span<const Work> works) const {
 
 void DeviceBuckets::end_negotiation() {
   channels_ = negotiation_.take_channels();
+  is_route_known_ = true;
   if (may_share()) {
     ipc_negotiation_.begin(device_, config_.ipc_pass_bytes);
     return await(ipc_negotiation_, &DeviceBuckets::end_opening);
@@ -196,13 +204,9 @@ void DeviceBuckets::report_adasum() {
 }
 
 void DeviceBuckets::begin_launch() {
-  if (is_adasum(launched_works_)) {
-    launch_.begin_adasum(launched_works_, next_channel(), *adasum_);
-    phase_ = Phase::kLaunching;
-    return;
-  }
-  if (!is_hierarchical(negotiation_.capabilities(), kind_)) return launch(nullptr);
-  if (levels_negotiation_.has_begun()) return launch(levels_negotiation_.levels());
+  const bool has_levels = is_hierarchical(negotiation_.capabilities(), kind_);
+  if (!has_levels || is_adasum(launched_works_)) return await_turn(nullptr);
+  if (levels_negotiation_.has_begun()) return await_turn(levels_negotiation_.levels());
   levels_negotiation_.begin(channels_);
   await(levels_negotiation_, &DeviceBuckets::end_levels_negotiation);
 }
@@ -213,11 +217,20 @@ void DeviceBuckets::end_levels_negotiation() {
     say_("Collectives on GPUs cannot be hierarchical, so they run over all ranks at once: " +
          *obstacle);
   }
-  launch(levels_negotiation_.levels());
+  await_turn(levels_negotiation_.levels());
 }
 
-void DeviceBuckets::launch(const NcclLevels* levels) {
-  launch_.begin(launched_works_, next_channel(), levels);
+void DeviceBuckets::await_turn(const NcclLevels* levels) {
+  levels_ = levels;
+  phase_ = Phase::kAwaitingTurn;
+}
+
+void DeviceBuckets::launch() {
+  if (is_adasum(launched_works_)) {
+    launch_.begin_adasum(launched_works_, next_channel(), *adasum_);
+  } else {
+    launch_.begin(launched_works_, next_channel(), levels_);
+  }
   phase_ = Phase::kLaunching;
 }
 

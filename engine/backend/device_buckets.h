@@ -30,8 +30,8 @@ class DeviceBuckets {
 
   // `host`: the backend for host tensors of the set; buckets here run between its own. `hosts`:
   // where the ranks are; `names`: of the ranks.
-  DeviceBuckets(std::shared_ptr<Gpu> gpu, const DeviceConfig& config, Backend& host, Place place,
-                const HostMap& hosts, const std::vector<std::string>& names, Say say);
+  DeviceBuckets(const DevicePlane& plane, Backend& host, Place place, const HostMap& hosts,
+                const std::vector<std::string>& names, Say say);
   ~DeviceBuckets();
 
   // As the methods of Backend.
@@ -39,11 +39,12 @@ class DeviceBuckets {
   bool advance(PeerWait& blocked);
   Nanoseconds pause() const;
   bool watch();
+  bool launches() const { return !is_route_known_ || !channels_.empty(); }
   void leave();
   void abort();
 
  private:
-  enum class Phase { kNegotiating, kLaunching, kSharing, kStaging, kDone };
+  enum class Phase { kNegotiating, kAwaitingTurn, kLaunching, kSharing, kStaging, kDone };
 
   int device_of(std::span<const Work> works) const;
   bool step(PeerWait& blocked);
@@ -57,7 +58,8 @@ class DeviceBuckets {
   bool is_for_nccl(const Request& request) const;
   void begin_launch();
   void end_levels_negotiation();
-  void launch(const NcclLevels* levels);
+  void await_turn(const NcclLevels* levels);
+  void launch();
   DeviceChannel& next_channel() { return *channels_[launches_++ % channels_.size()]; }
   void report_adasum();
   void report_full_gpu();
@@ -76,7 +78,10 @@ class DeviceBuckets {
   LevelsNegotiation levels_negotiation_;
   NcclLaunch launch_;
   DeviceStaging staging_;
-  DeviceChannels channels_;  // none without NCCL
+  const std::function<bool()> may_launch_;
+  bool is_route_known_ = false;
+  DeviceChannels channels_;             // none without NCCL
+  const NcclLevels* levels_ = nullptr;  // of the next launch
   std::size_t launches_ = 0;
   bool has_reported_adasum_ = false;
   std::unique_ptr<DeviceIpc> ipc_;  // null with NCCL, and where it cannot be used

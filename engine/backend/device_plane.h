@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "control/request.h"
@@ -33,6 +34,8 @@ struct DeviceConfig {
 
 struct DevicePlane {
   std::shared_ptr<GpuAccess> gpus;  // null: GPU tensors are refused
+  // Whether it is the turn of the set's bucket among those of all sets, see negotiation_table.h.
+  std::function<bool()> may_launch = [] { return true; };
   DeviceConfig config;
 };
 

@@ -13,8 +13,13 @@
 // Where a set spans hosts, each has a table and the tables form a tree. A table collects the ranks
 // of its host and of the hosts below. A complete item goes up through the outbox, as an Arrivals.
 // Only the root's table decides. Its buckets come down as Decisions (see relay.h).
+//
+// Kernels of a collective wait for each other on their GPUs. If a GPU has no room for a second one,
+// two ranks must not launch those of two sets in different orders. So the buckets of GPU tensors of
+// all sets within a host are numbered when they are cut, and launched in this order.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -53,6 +58,8 @@ struct NegotiationConfig {
   std::uint32_t cache_capacity = 1024;
   Tuning tuning;            // until tune() is called; the rank that cuts a bucket uses its own
   bool fuse_groups = true;  // with other tensors
+  // How many launches are numbered, in memory that the tables of a host share; null: not these.
+  std::atomic<std::uint64_t>* launches = nullptr;
   HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the table
 };
 
@@ -106,7 +113,10 @@ class NegotiationTable {
   std::size_t ready_bytes() const;
   bool has_bucket(std::uint32_t index) const;  // whether bucket number `index` has been cut
   void bucket_items(std::uint32_t index, std::vector<BucketItem>& items) const;
-  BucketTuning tuning_of(std::uint32_t index) const;  // of a bucket
+  BucketTuning tuning_of(std::uint32_t index) const;   // of a bucket
+  std::uint64_t launch_of(std::uint32_t index) const;  // of a bucket: its number; 0: it has none
+  // Whether a bucket from number `from` on has an earlier launch than `launch`, or might have.
+  bool has_earlier_launch(std::uint32_t from, std::uint64_t launch) const;
 
   // Valid for an item between its bucket being cut and finish_bucket on this rank.
   std::optional<std::string> error_of(const BucketItem& item) const;

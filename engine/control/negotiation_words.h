@@ -25,7 +25,8 @@ struct NegotiationTable::Header {
   std::atomic<std::uint64_t> ready_bytes;
   alignas(64) SharedWord outbox_tail;  // slots for the table above
   SharedWord outbox_head;
-  SharedWord announced;  // buckets that the tables below know
+  SharedWord announced;     // buckets that the tables below know
+  SharedWord is_numbering;  // a launch has its number, and its bucket cannot be seen yet
 };
 
 struct NegotiationTable::Bucket {
@@ -33,6 +34,7 @@ struct NegotiationTable::Bucket {
   std::uint32_t count;
   std::uint32_t finished;  // ranks that have run it
   BucketTuning tuning;
+  std::uint64_t launch;  // its number among those of the host; 0: none
 };
 
 inline std::size_t total_bytes(std::span<const Request> requests) {

@@ -77,20 +77,16 @@ ProcessSetContext& ProcessSets::open_for(int set, const std::string& what) {
 
 ProcessSetContext& ProcessSets::open(int set, Registered& registered) {
   const std::vector<int>& members = registered.members;
-  const EngineConfig& world = world_.config;
+  HostMap hosts = hosts_of(members);
+  const bool is_one_host = hosts.host_count() == 1;
   ProcessSetConfig config{.id = set,
                           .members = members,
-                          .hosts = hosts_of(members),
-                          .negotiation = {},
+                          .hosts = std::move(hosts),
+                          .negotiation = negotiation_of(members, is_one_host),
                           .devices = devices_};
   for (const int member : members) config.names.push_back(world_.peer_name(member));
-  config.log = world.log;
-  config.negotiation.cache_capacity = world.cache_capacity;
-  config.negotiation.tuning = world.tuning;
-  config.negotiation.fuse_groups = world.fuse_groups;
-  config.negotiation.check_holder = [this, members](int holder, Nanoseconds waited) {
-    failures_.check_holder(members[static_cast<std::size_t>(holder)], waited);
-  };
+  config.log = world_.config.log;
+  config.devices.may_launch = [this, set] { return may_launch(set); };
   auto region = space_->map(layout_.set_offset(set),
                             ProcessSetContext::region_bytes(static_cast<int>(members.size())));
   auto context = std::make_unique<ProcessSetContext>(std::move(config), std::move(region),
@@ -99,6 +95,30 @@ ProcessSetContext& ProcessSets::open(int set, Registered& registered) {
   contexts_[index].store(context.get(), std::memory_order_release);
   put_open(context.get(), nullptr);
   return *context.release();
+}
+
+NegotiationConfig ProcessSets::negotiation_of(const std::vector<int>& members,
+                                              bool is_one_host) const {
+  const EngineConfig& world = world_.config;
+  NegotiationConfig config;
+  config.cache_capacity = world.cache_capacity;
+  config.tuning = world.tuning;
+  config.fuse_groups = world.fuse_groups;
+  config.launches = is_one_host && devices_.gpus != nullptr ? world_.launches : nullptr;
+  config.check_holder = [this, members](int holder, Nanoseconds waited) {
+    failures_.check_holder(members[static_cast<std::size_t>(holder)], waited);
+  };
+  return config;
+}
+
+// In the progress role: whether no other set has a bucket that must be launched before this one's.
+bool ProcessSets::may_launch(int set) const {
+  const ProcessSetContext& own = *find(set);
+  const std::uint64_t launch = own.negotiation.launch_of(own.cursor);
+  return launch == 0 || !any_of([&](const ProcessSetContext& other) {
+           return &other != &own && other.backend->launches() &&
+                  other.negotiation.has_earlier_launch(other.cursor, launch);
+         });
 }
 
 HostMap ProcessSets::hosts_of(const std::vector<int>& members) const {

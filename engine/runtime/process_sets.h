@@ -97,6 +97,8 @@ class ProcessSets {
   ProcessSetContext& open(int set, Registered& registered);
   void put_open(ProcessSetContext* context, ProcessSetContext* in_place_of);
   HostMap hosts_of(const std::vector<int>& members) const;
+  NegotiationConfig negotiation_of(const std::vector<int>& members, bool is_one_host) const;
+  bool may_launch(int set) const;
 
   const World& world_;
   const Failures& failures_;

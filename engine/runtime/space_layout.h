@@ -1,6 +1,6 @@
-// The layout of the shared space of a host's ranks: presence, alarms, each rank's flight recorder,
-// then one part for each process set, then one for each pair of ranks. Only touched parts use
-// memory.
+// The layout of the shared space of a host's ranks: presence, alarms, the number of launches, each
+// rank's flight recorder, then one part for each process set, then one for each pair of ranks. Only
+// touched parts use memory.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,18 @@ inline constexpr int kMaxProcessSets = 1024;
 
 // `size`: ranks of the world.
 struct SpaceLayout {
+  static constexpr std::size_t kLine = 64;
+
   int size;
 
   std::size_t alarms_offset() const { return Presence::region_bytes(size); }
-  // Of presence and alarms, in whole pages.
+  std::size_t launches_offset() const {
+    return (alarms_offset() + Alarms::region_bytes(size) + kLine - 1) / kLine * kLine;
+  }
+  // Of all these, in whole pages.
   std::size_t words_bytes() const {
     constexpr std::size_t kPage = 4096;
-    return (alarms_offset() + Alarms::region_bytes(size) + kPage - 1) / kPage * kPage;
+    return (launches_offset() + kLine + kPage - 1) / kPage * kPage;
   }
   std::size_t recorder_offset(int rank) const {
     return words_bytes() + static_cast<std::size_t>(rank) * Recorder::region_bytes();

@@ -58,7 +58,9 @@ World::World(EngineConfig given, SharedSpace& space, std::vector<std::vector<int
       hosts(std::move(hosts_of_world)),
       region(space.map(0, SpaceLayout{config.size}.words_bytes())),
       presence(region->data(), config.rank, config.size, std::move(doorbells)),
-      alarms(region->data() + SpaceLayout{config.size}.alarms_offset(), config.size) {}
+      alarms(region->data() + SpaceLayout{config.size}.alarms_offset(), config.size),
+      launches(reinterpret_cast<std::atomic<std::uint64_t>*>(
+          region->data() + SpaceLayout{config.size}.launches_offset())) {}
 
 bool World::leads_host() const {
   if (!spans_hosts()) return config.rank == 0;

@@ -2,6 +2,7 @@
 // memory that show the ranks' states.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -61,9 +62,10 @@ struct World {
 
   const EngineConfig config;
   const std::vector<std::vector<int>> hosts;  // world ranks of each; empty: there is one host
-  const std::shared_ptr<Region> region;       // of presence and alarms
+  const std::shared_ptr<Region> region;       // of what follows
   Presence presence;
   Alarms alarms;
+  std::atomic<std::uint64_t>* const launches;  // see NegotiationConfig
 };
 
 }  // namespace hvd

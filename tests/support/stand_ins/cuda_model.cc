@@ -151,6 +151,7 @@ void stand_in_reset() {
   world().calls.clear();
   world().failures.clear();
   world().has_wrong_kernels = false;
+  world().has_few_kernels = false;
   world().limit_bytes = 0;
   world().has_pools = true;
   for (auto& [_, block] : world().blocks) block.is_left_over = true;
@@ -164,6 +165,10 @@ void stand_in_limit_memory(std::size_t bytes) {
   const std::lock_guard guard(world().mutex);
   world().limit_bytes = bytes;
 }
+
+void stand_in_limit_kernels(int is_limited) { world().has_few_kernels = is_limited != 0; }
+
+int stand_in_has_few_kernels() { return world().has_few_kernels ? 1 : 0; }
 
 void stand_in_set_pools(int has_pools) { world().has_pools = has_pools != 0; }
 

@@ -1,6 +1,7 @@
 // What the stand-in for libcuda models: GPUs, their streams and their memory.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -140,6 +141,7 @@ struct World {
   std::map<void*, std::shared_ptr<Stream>> streams;  // others
   Context contexts[kMostGpus];
   bool has_wrong_kernels = false;
+  std::atomic<bool> has_few_kernels = false;
 };
 
 World& world();

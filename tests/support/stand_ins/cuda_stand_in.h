@@ -24,6 +24,11 @@ void stand_in_limit_memory(std::size_t bytes);
 // Whether GPUs have memory pools. After a reset they have.
 void stand_in_set_pools(int has_pools);
 
+// Whether each GPU has room for one kernel of NCCL: they run in the order in which they were put
+// into streams. After a reset there is room for all.
+void stand_in_limit_kernels(int is_limited);
+int stand_in_has_few_kernels();
+
 // Memory that a device reaches, as the CPU sees it; null if there is none.
 void* stand_in_host_address(std::uint64_t address);
 // Runs `work` in a stream, in order.

@@ -9,6 +9,7 @@
 // are called, and as "ncclAllReduce of 2 in its stream" when they run there.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
@@ -183,6 +184,8 @@ struct Library {
   std::uint64_t ids = 0;
   std::condition_variable idle;
   std::map<int, int> running;  // calls in streams, by device
+  // Collectives put into streams, and those that have ended, by device.
+  std::map<int, std::uint64_t> started, ended;
 };
 
 Library& library() {
@@ -208,6 +211,27 @@ class Run {
  private:
   const int device_;
 };
+
+// The place of a collective among those of its device.
+std::uint64_t take_turn(int device) {
+  const std::lock_guard guard(library().mutex);
+  return library().started[device]++;
+}
+
+// Where a GPU has room for one kernel: waits for all earlier ones.
+void await_turn(int device, std::uint64_t turn, const std::function<bool()>& is_aborted) {
+  while (stand_in_has_few_kernels() != 0 && !is_aborted()) {
+    std::unique_lock lock(library().mutex);
+    const auto is_first = [&] { return library().ended[device] >= turn; };
+    if (library().idle.wait_for(lock, std::chrono::milliseconds(10), is_first)) return;
+  }
+}
+
+void end_turn(int device) {
+  const std::lock_guard guard(library().mutex);
+  ++library().ended[device];
+  library().idle.notify_all();
+}
 
 void wait_until_idle(int device) {
   std::unique_lock lock(library().mutex);
@@ -289,6 +313,16 @@ void meet(Group& group, int rank, std::uint64_t number, const Call& call, const 
   if (!round.is_done) round.is_broken = true;
 }
 
+int device_of(Group& group, int rank) {
+  const std::lock_guard guard(group.mutex);
+  return group.devices.at(rank);
+}
+
+bool is_over(Group& group, const bool& is_aborted) {
+  const std::lock_guard guard(group.mutex);
+  return is_aborted;
+}
+
 struct Job {
   std::function<void()> work;
 };
@@ -317,8 +351,15 @@ int collect(Comm* comm, void* stream, Call call) {
   const auto group = comm->group;
   const auto is_aborted = comm->is_aborted;
   const int rank = comm->rank;
-  return submit(comm,
-                [=] { enqueue(stream, [=] { meet(*group, rank, number, call, *is_aborted); }); });
+  return submit(comm, [=] {
+    const int device = device_of(*group, rank);
+    const std::uint64_t turn = take_turn(device);
+    enqueue(stream, [=] {
+      await_turn(device, turn, [&] { return is_over(*group, *is_aborted); });
+      meet(*group, rank, number, call, *is_aborted);
+      end_turn(device);
+    });
+  });
 }
 
 bool has_come(Group& group) { return static_cast<int>(group.devices.size()) == group.size; }
