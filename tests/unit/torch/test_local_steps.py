@@ -36,7 +36,9 @@ def test_wrong_arguments_are_told_before_training(make):
     with pytest.raises(ValueError, match=r"such as hvd.Compression.fp16, found 'fp16'"):
         make(sgd(), sync_every=2, compression="fp16")
     powersgd = hvd.Compression.powersgd()
-    with pytest.raises(ValueError, match="compression=PowerSGD cannot reduce single tensors"):
+    with pytest.raises(
+        ValueError, match=r"compression=powersgd\(.*\) cannot reduce single tensors"
+    ):
         make(sgd(), sync_every=2, compression=powersgd)
     with pytest.raises(ValueError, match=r"process_set must be a ProcessSet, found \[0\]"):
         make(sgd(), sync_every=2, process_set=[0])
