@@ -148,26 +148,31 @@ class CompressedReduction(GradientReduction):
         return reduced
 
     def exchange(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
-        """These arrays, reduced: those without an error in one operation, the others compressed."""
+        """These arrays, reduced: those without an error exactly, the others compressed."""
         plain = {path: array for path, array in arrays.items() if path not in errors}
-        results = self._allreduce(name, plain) if plain else {}
         compressed = {path: array for path, array in arrays.items() if path in errors}
-        return results | self._send(name, compressed, errors) if compressed else results
+        if not compressed:
+            return self._allreduce(name, plain)
+        return self._send(name, plain, compressed, errors)
 
-    def _send(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
-        """These arrays by path, reduced; puts what is left out of them into ``errors``."""
+    def _send(
+        self, name: str, plain: dict[str, Any], arrays: dict[str, Any], errors: dict[str, Any]
+    ) -> dict[str, Any]:
+        """All arrays by path, reduced; puts what is left out of ``arrays`` into ``errors``.
+
+        The first operation is an allreduce called ``name``, as without compression: so the engine
+        refuses ranks that compress differently. All others need a result of it, else they would
+        wait for such ranks.
+        """
         raise NotImplementedError
 
     def _memories(self, errors: dict[str, Any]) -> list[dict[str, Any]]:
         """What is remembered, each by path."""
         return [errors]
 
-    def _allreduce(
-        self, name: str, arrays: dict[str, Any], operation: tuple[int, float, float] | None = None
-    ) -> dict[str, Any]:
-        """Reduce in one operation and exactly; with another operation than this one's if given."""
-        operation = operation or (self.op, *self.factors)
-        how = Reduction(*operation, ExactCompressor, self.process_set)
+    def _allreduce(self, name: str, arrays: dict[str, Any]) -> dict[str, Any]:
+        """Reduce in one operation and exactly."""
+        how = self.how._replace(compression=ExactCompressor)
         reduced = allreduce_batch(list(arrays.values()), [name, *arrays], how, is_group=True)
         return dict(zip(arrays, reduced, strict=True))
 
