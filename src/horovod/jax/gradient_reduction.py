@@ -8,8 +8,9 @@ does not change what is remembered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import reduce
+from functools import reduce, wraps
 from itertools import compress
 from typing import Any, Protocol, runtime_checkable
 
@@ -53,7 +54,12 @@ class GradientReduction:
         Args:
             gradients: of this rank.
             errors: by path; what the reduction leaves out takes their places.
+
+        Raises:
+            ValueError: the ranks step alone here.
         """
+        if title := _steps_alone.get():
+            raise already_distributed(title)
         if not has_others(self.process_set):
             errors.update(jax.tree_util.tree_map(jnp.zeros_like, errors))
             return gradients
@@ -102,6 +108,29 @@ class GradientReduction:
     def factors(self) -> tuple[float, float]:
         """What multiplies gradients before and after the sum."""
         return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
+
+
+# The title of local steps whose inner update is under way.
+_steps_alone: ContextVar[str] = ContextVar("_steps_alone", default="")
+
+
+def alone(title: str, update: Callable[..., Any]) -> Callable[..., Any]:
+    """The update of a transformation of which no part may reduce, else it is a ``ValueError``."""
+
+    @wraps(update)
+    def update_alone(*args: Any, **extra: Any) -> Any:
+        token = _steps_alone.set(title)
+        try:
+            return update(*args, **extra)
+        finally:
+            _steps_alone.reset(token)
+
+    return update_alone
+
+
+def already_distributed(title: str) -> ValueError:
+    """For an optimizer that ``title`` cannot wrap, or that has such a part."""
+    return ValueError(f"{title}: this optimizer is distributed already; give that of optax itself")
 
 
 @runtime_checkable
