@@ -15,6 +15,7 @@ from horovod.core.compression import compress_all, decompress_all
 from horovod.core.handles import wait_for_all
 from horovod.torch import adapter
 from horovod.torch.compression import Compression as Compression
+from horovod.torch.feedback_exchange import FeedbackExchange
 from horovod.torch.gradient_exchange import Pending, PlainExchange, exchange_of
 
 
@@ -45,16 +46,20 @@ class _TorchExchange:
         return list(tensors)
 
     def _start(self, tensors: list[Tensor], plan: Plan) -> Iterator[Pending]:
-        singles = list(plan.singles)
+        singles, instead_of = list(plan.singles), [name for name, _ in plan.singles]
         for name, positions in plan.groups:
             if isinstance(self._exchange, PlainExchange):
                 members = [plan.names[p] for p in positions]
                 yield self._exchange.start_group(name, [tensors[p] for p in positions], members)
             else:  # a compressor with its own exchange takes only batches
                 singles += [(f"{name}.{p}", p) for p in positions]
+                instead_of.append(f"grouped_allreduce.{name}")
         if singles:
-            names = [name for name, _ in singles]
-            yield self._exchange.start(names, [tensors[p] for _, p in singles])
+            names, chosen = [name for name, _ in singles], [tensors[p] for _, p in singles]
+            if isinstance(self._exchange, FeedbackExchange):
+                yield self._exchange.start(names, chosen, instead_of=instead_of)
+            else:
+                yield self._exchange.start(names, chosen)
 
 
 class Sharing:

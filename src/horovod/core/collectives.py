@@ -20,7 +20,7 @@ from horovod.core.compression import LinkFormat
 from horovod.core.grouped_collectives import GroupedCollectives
 from horovod.core.operations import Average, Dtype, Intent, Kind
 from horovod.core.process_sets import ProcessSet, global_process_set
-from horovod.core.world import engine
+from horovod.core.world import engine, generation
 
 if TYPE_CHECKING:
     from horovod import _native
@@ -335,8 +335,22 @@ def join(device: int = -1) -> int:
     Raises:
         HorovodInternalError: a rank was lost.
     """
+    global _joins_ended
     outputs = _run_without_tensor(exchange(Kind.JOIN, global_process_set))
+    _joins_ended += 1
     return int(outputs[0].as_numpy(Dtype.INT32))
+
+
+_joins_ended = 0
+
+
+def common_past() -> tuple[int, int]:
+    """Which world this is, and how often its ranks have joined and gone on.
+
+    What ranks have found out together they all know while this stays: a rank that had joined has
+    not taken part, and one of another world need not have been there.
+    """
+    return generation(), _joins_ended
 
 
 def _run_without_tensor(call: Call) -> list[_native.Output]:

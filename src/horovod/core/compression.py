@@ -212,6 +212,12 @@ class PowerSGDCompressor(FeedbackCompressor):
         self._min_rate = float(min_compression_rate)
         self._seed = seed
 
+    def __repr__(self) -> str:
+        return (
+            f"powersgd(rank={self._rank}, start_after={self._start_after}, "
+            f"min_compression_rate={self._min_rate}, seed={self._seed})"
+        )
+
     def matrix_of(self, shape: Sequence[int]) -> tuple[int, int, int] | None:
         """Rows, columns and the approximation's rank; None: this shape travels as it is."""
         if len(shape) < 2 or 0 in shape:
@@ -230,6 +236,14 @@ def _check_integer(option: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         found = reprlib.repr(value)
         raise ValueError(f"powersgd: {option} must be an integer >= {least}, found {found}")
+
+
+def compression_text(compression: Any) -> str:
+    """What a user knows it by, with its options if it has some; equal for equal ones."""
+    if isinstance(compression, FeedbackCompressor):
+        return repr(compression)
+    kind = compression if isinstance(compression, type) else type(compression)
+    return kind.__name__
 
 
 def link_format_of(compression: Any) -> LinkFormat:

@@ -14,7 +14,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from horovod.core.base.checked import is_number
-from horovod.core.compression import FeedbackCompressor, check_compressor, not_called
+from horovod.core.compression import (
+    FeedbackCompressor,
+    check_compressor,
+    compression_text,
+    not_called,
+)
 from horovod.errors import MismatchError
 
 
@@ -107,9 +112,8 @@ class LocalSteps:
             compression: what travels.
             parameters: what ``describe`` says of them.
         """
-        has_options = isinstance(compression, FeedbackCompressor)
-        name = repr(compression) if has_options else _class_name(compression)
-        return {**asdict(self), "compression": name, "parameters": parameters}
+        text = compression_text(compression)
+        return {**asdict(self), "compression": text, "parameters": parameters}
 
     def check_compression(self, compression: Any, is_refused: bool, tensors: str) -> None:
         """``ValueError`` for no compressor, or one that is refused or was not called."""
@@ -118,7 +122,7 @@ class LocalSteps:
             raise not_called(self.title, compression)
         if is_refused:
             raise ValueError(
-                f"{self.title}: compression={_class_name(compression)} cannot reduce single "
+                f"{self.title}: compression={compression_text(compression)} cannot reduce single "
                 f"{tensors}, as hvd.allreduce does; use none, fp16, bf16, int8, fp8, int4 or "
                 "topk()"
             )
@@ -148,11 +152,6 @@ class LocalSteps:
         if not is_right:
             found = reprlib.repr(getattr(self, argument))
             raise ValueError(f"{self.title}: {argument} must be {expected}, found {found}")
-
-
-def _class_name(compression: Any) -> str:
-    kind = compression if isinstance(compression, type) else type(compression)
-    return kind.__name__
 
 
 # Rate, momentum and nesterov with which DiLoCo's outer step is the average: LocalSGD.

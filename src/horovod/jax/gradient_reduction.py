@@ -8,8 +8,9 @@ does not change what is remembered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import reduce
+from functools import reduce, wraps
 from itertools import compress
 from typing import Any, Protocol, runtime_checkable
 
@@ -53,7 +54,12 @@ class GradientReduction:
         Args:
             gradients: of this rank.
             errors: by path; what the reduction leaves out takes their places.
+
+        Raises:
+            ValueError: the ranks step alone here.
         """
+        if title := _steps_alone.get():
+            raise already_distributed(title)
         if not has_others(self.process_set):
             errors.update(jax.tree_util.tree_map(jnp.zeros_like, errors))
             return gradients
@@ -104,6 +110,29 @@ class GradientReduction:
         return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
 
 
+# The title of local steps whose inner update is under way.
+_steps_alone: ContextVar[str] = ContextVar("_steps_alone", default="")
+
+
+def alone(title: str, update: Callable[..., Any]) -> Callable[..., Any]:
+    """The update of a transformation of which no part may reduce, else it is a ``ValueError``."""
+
+    @wraps(update)
+    def update_alone(*args: Any, **extra: Any) -> Any:
+        token = _steps_alone.set(title)
+        try:
+            return update(*args, **extra)
+        finally:
+            _steps_alone.reset(token)
+
+    return update_alone
+
+
+def already_distributed(title: str) -> ValueError:
+    """For an optimizer that ``title`` cannot wrap, or that has such a part."""
+    return ValueError(f"{title}: this optimizer is distributed already; give that of optax itself")
+
+
 @runtime_checkable
 class TransformationCompressor(Protocol):
     """A compressor that needs more than one reduction, or keeps something per gradient."""
@@ -148,26 +177,31 @@ class CompressedReduction(GradientReduction):
         return reduced
 
     def exchange(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
-        """These arrays, reduced: those without an error in one operation, the others compressed."""
+        """These arrays, reduced: those without an error exactly, the others compressed."""
         plain = {path: array for path, array in arrays.items() if path not in errors}
-        results = self._allreduce(name, plain) if plain else {}
         compressed = {path: array for path, array in arrays.items() if path in errors}
-        return results | self._send(name, compressed, errors) if compressed else results
+        if not compressed:
+            return self._allreduce(name, plain)
+        return self._send(name, plain, compressed, errors)
 
-    def _send(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
-        """These arrays by path, reduced; puts what is left out of them into ``errors``."""
+    def _send(
+        self, name: str, plain: dict[str, Any], arrays: dict[str, Any], errors: dict[str, Any]
+    ) -> dict[str, Any]:
+        """All arrays by path, reduced; puts what is left out of ``arrays`` into ``errors``.
+
+        The first operation is an allreduce called ``name``, as without compression: so the engine
+        refuses ranks that compress differently. All others need a result of it, else they would
+        wait for such ranks.
+        """
         raise NotImplementedError
 
     def _memories(self, errors: dict[str, Any]) -> list[dict[str, Any]]:
         """What is remembered, each by path."""
         return [errors]
 
-    def _allreduce(
-        self, name: str, arrays: dict[str, Any], operation: tuple[int, float, float] | None = None
-    ) -> dict[str, Any]:
-        """Reduce in one operation and exactly; with another operation than this one's if given."""
-        operation = operation or (self.op, *self.factors)
-        how = Reduction(*operation, ExactCompressor, self.process_set)
+    def _allreduce(self, name: str, arrays: dict[str, Any]) -> dict[str, Any]:
+        """Reduce in one operation and exactly."""
+        how = self.how._replace(compression=ExactCompressor)
         reduced = allreduce_batch(list(arrays.values()), [name, *arrays], how, is_group=True)
         return dict(zip(arrays, reduced, strict=True))
 

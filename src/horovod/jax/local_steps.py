@@ -29,9 +29,9 @@ from horovod.core.world import rank
 from horovod.elastic import is_elastic_job
 from horovod.errors import HorovodInternalError, MismatchError
 from horovod.jax.error_feedback import first_errors, reduce_corrected
-from horovod.jax.gradient_reduction import TransformationCompressor
+from horovod.jax.gradient_reduction import TransformationCompressor, alone
 from horovod.jax.optimizer import check_transformation
-from horovod.jax.outer_state import Array, OuterRound, OuterState, like, on_host
+from horovod.jax.outer_state import Array, OuterRound, OuterState, keeping, like, on_host
 from horovod.jax.topk import TopK, TopKReduction
 from horovod.numpy import adapter
 from horovod.numpy.objects import check_equal_settings
@@ -63,7 +63,7 @@ class LocalStepsOptimizer:
         self, optimizer: Any, rules: LocalSteps, compression: Any, process_set: ProcessSet
     ) -> None:
         self.init = optimizer.init
-        self.update = optimizer.update
+        self.update = alone(rules.title, optimizer.update)
         self._rules = rules
         self._compression = compression
         self._process_set = process_set
@@ -211,7 +211,8 @@ class LocalStepsOptimizer:
         if self._is_sparse:
             handle = self._start(number, [marker])
             try:
-                average = self._reduced(number, changes, round_)
+                with keeping(changes):
+                    average = self._reduced(number, changes, round_)
             finally:
                 self._synchronize(handle)
             self._flights[number] = _Flight(sent_at, None, average, [])

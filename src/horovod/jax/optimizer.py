@@ -21,6 +21,7 @@ from horovod.jax.gradient_reduction import (
     GradientReduction,
     Groups,
     TransformationCompressor,
+    already_distributed,
     check_groups,
 )
 from horovod.jax.sharded_optimizer import ShareReduction, share_step
@@ -144,9 +145,7 @@ def check_transformation(title: str, optimizer: Any) -> None:
     parts = (type(optimizer), optimizer.update)
     makers = [getattr(each, "__module__", None) or "" for each in parts]
     if any(maker.startswith("horovod.jax.") for maker in makers):
-        raise ValueError(
-            f"{title}: this optimizer is distributed already; give that of optax itself"
-        )
+        raise already_distributed(title)
 
 
 def _every(passes: int, inner: Any) -> Any:

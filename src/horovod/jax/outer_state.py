@@ -11,6 +11,7 @@ errors     with top-k: a rank, and what of its changes has not been sent, by fra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -70,6 +71,17 @@ class OuterRound:
 def on_host(leaf: Any) -> Array:
     """A copy in the dtype of the outer state: float32 at least, for half precision."""
     return np.array(leaf, np.float64 if leaf.dtype == np.float64 else np.float32)
+
+
+def keeping(arrays: Sequence[Array]) -> Any:
+    """A context in which JAX keeps float64 if an array has it, though the program has it off."""
+    if all(array.dtype != np.float64 for array in arrays):
+        return nullcontext()
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64  # its place in older versions
+
+    return enable_x64(True)
 
 
 def like(leaf: Any, value: Array) -> Any:

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from horovod.core.compression import ExactCompressor, PowerSGDCompressor
-from horovod.core.operations import Average
 from horovod.core.world import rank
 from horovod.jax.error_feedback import check_state, first_errors, own_errors, reduce_corrected
 from horovod.jax.gradient_reduction import CompressedReduction, GradientReduction
@@ -96,14 +95,16 @@ class PowerSGDReduction(CompressedReduction):
                     "it with optimizer.init(params)"
                 )
 
-    def _send(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+    def _send(
+        self, name: str, plain: dict[str, Any], arrays: dict[str, Any], errors: dict[str, Any]
+    ) -> dict[str, Any]:
         matrices = {path: array.reshape(len(array), -1) for path, array in arrays.items()}
         products = {path: _product(m, self.q[path]) for path, m in matrices.items()}
-        means = self._allreduce(f"{name}.powersgd_p", products, (Average, 1.0, 1.0))
-        p = {path: _orthonormal(mean) for path, mean in means.items()}
+        # Sums do as well as means here: only what the columns span matters.
+        results = self._allreduce(name, plain | products)
+        p = {path: _orthonormal(results[path]) for path in arrays}
         own_q = {path: _product(m.T, p[path]) for path, m in matrices.items()}
         q = self._allreduce(f"{name}.powersgd_q", own_q)
-        results = {}
         for path, array in arrays.items():
             left = matrices[path] - _product(p[path], own_q[path].T)
             errors[path] = left.reshape(array.shape)

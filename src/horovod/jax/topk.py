@@ -20,6 +20,8 @@ from horovod.jax.collectives import grouped_allgather
 from horovod.jax.error_feedback import with_feedback
 from horovod.jax.gradient_reduction import CompressedReduction
 
+# What each batch sends beside what is exact, so that its elements can wait for a result.
+_ZERO = "zero"
 _MOST_ELEMENTS = (1 << 31) - 1  # indices are int32
 
 
@@ -58,7 +60,11 @@ class TopKReduction(CompressedReduction):
             )
         return error.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
-    def _send(self, name: str, arrays: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+    def _send(
+        self, name: str, plain: dict[str, Any], arrays: dict[str, Any], errors: dict[str, Any]
+    ) -> dict[str, Any]:
+        results = self._allreduce(name, {**plain, _ZERO: jnp.zeros(1, jnp.float32)})
+        zero = results.pop(_ZERO).astype(jnp.int16)
         prescale, postscale = self.factors
         ranks = self.process_set.size() or 1
         factor = prescale * postscale / (ranks if self.op == Average else 1)
@@ -67,12 +73,11 @@ class TopKReduction(CompressedReduction):
         kept = {path: flat[path][indices] for path, indices in sent.items()}
         if self.compression.half:
             kept = {path: values.astype(jnp.bfloat16) for path, values in kept.items()}
-        packs = [packed(indices, elements=flat[path].size) for path, indices in sent.items()]
+        packs = [packed(sent[path], elements=x.size) + zero for path, x in flat.items()]
         # No bytes. Their shapes make the engine refuse ranks with other shapes or options.
         forms = [jnp.empty((0, sent[path].size, *x.shape), jnp.uint8) for path, x in arrays.items()]
         tensors = [*kept.values(), *packs, *forms]
         parts = grouped_allgather(tensors, f"{name}.topk", self.process_set)
-        results = {}
         for position, (path, array) in enumerate(arrays.items()):
             rounded = kept[path].astype(array.dtype)
             left = flat[path].at[sent[path]].add(-rounded, unique_indices=True)

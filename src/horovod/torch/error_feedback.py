@@ -71,6 +71,11 @@ def load_errors(state: dict[str, Any], feedback: RankErrors | None) -> None:
         feedback.load_state_dict(state.get(_ERRORS, {}))
 
 
+def has_errors(state: dict[str, Any], feedback: RankErrors | None) -> bool:
+    """Whether ``load_errors`` would take errors from this ``state_dict``."""
+    return feedback is not None and bool(state.get(_ERRORS))
+
+
 def without_errors(state: dict[str, Any]) -> dict[str, Any]:
     """The ``state_dict`` of the optimizer alone."""
     return {key: value for key, value in state.items() if key != _ERRORS}

@@ -3,10 +3,15 @@
 What it leaves out of a gradient comes back through the error of the next step. All batches of a
 step are finished together, and errors change only if every number came out finite: so a step that
 a gradient scaler leaves out leaves no trace.
+
+Ranks with different compressions send operations of different names, and would wait for each other.
+So at first an exchange sends its settings in place of gradients, under the names that these have
+without it: the engine refuses ranks that are not alike. The gradients follow when all ranks are.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,13 +19,17 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from horovod.core.compression import LinkFormat
+from horovod.core.collectives import common_past
+from horovod.core.compression import FeedbackCompressor, LinkFormat, compression_text
 from horovod.core.handles import wait_for_all
 from horovod.core.operations import Average, Intent, check_summing
 from horovod.core.process_sets import ProcessSet
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, MismatchError
 from horovod.torch import adapter
-from horovod.torch.gradient_exchange import Operation
+from horovod.torch.gradient_exchange import Operation, with_compression
+
+# Of what settings travel as, by which users can tell them apart: see ``with_compression``.
+_SETTINGS_DTYPES = {"topk": torch.uint8, "powersgd": torch.int8}
 
 _MEAN: Operation = (Average, 1.0, 1.0)
 
@@ -47,6 +56,8 @@ class Batch(Generic[C]):
         self.prefix = prefix
         self.compressed: list[C] = []
         self.plain: list[tuple[Tensor, Tensor]] = []  # gradient, what travels of it
+        self.plain_names: list[str] = []
+        self.held: Sequence[str] = ()  # names of settings under way, before anything is sent
         self.handles: list[int] = []
         self.results: list[Any] = []  # of the handles
 
@@ -63,17 +74,21 @@ class FeedbackExchange(Generic[C]):
     """An optimizer's exchange; a subclass says what is compressed, and how.
 
     Args:
-        title: the compressor's name in ``Compression``.
+        compressor: the same with equal options on every rank.
         operation: op, ``Average`` or ``Sum``, else ``ValueError``; prescale and postscale.
         process_set: the ranks that reduce; this one is among them.
     """
 
-    def __init__(self, title: str, operation: Operation, process_set: ProcessSet) -> None:
-        check_summing(operation[0], title)
-        self._title = title
+    def __init__(
+        self, compressor: FeedbackCompressor, operation: Operation, process_set: ProcessSet
+    ) -> None:
+        check_summing(operation[0], compressor.title)
+        self._title, self._text = compressor.title, compression_text(compressor)
         self._operation = operation
         self._process_set = process_set
         self._batches: list[Batch[C]] = []  # started, not finished
+        self._alike: set[str] = set()  # names under which all ranks have sent the same settings
+        self._alike_since = common_past()
 
     def _plan(self, name: str, gradient: Tensor) -> C | None:
         """``gradient`` to compress in this step; None: it travels as it is."""
@@ -88,31 +103,33 @@ class FeedbackExchange(Generic[C]):
         raise NotImplementedError
 
     @torch.no_grad()
-    def start(self, names: list[str], gradients: list[Tensor], prefix: str = "") -> Batch[C]:
+    def start(
+        self,
+        names: list[str],
+        gradients: list[Tensor],
+        prefix: str = "",
+        instead_of: Sequence[str] = (),
+    ) -> Batch[C]:
         """Start to reduce ``gradients`` in place; computes, but waits for no other rank.
 
         Args:
             names: by which errors are kept, and some gradients left exact.
             prefix: begins the names of the operations.
+            instead_of: full names of the allreduces that a rank with a ``PlainExchange`` has for
+                this batch; none: all ranks are known to have equal settings.
 
         Raises:
             ValueError: a gradient is sparse, or does not fit what is remembered of it.
             HorovodInternalError: a rank was lost.
         """
         batch = Batch(self, names, prefix)
-        plain_names = []
-        for name, gradient in zip(names, gradients, strict=True):
-            _check_dense(self._title, name, gradient)
-            compressed = self._plan(name, gradient)
-            if compressed is not None:
-                batch.compressed.append(compressed)
-            else:
-                batch.plain.append((gradient, gradient.contiguous()))
-                plain_names.append(prefix + name)
+        self._fill(batch, gradients)
         self._batches.append(batch)
         try:
-            self._begin(batch)
-            self._allreduce(batch, [wire for _, wire in batch.plain], plain_names, self._operation)
+            if self._are_alike(instead_of):
+                self._send(batch)
+            else:
+                self._send_settings(batch, instead_of)
         except Exception:  # torch's, too, such as one of memory
             self._abandon(batch)
             raise
@@ -123,10 +140,14 @@ class FeedbackExchange(Generic[C]):
         """Wait for all that was started, and write it back; without a batch, do nothing.
 
         Raises:
+            MismatchError: another rank has another compression, or other options.
             HorovodInternalError: a reduction failed; all others have ended.
         """
         batches, self._batches = self._batches, []
-        _wait_for_all(batches)
+        try:
+            self._send_held([batch for batch in batches if batch.held])
+        finally:
+            _wait_for_all(batches)
         numbers = self._complete(batches)
         compressed = [each for batch in batches for each in batch.compressed]
         plain = [pair for batch in batches for pair in batch.plain]
@@ -144,6 +165,45 @@ class FeedbackExchange(Generic[C]):
         batches, self._batches = self._batches, []
         with suppress(HorovodInternalError):
             _wait_for_all(batches)
+
+    def _fill(self, batch: Batch[C], gradients: list[Tensor]) -> None:
+        for name, gradient in zip(batch.names, gradients, strict=True):
+            _check_dense(self._title, name, gradient)
+            compressed = self._plan(name, gradient)
+            if compressed is not None:
+                batch.compressed.append(compressed)
+            else:
+                batch.plain.append((gradient, gradient.contiguous()))
+                batch.plain_names.append(batch.prefix + name)
+
+    def _are_alike(self, names: Sequence[str]) -> bool:
+        """Whether all ranks are known to have equal settings; all ranks get the same answer."""
+        if self._alike_since != common_past():
+            self._alike_since = common_past()
+            self._alike.clear()
+        return self._alike.issuperset(names)
+
+    def _send_settings(self, batch: Batch[C], names: Sequence[str]) -> None:
+        """Send no bytes, in a shape that no other settings have."""
+        batch.held = names
+        shape = (0, zlib.crc32(self._text.encode()))
+        settings = torch.empty(shape, dtype=_SETTINGS_DTYPES[self._title], device="cpu")
+        self._allreduce(batch, [settings] * len(names), list(names))
+
+    def _send_held(self, batches: list[Batch[C]]) -> None:
+        try:
+            _wait_for_all(batches)
+        except MismatchError as error:
+            raise with_compression(error, self._text) from error
+        for batch in batches:
+            self._alike.update(batch.held)
+            batch.handles.clear()
+            self._send(batch)
+
+    def _send(self, batch: Batch[C]) -> None:
+        self._begin(batch)
+        wires = [wire for _, wire in batch.plain]
+        self._allreduce(batch, wires, batch.plain_names, self._operation)
 
     def _abandon(self, batch: Batch[C]) -> None:
         """Forget a batch that was refused, perhaps in part: a later ``finish`` must not want it."""

@@ -160,17 +160,24 @@ def outer_state(fragments: Sequence[Fragment], rules: LocalSteps, step: int) -> 
 
 
 def put_outer_state(
-    state: dict[str, Any] | None, fragments: Sequence[Fragment], rules: LocalSteps
+    state: dict[str, Any] | None,
+    fragments: Sequence[Fragment],
+    rules: LocalSteps,
+    are_fixed: bool = False,
 ) -> int:
     """Have the fragments go on from a state, which is copied; the number of steps.
 
-    ``state`` None: start anew.
+    Args:
+        state: None: start anew.
+        fragments: of all parameters.
+        rules: their schedule.
+        are_fixed: there are errors of a compression, which belong to the fragments of the state.
 
     Raises:
         ValueError: it does not fit the parameters or the arguments.
     """
     if state is not None and state["agreed"]:
-        _check(state, fragments, rules)
+        _check(state, fragments, rules, are_fixed)
     for fragment in fragments:
         fragment.forget()
     if state is None or not state["agreed"]:
@@ -279,7 +286,9 @@ def _schedule(rules: LocalSteps) -> dict[str, int]:
     return {key: getattr(rules, key) for key in ("sync_every", "fragments", "overlap")}
 
 
-def _check(state: dict[str, Any], fragments: Sequence[Fragment], rules: LocalSteps) -> None:
+def _check(
+    state: dict[str, Any], fragments: Sequence[Fragment], rules: LocalSteps, are_fixed: bool
+) -> None:
     expected = [list(param.shape) for each in fragments for param in each.params]
     for key in _LISTS if state["momentum"] else _LISTS[:1]:
         found = [list(tensor.shape) for tensor in state[key]]
@@ -288,6 +297,13 @@ def _check(state: dict[str, Any], fragments: Sequence[Fragment], rules: LocalSte
                 f"{rules.title}: load_state_dict: {key!r} has {len(found)} tensors of shapes "
                 f"{found}, expected {len(expected)} of {expected}"
             )
+    given = state["schedule"]["fragments"]
+    if are_fixed and given != rules.fragments:
+        raise ValueError(
+            f"{rules.title}: load_state_dict: the state is of an optimizer with fragments={given}, "
+            f"expected {rules.fragments}, since it has what a compression has not sent; use "
+            f"fragments={given}, or leave out 'compression_errors', which is lost then"
+        )
     if state["arrived"] and state["schedule"] != _schedule(rules):
         raise ValueError(
             f"{rules.title}: load_state_dict: fragments {list(state['arrived'])} were on their way "

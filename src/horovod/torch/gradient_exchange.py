@@ -14,10 +14,16 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from horovod.core.compression import Compressor, LinkFormat, keeps_tensors, link_format_of
+from horovod.core.compression import (
+    Compressor,
+    LinkFormat,
+    compression_text,
+    keeps_tensors,
+    link_format_of,
+)
 from horovod.core.operations import Intent
 from horovod.core.process_sets import ProcessSet
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, MismatchError
 from horovod.torch import adapter
 from horovod.torch.error_feedback import ErrorFeedback, forget
 
@@ -93,8 +99,10 @@ class _PlainPending(NamedTuple):
     def finish(self) -> None:
         try:
             adapter.synchronize(self.handle)
-        except HorovodInternalError:
+        except HorovodInternalError as error:
             forget(self.errors)
+            if isinstance(error, MismatchError):
+                raise with_compression(error, compression_text(self.compression)) from error
             raise
         if self.copies:
             self._copy_back()
@@ -216,6 +224,15 @@ def exchange_of(
     if isinstance(compression, ExchangeCompressor):
         return compression.make_exchange(*operation, process_set)
     return PlainExchange(compression, operation, process_set)
+
+
+def with_compression(error: MismatchError, text: str) -> MismatchError:
+    """The same error, which says what compressions may have met."""
+    return MismatchError(
+        f"{error}; this rank has compression={text}; in place of a first gradient [0, n] uint8 is "
+        "sent by topk and [0, n] int8 by powersgd, where n stands for the options",
+        operation=error.operation,
+    )
 
 
 def are_contiguous(gradients: list[Tensor]) -> bool:

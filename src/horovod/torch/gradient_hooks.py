@@ -22,13 +22,15 @@ class GradientGroup:
     Args:
         name: name of the grouped operation; the same on every rank.
         indices: its parameters; the same in the same order on every rank.
+        is_chosen: by the user, so that it is one operation where no exchange takes it apart.
     """
 
-    __slots__ = ("indices", "is_sent", "name", "pending", "waiting")
+    __slots__ = ("indices", "is_chosen", "is_sent", "name", "pending", "waiting")
 
-    def __init__(self, name: str, indices: list[int]) -> None:
+    def __init__(self, name: str, indices: list[int], is_chosen: bool) -> None:
         self.name = name
         self.indices = indices
+        self.is_chosen = is_chosen
         self.restart()
 
     def restart(self) -> None:

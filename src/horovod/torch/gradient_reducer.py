@@ -37,6 +37,7 @@ from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 from horovod.torch.error_feedback import RankErrors
+from horovod.torch.feedback_exchange import FeedbackExchange
 from horovod.torch.gradient_exchange import (
     Compression,
     Exchange,
@@ -246,11 +247,20 @@ class GradientReducer:
             if dense:
                 grads, _ = self._gradients(dense)
                 names = [self._names[index] for index in dense]
-                if self._exchange is None:
-                    group.pending = self._plain.start_group(group.name, grads, names)
-                else:
-                    group.pending = self._exchange.start([plain_name(n) for n in names], grads)
+                group.pending = self._exchanged(group, names, grads)
             group.is_sent = True
+
+    def _exchanged(
+        self, group: GradientGroup, names: list[str], gradients: list[Tensor]
+    ) -> Pending:
+        exchange = self._exchange
+        if exchange is None:
+            return self._plain.start_group(group.name, gradients, names)
+        plain_names = list(map(plain_name, names))
+        if not isinstance(exchange, FeedbackExchange):
+            return exchange.start(plain_names, gradients)
+        instead_of = [f"grouped_allreduce.{group.name}"] if group.is_chosen else names
+        return exchange.start(plain_names, gradients, instead_of=instead_of)
 
     def _gradients(self, ready: list[int]) -> tuple[list[Tensor], bool]:
         """The dense gradients of these parameters, and whether all are known to be contiguous.
@@ -320,16 +330,16 @@ class GradientReducer:
     def _add_trainable(
         self, names: dict[Tensor, str], groups: Iterable[Sequence[Tensor]] = ()
     ) -> None:
-        groups = list(groups)
+        all_groups = [(group, True) for group in groups]
         if self._exchange is not None:
-            chosen = {param for group in groups for param in group}
+            chosen = {param for group, _ in all_groups for param in group}
             rest = [param for param in names if param not in chosen]
-            groups += split_by_bytes(rest, self._batch_bytes)
+            all_groups += [(group, False) for group in split_by_bytes(rest, self._batch_bytes)]
         index_of = {param: index for index, param in enumerate(names, len(self._params))}
         group_of: dict[Tensor, GradientGroup] = {}
-        for members in groups:
+        for members, is_chosen in all_groups:
             indices = [index_of[param] for param in members]
-            group = GradientGroup(f"{plain_name(names[members[0]])}.group", indices)
+            group = GradientGroup(f"{plain_name(names[members[0]])}.group", indices, is_chosen)
             self._groups.append(group)
             self._grouped.update(indices)
             group_of.update(dict.fromkeys(members, group))

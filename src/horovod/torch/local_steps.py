@@ -31,7 +31,7 @@ from horovod.core.world import cross_size, rank
 from horovod.elastic import is_elastic_job
 from horovod.numpy.objects import check_equal_settings
 from horovod.torch.compression import Compression
-from horovod.torch.error_feedback import load_errors, with_errors, without_errors
+from horovod.torch.error_feedback import has_errors, load_errors, with_errors, without_errors
 from horovod.torch.fragments import (
     Fragment,
     OuterHeader,
@@ -177,8 +177,10 @@ class LocalStepsOptimizer(SteppingAlone):
         outer = state_dict.get(OUTER_STATE)
         given = {key: value for key, value in state_dict.items() if key != OUTER_STATE}
         super().load_state_dict(without_errors(given))
-        self.local_step = put_outer_state(outer, self._fragments, self._rules)
-        load_errors(given, self._exchange.feedback)
+        feedback = self._exchange.feedback
+        are_fixed = has_errors(given, feedback)
+        self.local_step = put_outer_state(outer, self._fragments, self._rules, are_fixed)
+        load_errors(given, feedback)
 
     def drop(self) -> None:
         """Give up what is under way; what this rank has changed is sent the next time."""

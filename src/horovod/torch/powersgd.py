@@ -14,6 +14,7 @@ the first products while backward runs; ``finish`` does the rest, in one batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -148,13 +149,19 @@ class PowerSGDExchange(FeedbackExchange[_Matrix]):
     """An optimizer's exchange, over the memory of one ``PowerSGD``."""
 
     def __init__(self, compressor: PowerSGD, operation: Operation, process_set: ProcessSet) -> None:
-        super().__init__(compressor.title, operation, process_set)
+        super().__init__(compressor, operation, process_set)
         self._compressor = compressor
 
-    def start(self, names: list[str], gradients: list[Tensor], prefix: str = "") -> Batch[_Matrix]:
+    def start(
+        self,
+        names: list[str],
+        gradients: list[Tensor],
+        prefix: str = "",
+        instead_of: Sequence[str] = (),
+    ) -> Batch[_Matrix]:
         """As every exchange does, with the memory of this world."""
         self._compressor.enter_world()
-        return super().start(names, gradients, prefix)
+        return super().start(names, gradients, prefix, instead_of)
 
     def _plan(self, name: str, gradient: Tensor) -> _Matrix | None:
         return self._compressor.plan(name, gradient)

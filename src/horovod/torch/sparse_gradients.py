@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from horovod.core.collectives import common_past
 from horovod.core.handles import wait_for_all
 from horovod.core.operations import Average, Max, Sum
 from horovod.core.process_sets import ProcessSet, global_process_set
-from horovod.core.world import generation
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 from horovod.torch.parameters import plain_name
@@ -110,7 +110,7 @@ class GradientLayouts:
         self._first = 1 if is_sparse else _UNSEEN
         self._codes: list[int] = []
         self._unseen: list[int] = []  # indices that are open
-        self._generation = generation()
+        self._agreed_since = common_past()
         self.sparse: dict[int, int] = {}  # number of sparse dimensions by index
         self.are_dense = True  # whether all are known to be dense
 
@@ -122,15 +122,15 @@ class GradientLayouts:
     def cover(self, indices: Iterable[int]) -> bool:
         """Whether the ranks of this world agreed about all these parameters."""
         codes = self._codes
-        return self._generation == generation() and all(codes[index] for index in indices)
+        return self._agreed_since == common_past() and all(codes[index] for index in indices)
 
     def agree(self, params: Sequence[Tensor], name: str) -> None:
         """Ask the other ranks about those that are open; blocks until all of them ask.
 
-        In a new world all are open again: its ranks need not have been in the former one.
+        In a new world all are open again, and after a ``join``: some rank may not have agreed.
         """
-        if self._generation != generation():
-            self._generation = generation()
+        if self._agreed_since != common_past():
+            self._agreed_since = common_past()
             self._codes = [self._first] * len(params)
             self._note_codes()
         unseen = self._unseen

@@ -103,7 +103,7 @@ class TopKExchange(FeedbackExchange[_Elements]):
     """
 
     def __init__(self, compressor: TopK, operation: Operation, process_set: ProcessSet) -> None:
-        super().__init__(compressor.title, operation, process_set)
+        super().__init__(compressor, operation, process_set)
         self._compressor = compressor
         self.feedback = TopKErrors()
 

@@ -18,7 +18,9 @@ from horovod.trace.stacks import Call, own_call
 EXCEPTION = "exception"  # the reason of a recording whose detail describes one
 TAIL_BYTES = 16384  # what is kept of a rank's standard error
 _MOST_LINES = 20
-_MOST_CHARACTERS = 300
+_MOST_CHARACTERS = 300  # of a line
+# Of one with an exception: JAX puts words before the cause, and names of gradients are long.
+_MOST_OF_EXCEPTION = 1500
 _CALL = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
 _EXCEPTION = re.compile(r"(?P<kind>[^\W\d][\w.]*)(?:: (?P<message>.*))?")
 _TORCH_PREFIX = re.compile(r"\[rank\d+\]: ?")  # of an error under torch.distributed
@@ -68,9 +70,14 @@ def place_text(path: str, line: int) -> str:
 
 
 def description_of(kind: str, message: str, call: Call | None) -> str:
-    """The description of an exception for a recording; see ``described``."""
+    """The description of an exception for a recording; see ``described``.
+
+    ``message`` counts with its first line, or with the cause if it has another traceback.
+    """
     path, line = (call.path, call.line) if call is not None else ("", 0)
-    message = message.partition("\n")[0][:_MOST_CHARACTERS]
+    inner, cause, _ = _last_exception(message.splitlines())
+    message = f"{inner}: {cause}" if inner else message.partition("\n")[0]
+    message = message[:_MOST_OF_EXCEPTION]
     return json.dumps({"kind": kind, "message": message, "path": path, "line": line})
 
 
@@ -88,12 +95,11 @@ def failure_of(rank: int, exit_code: int, tail: bytes) -> RankFailure:
     """The failure of a rank whose standard error ended with ``tail``."""
     # A program may print what moves the cursor or empties the screen.
     lines = [printable(line) for line in tail.decode(errors="replace").splitlines()]
-    lines = [line[:_MOST_CHARACTERS] for line in lines]
-    kind, message, call = _last_exception(lines)
+    kind, message, call = _last_exception(line[:_MOST_OF_EXCEPTION] for line in lines)
     return RankFailure(
         rank=rank,
         exit_code=exit_code,
-        lines=tuple(line for line in lines if line.strip())[-_MOST_LINES:],
+        lines=tuple(line[:_MOST_CHARACTERS] for line in lines if line.strip())[-_MOST_LINES:],
         kind=kind,
         message=message,
         path=call.path if call else "",

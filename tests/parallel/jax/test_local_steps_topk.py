@@ -102,6 +102,29 @@ def test_errors_of_another_rank_do_not_count():
     jax.tree_util.tree_map(np.testing.assert_array_equal, training.params, fresh.params)
 
 
+@pytest.fixture
+def _without_float64():
+    jax.config.update("jax_enable_x64", False)
+    yield
+    jax.config.update("jax_enable_x64", True)
+
+
+@pytest.mark.usefixtures("_without_float64")
+def test_float64_of_numpy_is_kept():
+    """Where JAX itself has no float64."""
+    compression = hvd.Compression.topk(1.0)
+    optimizer = hvd.LocalSGD(optax.sgd(1.0), 1, compression=compression, name="float64")
+    params = {"a": np.zeros((60, 50)), "c": np.zeros(5)}
+    change = (hvd.rank() + 1) * (1 + 2.0**-40)
+    changed = {name: array + change for name, array in params.items()}
+    found, outer = optimizer.sync(changed, optimizer.begin(params))
+    for array in found.values():
+        assert array.dtype == np.float64
+        np.testing.assert_array_equal(array, (hvd.size() + 1) / 2 * (1 + 2.0**-40))
+    if hvd.size() > 1:
+        assert [error.dtype for error in outer["errors"][1][0].values()] == [np.float64]
+
+
 def test_other_options_on_a_rank_are_told():
     if hvd.size() == 1:
         pytest.skip("needs a rank that differs")

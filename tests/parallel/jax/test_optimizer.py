@@ -222,6 +222,16 @@ def test_no_gradient_is_reduced_twice(make):
         hvd.DiLoCo(inner, 2)
 
 
+@pytest.mark.parametrize("make", [MAKERS[key] for key in MAKERS if key != "local steps"])
+def test_no_part_of_a_local_step_is_reduced(mode, make):
+    local = hvd.DiLoCo(optax.chain(optax.scale(1.0), make(optax.sgd(0.1))), 2)
+    state = local.init(params())
+    with pytest.raises(ValueError, match=r"DiLoCo: .* is distributed already"):
+        mode(local.update)(params(), state, params())
+    allowed = hvd.DistributedOptimizer(optax.sgd(0.1))
+    mode(allowed.update)(params(), allowed.init(params()), params())
+
+
 @pytest.mark.usefixtures("several_ranks")
 def test_a_group_without_a_gradient():
     optimizer = hvd.DistributedOptimizer(optax.sgd(0.1), groups=[["['nowhere']"]])

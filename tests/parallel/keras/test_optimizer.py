@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import horovod.keras as hvd
+from horovod.errors import MismatchError
 
 RATES = [keras.optimizers.SGD]
 if not cases.IS_KERAS3:
@@ -61,6 +62,15 @@ def check(found, factor=1.0, rtol=1e-6):
 )
 def test_average(sgd, options):
     check(run(sgd(**options)), rtol=1e-3 if "compression" in options else 1e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="others have no topk")
+@pytest.mark.parametrize("groups", [None, 2])
+def test_ranks_with_different_compressions_are_told(sgd, groups):
+    compression = hvd.Compression.topk() if hvd.rank() else hvd.Compression.none
+    with pytest.raises(MismatchError, match="Mismatched"):
+        run(sgd(compression=compression, groups=groups))
+    check(run(sgd(compression=hvd.Compression.topk(), groups=groups)))
 
 
 def test_sum(sgd):

@@ -178,3 +178,17 @@ def test_joins_follow_each_other():
     for _ in range(20):
         last = hvd.join(-1)
         assert hvd.allgather_object(last, name="last") == [last] * hvd.size()
+
+
+def test_an_optimizer_that_joined_before_its_first_step_goes_on(joined):
+    """It has not seen that the gradients of the others are dense."""
+    param = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), [("late", param)])
+    if hvd.rank() not in joined:
+        param.sum().backward()
+        optimizer.step()
+    finish(joined)
+    optimizer.zero_grad()
+    param.sum().backward()
+    optimizer.step()
+    assert param.grad.tolist() == [1.0] * 3

@@ -81,6 +81,26 @@ def test_a_state_of_the_plain_optimizer_starts_anew(make_model, batch_of, assert
     assert_same_everywhere(values(other))
 
 
+@pytest.mark.parametrize(
+    "changed", [{"sync_every": 7}, {"sync_every": 3, "fragments": 3}, {"sync_every": 2}], ids=str
+)
+def test_a_state_goes_on_with_another_schedule(
+    make_model, batch_of, assert_same_everywhere, changed
+):
+    """Steps are counted on: fragments are sent where the new schedule has their turns."""
+    model, optimizer = make(make_model, sync_every=4, fragments=2)
+    train(model, optimizer, batch_of, range(5))
+    other_model, other = make(make_model, **changed)
+    other_model.load_state_dict(model.state_dict())
+    other.load_state_dict(optimizer.state_dict())
+    assert_same_everywhere(other.state_dict()["local_steps"]["agreed"])
+    train(other_model, other, batch_of, range(5, 11))
+    assert_same_everywhere(other.state_dict()["local_steps"]["agreed"])
+    other.finish()
+    assert other.local_step == 11
+    assert_same_everywhere(values(other_model))
+
+
 def test_a_state_that_does_not_fit(make_model, batch_of):
     model, optimizer = make(make_model)
     train(model, optimizer, batch_of, range(4))

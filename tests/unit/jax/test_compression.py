@@ -218,7 +218,7 @@ def test_refusals(compression):
     with pytest.raises(ValueError, match=f"LocalSGD: compression={kind} is a class; call it"):
         hvd.LocalSGD(optax.sgd(0.1), sync_every=2, compression=type(compression))
     if compression is POWERSGD:
-        with pytest.raises(ValueError, match=f"compression={kind} cannot reduce single arrays"):
+        with pytest.raises(ValueError, match=r"compression=powersgd\(.*\) cannot reduce single"):
             hvd.LocalSGD(optax.sgd(0.1), sync_every=2, compression=compression)
     with pytest.raises(ValueError, match=r"DistributedOptimizer\(compression=\.\.\.\)"):
         hvd.allreduce(jnp.ones(5), compression=compression)

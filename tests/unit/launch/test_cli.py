@@ -145,7 +145,7 @@ def test_a_hostfile_and_a_folder_for_output(plans: list[JobPlan], tmp_path: Path
         ("-np 2 --config-file /no-such-file x", "/no-such-file"),
         ("-np 2 --mpi x", "error: --mpi: mpi4py is not installed"),
         ("-np 2 --mpi --gloo x", "not allowed with argument"),
-        ("-np 2 --jsrun x", "error: --mpi: mpi4py is not installed"),
+        ("-np 2 --jsrun x", "error: --jsrun: mpi4py is not installed"),
         ("--experiment x.yml --mpi", "error: --mpi and --experiment: the processes are started"),
         ("-np 2 --stranger x", "--stranger: no such option"),
     ],

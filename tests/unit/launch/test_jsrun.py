@@ -149,7 +149,7 @@ def by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return JobOutcome(0)
 
     monkeypatch.setattr(mpi_launch, "run_jsrun", jsrun)
-    monkeypatch.setattr(mpi_launch, "check_mpi", lambda: None)
+    monkeypatch.setattr(mpi_launch, "check_mpi", lambda _: None)
     monkeypatch.setattr(mpi_library, "why_not_built", lambda: None)
     monkeypatch.setattr(cli, "run_job", run_job)
     return seen

@@ -36,7 +36,9 @@ def test_wrong_arguments_are_told_before_training(make):
     with pytest.raises(ValueError, match=r"such as hvd.Compression.fp16, found 'fp16'"):
         make(sgd(), sync_every=2, compression="fp16")
     powersgd = hvd.Compression.powersgd()
-    with pytest.raises(ValueError, match="compression=PowerSGD cannot reduce single tensors"):
+    with pytest.raises(
+        ValueError, match=r"compression=powersgd\(.*\) cannot reduce single tensors"
+    ):
         make(sgd(), sync_every=2, compression=powersgd)
     with pytest.raises(ValueError, match=r"process_set must be a ProcessSet, found \[0\]"):
         make(sgd(), sync_every=2, process_set=[0])
@@ -140,6 +142,25 @@ def test_a_state_that_does_not_fit_leaves_what_was_agreed():
         )
     with optimizer.agreed_parameters():
         assert torch.equal(param.data, torch.ones(2))
+
+
+def test_what_was_not_sent_stays_with_its_parameter():
+    """It is kept by fragment and place."""
+    params = [nn.Parameter(torch.zeros(40, 40)) for _ in range(6)]
+    options = {"sync_every": 3, "compression": hvd.Compression.topk(0.1)}
+    optimizer = hvd.LocalSGD(sgd(*params), fragments=3, **options)
+    for _ in range(3):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+    state = optimizer.state_dict()
+    assert state["compression_errors"]["errors"]
+    other = hvd.LocalSGD(sgd(*params), fragments=2, **options)
+    with pytest.raises(ValueError, match=r"with fragments=3, expected 2, .*'compression_errors'"):
+        other.load_state_dict(state)
+    del state["compression_errors"]
+    other.load_state_dict(state)
+    assert other.local_step == 3
 
 
 def test_parameters_that_have_just_come_are_saved():

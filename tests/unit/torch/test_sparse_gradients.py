@@ -69,7 +69,7 @@ def test_asked_once_per_parameter(engine, params, sparse_grad):
 def test_asked_anew_in_another_world(engine, monkeypatch, params, sparse_grad):
     reducer = reducer_of(params)
     step(reducer, params, [sparse_grad(2), torch.ones(3)])
-    monkeypatch.setattr(sparse_gradients, "generation", lambda: -1)
+    monkeypatch.setattr(sparse_gradients, "common_past", lambda: (-1, 0))
     step(reducer, params, [sparse_grad(2), torch.ones(3)])
     assert engine.layouts == [[1, DENSE], [1, DENSE]]
 

@@ -9,7 +9,7 @@ import pytest
 from recorded import Script
 
 from horovod.core.base.own_files import OwnFolder
-from horovod.trace.failures import description_of, failure_of
+from horovod.trace.failures import described, description_of, failure_of
 from horovod.trace.outcome import read_outcome, write_outcome
 from horovod.trace.stacks import Call
 from horovod.trace.worlds import collect_worlds
@@ -95,6 +95,30 @@ def test_an_exception_in_a_recording_belongs_to_its_world() -> None:
     assert [failure.text for failure in world.failures] == [
         "rank 0 raised ValueError: bad (/home/me/train.py:19)"
     ]
+
+
+CAUSE = (
+    'HorovodInternalError (MismatchError): grouped_allreduce "gradient.batch'
+    + "['params']['encoder']['layers_0']['self_attention']" * 3
+    + "['kernel']\": tensor 57 of 148: Mismatched ALLREDUCE tensor shapes: rank 1 sent [1024, 4096]"
+    " float32, rank 0 sent [1024, 2048] float32; shapes must match on all ranks"
+)
+KIND = "jax.errors.JaxRuntimeError"
+OF_A_CALLBACK = f"""INTERNAL: CpuCallback error calling callback: Traceback (most recent call last):
+  File "/home/me/train.py", line 19, in <module>
+  File "/env/lib/python3.11/site-packages/horovod/jax/primitive.py", line 170, in _run_in_callback
+RuntimeError: {CAUSE}"""
+
+
+def test_the_cause_is_in_the_error_of_a_compiled_program() -> None:
+    calls = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 19, in <module>\n'
+    call = Call("/home/me/train.py", 19, "<module>")
+    for message in (f"FAILED_PRECONDITION: {CAUSE}", OF_A_CALLBACK):
+        printed = failure_of(1, 1, f"{calls}{KIND}: {message}\n".encode())
+        recorded = described(1, description_of(KIND, message, call))
+        assert recorded is not None
+        for failure in (printed, recorded):
+            assert failure.text.endswith(f"{CAUSE} (/home/me/train.py:19)")
 
 
 def test_a_path_below_the_folder_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

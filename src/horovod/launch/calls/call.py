@@ -110,15 +110,40 @@ def memory_file() -> BinaryIO:
 def write_call(call: Call, file: BinaryIO) -> None:
     """Put ``call`` into ``file``, and seal it.
 
-    Raises whatever a part of the call raises that cannot be pickled.
+    Raises:
+        TypeError: the function or an argument cannot be pickled; the text names it.
+        OSError: the file cannot be written.
     """
     from horovod.launch.calls.by_value import dump  # the launcher itself needs no cloudpickle
 
     # Two pickles: the second can be read only with the search path of the first.
     pickle.dump((call.argv, call.search_path), file)
-    dump((call.function, call.args, dict(call.kwargs)), file)
+    try:
+        dump((call.function, call.args, dict(call.kwargs)), file)
+    except Exception:  # an object says itself how it is pickled, so it may raise anything
+        _check_parts(call)
+        raise
     file.flush()
     seal(file)
+
+
+def _check_parts(call: Call) -> None:
+    """``TypeError`` for the first part of the call that cannot be pickled, if there is one."""
+    from horovod.launch.calls.by_value import dumps
+
+    function = f"the function {getattr(call.function, '__qualname__', call.function)!r}"
+    parts = {function: call.function}
+    parts |= {f"args[{index}]": value for index, value in enumerate(call.args)}
+    parts |= {f"kwargs[{key!r}]": value for key, value in call.kwargs.items()}
+    for name, value in parts.items():
+        try:
+            dumps(value)
+        except Exception as error:
+            found = "" if value is call.function else f", of type {type(value).__name__},"
+            raise TypeError(
+                f"{name}{found} cannot be pickled, as it has to be to reach other processes "
+                f"({type(error).__name__}: {error}); make inside of the function what cannot travel"
+            ) from error
 
 
 def seal(file: BinaryIO) -> None:

@@ -253,7 +253,7 @@ def _run_by_mpi(
     # Here, because few jobs need it.
     from horovod.launch.run import mpi_launch
 
-    mpi_launch.check_mpi()
+    mpi_launch.check_mpi(f"--{controller}")
     job = mpi_job(given, command, environ)
     run = mpi_launch.run_jsrun if controller == "jsrun" else mpi_launch.become_mpirun
     return run(job, environ, settings_environment(given), is_verbose=given.verbose)

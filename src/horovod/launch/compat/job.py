@@ -79,7 +79,7 @@ def choose_controller(
         ValueError: MPI was chosen and cannot be used.
     """
     if not use_gloo and (use_mpi or use_jsrun):
-        mpi_launch.check_mpi()
+        mpi_launch.check_mpi("use_mpi" if use_mpi else "use_jsrun")
         return mpi_run() if use_mpi else js_run()
     return gloo_run()
 
@@ -145,7 +145,7 @@ def _run_command(words: list[str], given: Namespace, environ: Mapping[str, str])
 
 
 def _run_by_mpi(words: list[str], given: Namespace, environ: Mapping[str, str]) -> None:
-    mpi_launch.check_mpi()
+    mpi_launch.check_mpi(f"use_{given.controller}")
     job = jobs.mpi_job(given, words, environ)
     is_jsrun = given.controller == "jsrun"
     run = mpi_launch.run_jsrun if is_jsrun else mpi_launch.run_mpirun

@@ -147,7 +147,7 @@ def _run_by_mpi(call: Call, options: RunOptions, environ: Mapping[str, str]) -> 
     from horovod.launch.run.mpi_launch import check_mpi
     from horovod.launch.schedulers.mpirun import MpiJob
 
-    check_mpi()
+    check_mpi("use_mpi")
     plan = options.plan
     job = MpiJob(
         command=plan.command,

@@ -27,14 +27,16 @@ from horovod.launch.schedulers.lsf import (
 from horovod.launch.schedulers.mpirun import MpiJob, detect_mpi, mpirun_argv, mpirun_environment
 
 
-def check_mpi() -> None:
+def check_mpi(option: str) -> None:
     """Check that MPI can be used.
+
+    ``option``: what asks for it, as the user knows it.
 
     Raises:
         ValueError: mpi4py or an MPI library is missing; the text says what to install.
     """
     if (missing := mpi_library.why_not_built()) is not None:
-        raise ValueError(f"--mpi: {missing}")
+        raise ValueError(f"{option}: {missing}")
 
 
 def lsf_hosts(environ: Mapping[str, str], ssh: SshOptions) -> tuple[HostSlots, ...]:

@@ -43,6 +43,34 @@ def test_a_call_is_read_by_many(file: BinaryIO) -> None:
     assert seen == [(("x.py", "-v"), ("/a", "/b"))] * 2
 
 
+class Unwilling:
+    def __reduce__(self) -> str:
+        raise ZeroDivisionError("never")
+
+
+def uses(value: object) -> Any:
+    def train(*_: object, **__: object) -> object:
+        return value
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (
+            Call(uses(threading.Lock()), (), {}),
+            r"the function 'uses.*train' cannot .*_thread\.lock",
+        ),
+        (Call(max, (1, threading.Lock()), {}), r"args\[1\], of type lock, cannot .*_thread\.lock"),
+        (Call(max, (), {"a": 1, "b": Unwilling()}), r"kwargs\['b'\], of type Unwilling, .*: never"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(file: BinaryIO, sent: Call, text: str) -> None:
+    with pytest.raises(TypeError, match=f"{text}.*make inside of the function what cannot travel"):
+        call.write_call(sent, file)
+
+
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files are sealed on Linux only")
 def test_a_call_is_changed_by_nobody() -> None:
     with call.memory_file() as file:
