@@ -34,12 +34,13 @@ def ways(sync_every: int) -> dict[str, dict[str, Any]]:
     """The arguments of ``DiLoCo`` by name, or of ``LocalSGD``; ``compression`` by its name.
 
     A fragment takes about a step on the slow link, so four steps hide it. The largest 32nd of the
-    elements is an eighth of the bytes of int8, and so sent eight times as often.
+    elements is an eighth of the bytes of int8, and so sent eight times as often; a step hides it.
     """
+    sparse = {"sync_every": max(1, sync_every // 8), "overlap": 1, "merge_weight": 1.0}
     streaming = {"fragments": 4, "overlap": 4, "merge_weight": 1.0}
     return {
         "DiLoCo, int8": {"sync_every": sync_every, "compression": "int8"},
-        _SPARSE: {"sync_every": max(1, sync_every // 8), "compression": "topk"},
+        _SPARSE: {**sparse, "compression": "topk"},
         STREAMING: {"sync_every": sync_every, **streaming, "compression": "int8"},
     }
 
