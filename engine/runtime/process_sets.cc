@@ -116,8 +116,8 @@ bool ProcessSets::may_launch(int set) const {
   const ProcessSetContext& own = *find(set);
   const std::uint64_t launch = own.negotiation.launch_of(own.cursor);
   return launch == 0 || !any_of([&](const ProcessSetContext& other) {
-           return &other != &own && other.backend->launches() &&
-                  other.negotiation.has_earlier_launch(other.cursor, launch);
+           return &other != &own && other.negotiation.has_earlier_launch(other.cursor, launch) &&
+                  other.backend->launches();
          });
 }
 
