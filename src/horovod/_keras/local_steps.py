@@ -120,10 +120,11 @@ class LocalStepsCallback:
 
     def _start_alike(self, values: list[Array]) -> None:
         rules, process_set = self._rules, self._process_set
+        params = self.params or {}  # none in a loop of the user's own
         settings = {
             **rules.settings(self._compression, describe([value.shape for value in values])),
-            "epochs": self.params.get("epochs"),
-            "batches_per_epoch": self.params.get("steps"),  # None: Keras does not know it yet
+            "epochs": params.get("epochs"),
+            "batches_per_epoch": params.get("steps"),  # None: Keras does not know it yet
         }
         own = _digest_of(values)
         digests = check_equal_settings(rules.title, rules.name, settings, process_set, own)
@@ -228,7 +229,7 @@ def _check_compression(title: str, compression: Any) -> None:
 
 
 def _check_model(title: str, model: Any) -> None:
-    optimizers = inner_optimizers(model.optimizer)
+    optimizers = inner_optimizers(getattr(model, "optimizer", None))
     if any(isinstance(optimizer, DistributedOptimizerMixin) for optimizer in optimizers):
         raise ValueError(
             f"{title}: the model's optimizer is distributed, and ranks agree in every step then; "

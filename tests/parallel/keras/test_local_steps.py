@@ -184,6 +184,19 @@ def test_each_fit_begins_anew():
     assert callback.local_step == 3
 
 
+def test_a_loop_of_ones_own_calls_the_methods():
+    model, callback = make_model(), hvd.callbacks.DiLoCoCallback(**STREAMING)
+    callback.set_model(model)
+    callback.on_train_begin()
+    for number, goal in enumerate(rows(STEPS, hvd.rank())):
+        model.train_on_batch(goal[None], goal[None])
+        callback.on_train_batch_end(number)
+    callback.on_train_end()
+    expected = reference("streaming", hvd.size())
+    expected.run(STEPS)
+    assert_close(cases.values_of(model.weights), expected.finish()[hvd.rank()])
+
+
 def test_what_an_interrupted_fit_had_under_way_is_forgotten():
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
