@@ -26,6 +26,8 @@ def make_reducer(name: str, options: Options) -> GradientReducer:
 
 def to_tensor(array: Any) -> Tensor:
     """A tensor over a NumPy array."""
+    if array.dtype.name == "bfloat16":  # of ml_dtypes, which torch does not know
+        return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 

@@ -86,11 +86,16 @@ class LocalSteps:
         """
         return 0, step
 
-    def out_of_step(self, error: MismatchError) -> MismatchError:
-        """What a user is told where the engine has refused a fragment."""
+    def out_of_step(
+        self, error: MismatchError, duty: str = "call step() and finish() equally often"
+    ) -> MismatchError:
+        """What a user is told where the engine has refused a fragment.
+
+        ``duty``: what all ranks must do alike.
+        """
         return MismatchError(
-            f"{self.title}: all ranks must call step() and finish() equally often, with equal "
-            f"parameters; shapes [0, step] are those of steps: {error}",
+            f"{self.title}: all ranks must {duty}, with equal parameters; shapes [0, step] are "
+            f"those of steps: {error}",
             operation=error.operation,
         )
 

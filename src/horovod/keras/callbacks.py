@@ -6,14 +6,16 @@ from typing import Any
 
 import keras
 
-from horovod._keras import callbacks, learning_rate
+from horovod._keras import callbacks, learning_rate, local_steps
 from horovod._keras.library import with_base
 
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "DiLoCoCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "LocalSGDCallback",
     "LogMetricsCallback",
     "MetricAverageCallback",
     "TrackerCallback",
@@ -22,6 +24,8 @@ __all__ = [
 _args = (keras.callbacks.Callback, keras, __name__)
 
 BroadcastGlobalVariablesCallback = with_base(callbacks.BroadcastGlobalVariablesCallback, *_args)
+DiLoCoCallback = with_base(local_steps.DiLoCoCallback, *_args)
+LocalSGDCallback = with_base(local_steps.LocalSGDCallback, *_args)
 LogMetricsCallback = with_base(callbacks.LogMetricsCallback, *_args)
 MetricAverageCallback = with_base(callbacks.MetricAverageCallback, *_args)
 TrackerCallback = with_base(callbacks.TrackerCallback, *_args)

@@ -20,6 +20,12 @@ def test_allreduce(value):
     np.testing.assert_allclose(np.asarray(total), hvd.size() * expected)
 
 
+@pytest.mark.skipif(not hasattr(hvd.Compression, "bf16"), reason="TensorFlow has fp16 only")
+def test_allreduce_in_bfloat16():
+    total = hvd.allreduce(np.ones(3, "float32"), op=hvd.Sum, compression=hvd.Compression.bf16)
+    np.testing.assert_array_equal(np.asarray(total), hvd.size())
+
+
 def test_others():
     gathered = hvd.allgather([[float(hvd.rank())]])
     np.testing.assert_array_equal(np.asarray(gathered)[:, 0], np.arange(hvd.size()))

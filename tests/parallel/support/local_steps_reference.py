@@ -57,6 +57,16 @@ class Reference:
             self._exchange()
         return self.own
 
+    def finish(self):
+        """Agree on what has changed; the parameters of all ranks."""
+        for _, changes in self.under_way.values():
+            self._merge(changes, self.merge_weight)
+        self.under_way.clear()
+        own, agreed = self.own[0], self.agreed
+        late = [i for i in range(len(SHAPES)) if not np.array_equal(own[i], agreed[i])]
+        self._merge({i: self._mean_change(i) for i in late}, 1.0)
+        return self.own
+
     def _exchange(self):
         for number, (part, first) in enumerate(zip(self.parts, self.firsts, strict=True)):
             if (self.step - first) % self.sync_every == 0:
@@ -65,19 +75,18 @@ class Reference:
         for number, (due, changes) in list(self.under_way.items()):
             if due == self.step:
                 del self.under_way[number]
-                self._merge(changes)
+                self._merge(changes, self.merge_weight)
 
     def _mean_change(self, index: int):
         return np.mean([self.agreed[index] - params[index] for params in self.own], axis=0)
 
-    def _merge(self, changes):
+    def _merge(self, changes, weight: float):
         for index, change in changes.items():
             momentum = self.momentum[index] = self.outer_momentum * self.momentum[index] + change
             step = change + self.outer_momentum * momentum if self.nesterov else momentum
             self.agreed[index] = self.agreed[index] - self.outer_lr * step
             for params in self.own:
-                kept = (1 - self.merge_weight) * params[index]
-                params[index] = self.merge_weight * self.agreed[index] + kept
+                params[index] = weight * self.agreed[index] + (1 - weight) * params[index]
 
 
 # Arguments of ``DiLoCo``, and the fragments that they make of SHAPES.

@@ -50,8 +50,10 @@ COMMON = [
 CALLBACKS = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "DiLoCoCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "LocalSGDCallback",
     "LogMetricsCallback",
     "MetricAverageCallback",
     "TrackerCallback",

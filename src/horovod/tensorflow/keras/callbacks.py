@@ -2,14 +2,16 @@
 
 import tensorflow as tf
 
-from horovod._keras import callbacks, learning_rate
+from horovod._keras import callbacks, learning_rate, local_steps
 from horovod._keras.library import with_base
 
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "DiLoCoCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
+    "LocalSGDCallback",
     "LogMetricsCallback",
     "MetricAverageCallback",
     "TrackerCallback",
@@ -18,6 +20,8 @@ __all__ = [
 _args = (tf.keras.callbacks.Callback, tf.keras, __name__)
 
 BroadcastGlobalVariablesCallback = with_base(callbacks.BroadcastGlobalVariablesCallback, *_args)
+DiLoCoCallback = with_base(local_steps.DiLoCoCallback, *_args)
+LocalSGDCallback = with_base(local_steps.LocalSGDCallback, *_args)
 LogMetricsCallback = with_base(callbacks.LogMetricsCallback, *_args)
 MetricAverageCallback = with_base(callbacks.MetricAverageCallback, *_args)
 TrackerCallback = with_base(callbacks.TrackerCallback, *_args)
