@@ -85,7 +85,7 @@ class _Tables:
             for factor in (400, 1000)
         ]
         self._shares = Table(title, names, format_percent, is_more_better=True)
-        self._shares.bars = [Bar(_SHARE, None, 0.95, contestant=local[-1])]
+        self._shares.bars = [Bar(_SHARE, None, 0.95, contestant=name) for name in local[1:]]
 
     @property
     def all(self) -> list[Table]:

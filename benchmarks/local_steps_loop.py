@@ -34,9 +34,9 @@ def ways(sync_every: int) -> dict[str, dict[str, Any]]:
     """The arguments of ``DiLoCo`` by name, or of ``LocalSGD``; ``compression`` by its name.
 
     A fragment takes about a step on the slow link, so four steps hide it. The largest 32nd of the
-    elements is an eighth of the bytes of int8, and so sent eight times as often; a step hides it.
+    elements is an eighth of the bytes of int8, and so sent eight times as often; two steps hide it.
     """
-    sparse = {"sync_every": max(1, sync_every // 8), "overlap": 1, "merge_weight": 1.0}
+    sparse = {"sync_every": max(1, sync_every // 8), "overlap": 2}
     streaming = {"fragments": 4, "overlap": 4, "merge_weight": 1.0}
     return {
         "DiLoCo, int8": {"sync_every": sync_every, "compression": "int8"},

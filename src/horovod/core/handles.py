@@ -281,8 +281,11 @@ def wait_for_all(started: Iterable[H], wait: Callable[[H], R]) -> list[R]:
             results.append(wait(handle))
         except RuntimeError as error:
             failure = failure or error
-    if failure is not None:
-        raise failure
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        del failure  # which has this frame in its traceback
     return results
 
 

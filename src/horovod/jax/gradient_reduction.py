@@ -7,6 +7,7 @@ does not change what is remembered.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from horovod.core.compression import ExactCompressor
+from horovod.core.compression import ExactCompressor, compression_text
 from horovod.core.gradient_groups import BATCH_BYTES, GPU_BATCH_BYTES, batches_of, split_into_groups
 from horovod.core.operations import OP_NAMES, check_predivide, check_summing
 from horovod.core.process_sets import ProcessSet, check_process_set, has_others
@@ -110,6 +111,9 @@ class GradientReduction:
         return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
 
 
+_SETTINGS = "compression"  # beside the paths of gradients
+_MOST_CODES = 1 << 30
+
 # The title of local steps whose inner update is under way.
 _steps_alone: ContextVar[str] = ContextVar("_steps_alone", default="")
 
@@ -189,11 +193,21 @@ class CompressedReduction(GradientReduction):
     ) -> dict[str, Any]:
         """All arrays by path, reduced; puts what is left out of ``arrays`` into ``errors``.
 
-        The first operation is an allreduce called ``name``, as without compression: so the engine
-        refuses ranks that compress differently. All others need a result of it, else they would
-        wait for such ranks.
+        The first operation is ``_allreduce_first``. All others need a result of it, else they would
+        wait for ranks that compress differently.
         """
         raise NotImplementedError
+
+    def _allreduce_first(self, name: str, arrays: dict[str, Any]) -> dict[str, Any]:
+        """``_allreduce`` under the name that it has without compression, with the settings.
+
+        These are no bytes, in a shape that no other settings have: the engine refuses ranks that
+        compress differently.
+        """
+        code = zlib.crc32(compression_text(self.compression).encode()) % _MOST_CODES
+        results = self._allreduce(name, {**arrays, _SETTINGS: jnp.empty((0, code), jnp.float32)})
+        del results[_SETTINGS]
+        return results
 
     def _memories(self, errors: dict[str, Any]) -> list[dict[str, Any]]:
         """What is remembered, each by path."""

@@ -101,7 +101,7 @@ class PowerSGDReduction(CompressedReduction):
         matrices = {path: array.reshape(len(array), -1) for path, array in arrays.items()}
         products = {path: _product(m, self.q[path]) for path, m in matrices.items()}
         # Sums do as well as means here: only what the columns span matters.
-        results = self._allreduce(name, plain | products)
+        results = self._allreduce_first(name, plain | products)
         p = {path: _orthonormal(results[path]) for path in arrays}
         own_q = {path: _product(m.T, p[path]) for path, m in matrices.items()}
         q = self._allreduce(f"{name}.powersgd_q", own_q)

@@ -63,7 +63,7 @@ class TopKReduction(CompressedReduction):
     def _send(
         self, name: str, plain: dict[str, Any], arrays: dict[str, Any], errors: dict[str, Any]
     ) -> dict[str, Any]:
-        results = self._allreduce(name, {**plain, _ZERO: jnp.zeros(1, jnp.float32)})
+        results = self._allreduce_first(name, {**plain, _ZERO: jnp.zeros(1, jnp.float32)})
         zero = results.pop(_ZERO).astype(jnp.int16)
         prescale, postscale = self.factors
         ranks = self.process_set.size() or 1

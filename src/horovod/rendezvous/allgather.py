@@ -89,8 +89,8 @@ class StoreAllgather:
 
     The first rank enforces ``deadline``. With ``is_bootstrap`` the others take over its remaining
     time as soon as it has arrived. On the first rank ``check`` says what is wrong with the value of
-    another rank when it arrives. With ``is_bootstrap`` ``check_earlier`` gets the value that
-    another process has posted as this rank, and may raise.
+    another rank when it arrives. With ``is_bootstrap`` ``check_earlier`` says what is wrong with
+    the value that was posted as this rank before.
     """
 
     store: Store
@@ -101,7 +101,7 @@ class StoreAllgather:
     deadline: Deadline
     is_bootstrap: bool = field(default=False, kw_only=True)
     check: Callable[[int, bytes], InitError | None] | None = field(default=None, kw_only=True)
-    check_earlier: Callable[[bytes], None] | None = field(default=None, kw_only=True)
+    check_earlier: Callable[[bytes], InitError | None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._proven = ProvenValues(self.store, self.secret, _ROLE)
@@ -154,7 +154,7 @@ class StoreAllgather:
         if not self.is_bootstrap:
             self.begin(value)
         elif self._is_first:
-            self._check_earlier(self.own_value())
+            self._refuse_earlier(self.own_value())
             self.post(value)
         else:
             self._find_first(value)
@@ -175,19 +175,28 @@ class StoreAllgather:
         """
         return self._collect(wait_s) if self._is_first else self._listen(wait_s)
 
-    def _check_earlier(self, value: bytes | None) -> None:
-        if value is not None and self.check_earlier is not None:
-            self.check_earlier(value)
+    def _problem_of_earlier(self, value: bytes | None) -> InitError | None:
+        if value is None or self.check_earlier is None:
+            return None
+        return self.check_earlier(value)
+
+    def _refuse_earlier(self, value: bytes | None) -> None:
+        if (problem := self._problem_of_earlier(value)) is not None:
+            raise problem
 
     def _find_first(self, value: bytes) -> None:
         """Post the value, and wait for the first rank."""
         own, here = f"{self.key}/{self.rank}", f"{self.key}/here"
         wait_s = self.deadline.remaining_s()
+
+        def is_refused(earlier: bytes) -> bool:
+            return self._problem_of_earlier(earlier) is not None
+
         try:
-            earlier, seconds = self._proven.swap_and_take(own, value, here, wait_s)
+            earlier, seconds = self._proven.swap_and_take(own, value, here, wait_s, is_refused)
         except UnprovenError:
             self._refuse("here", here)
-        self._check_earlier(earlier)
+        self._refuse_earlier(earlier)
         if seconds is None:
             raise self._absent_first("did not arrive")
         self.deadline = Deadline(self._seconds_in(seconds))

@@ -139,6 +139,9 @@ def meet(
     deadline = Deadline(timeout_s)
     with _lock:
         contact = _find_contact(identity, environ, deadline)
+        # A rank that has the store itself must not end before the others have read the last
+        # answer: talking about the proposal makes it wait for them.
+        is_outside = isinstance(contact.store, StoreClient) and contact.server is None
         return connect(
             identity,
             contact.store,
@@ -150,7 +153,7 @@ def meet(
             interfaces=_interfaces_of(environ),
             protection=protection,
             connections=connections,
-            proposal=proposal,
+            proposal=proposal if is_outside else "",
         )
 
 

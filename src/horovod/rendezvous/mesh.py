@@ -128,7 +128,7 @@ def _exchange(
         deadline,
         is_bootstrap=True,
         check=problem_of,
-        check_earlier=partial(_refuse_double, own),
+        check_earlier=partial(_problem_of_double, own),
     )
     try:
         said = allgather.exchange(own.to_bytes())
@@ -144,12 +144,21 @@ def _exchange(
     return ranks, said, allgather.deadline
 
 
+def _problem_of_double(own: RankCapabilities, said: bytes) -> InitError | None:
+    """The error if another process has published capabilities, ``said``, as this rank."""
+    try:
+        other = decode_of(own.rank, said, RankCapabilities.from_bytes)
+    except InitError as error:
+        return error
+    if other.token == own.token:
+        return None
+    pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
+    return misfit(f"two processes are rank {own.rank}: {pids}", own.rank)
+
+
 def _refuse_double(own: RankCapabilities, said: bytes) -> None:
-    """InitError if another process has published capabilities, ``said``, as this rank."""
-    other = decode_of(own.rank, said, RankCapabilities.from_bytes)
-    if other.token != own.token:
-        pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
-        raise misfit(f"two processes are rank {own.rank}: {pids}", own.rank) from None
+    if (problem := _problem_of_double(own, said)) is not None:
+        raise problem from None
 
 
 def _refuse_other_ranks(ranks: Sequence[RankCapabilities]) -> None:

@@ -24,6 +24,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import compress
 
 import torch
@@ -37,6 +38,7 @@ from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 from horovod.torch.error_feedback import RankErrors
+from horovod.torch.feedback_exchange import Batch as FeedbackBatch
 from horovod.torch.feedback_exchange import FeedbackExchange
 from horovod.torch.gradient_exchange import (
     Compression,
@@ -197,10 +199,11 @@ class GradientReducer:
         self._ready.clear()
         self._collect_groups()
         for batch in self._batches:
-            try:
-                batch.finish()
-            except HorovodInternalError:
-                continue  # the caller gives these results up anyway
+            with suppress(HorovodInternalError):  # the caller gives these results up anyway
+                if isinstance(batch, FeedbackBatch):
+                    batch.drop()  # to finish it, it would have to send more
+                else:
+                    batch.finish()
         self._batches.clear()
         self._sparse.drop()
         self._restart()

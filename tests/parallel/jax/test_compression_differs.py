@@ -23,6 +23,7 @@ PAIRS = [
     (TOPK(0.1), TOPK(0.1, half=True)),
     (POWERSGD(1), POWERSGD(1, start_after=1)),
     (POWERSGD(1), POWERSGD(2)),
+    (POWERSGD(1), POWERSGD(1, seed=3)),
 ]
 SHAPES = {
     "one matrix": {"w": (60, 50)},

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
-from worlds import REGION_BYTES, MemoryStore, join, meshes
+from worlds import REGION_BYTES, SECRET, MemoryStore, join, meshes
 
 from horovod.errors import InitError
 from horovod.rendezvous.base.membership import SetLinks
@@ -15,6 +17,8 @@ from horovod.rendezvous.host import peer_socket
 from horovod.rendezvous.host import root as mesh_root
 from horovod.rendezvous.host import root as region
 from horovod.rendezvous.mesh import Mesh
+from horovod.rendezvous.store.client import StoreClient
+from horovod.rendezvous.store.server import StoreServer
 
 pytestmark = pytest.mark.usefixtures("nothing_leaks")
 
@@ -129,3 +133,20 @@ def test_one_host_needs_no_doorbells_and_no_links() -> None:
         assert (mesh.doorbells, mesh.news, mesh.links) == ((), (), SetLinks())
         assert mesh.connector.connect_set(1, [0, 1]) == SetLinks()
     close(world)
+
+
+def test_a_second_process_of_a_rank_is_refused_before_rank_0_comes() -> None:
+    two = "two processes are rank 1"
+    with StoreServer(SECRET) as server, ExitStack() as clients, ThreadPoolExecutor(2) as pool:
+
+        def client() -> StoreClient:
+            made = StoreClient(server.address, SECRET, timeout_s=60)
+            return clients.enter_context(closing(made))
+
+        first = pool.submit(join, 1, 2, client())
+        client().get("mesh/1/capabilities/1", 60)
+        with pytest.raises(InitError, match=two):
+            join(1, 2, client())
+        for outcome in (pool.submit(join, 0, 2, client()), first):
+            with pytest.raises(InitError, match=two):
+                outcome.result(timeout=200)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from horovod.core.base.on_error import on_error
 from horovod.errors import InitError
@@ -55,10 +55,16 @@ class StoreChannel:
         with on_error(self._socket.close):
             self._authenticate(secret)
 
-    def ask(self, requests: Sequence[bytes], timeout_s: float) -> list[bytes]:
+    def ask(
+        self,
+        requests: Sequence[bytes],
+        timeout_s: float,
+        is_last: Callable[[int, bytes], bool] = lambda number, answer: False,
+    ) -> list[bytes]:
         """The bodies of the answers to the bodies of requests, which are sent together.
 
-        After an answer that the store is full the others are not waited for: then close it.
+        After an answer that the store is full, or one that ``is_last`` by its number and body, the
+        others are not waited for: then close it.
 
         Raises:
             SilentError: an answer has not begun within ``timeout_s``.
@@ -67,10 +73,10 @@ class StoreChannel:
         self._deadline = end = time.monotonic() + timeout_s
         self._send(b"".join(wire.frame(request, self._send_codes) for request in requests))
         answers = []
-        for _ in requests:
+        for number in range(len(requests)):
             self._deadline = end
             answers.append(self._answer())
-            if answers[-1][:1] == bytes((wire.Status.FULL,)):
+            if answers[-1][:1] == bytes((wire.Status.FULL,)) or is_last(number, answers[-1]):
                 break
         return answers
 

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from horovod.core.base.on_error import on_error
@@ -80,16 +80,24 @@ def set_and_get(store: Store, key: str, value: bytes, wanted: str, timeout_s: fl
 
 
 def swap_and_get(
-    store: Store, key: str, value: bytes, wanted: str, timeout_s: float
+    store: Store,
+    key: str,
+    value: bytes,
+    wanted: str,
+    timeout_s: float,
+    is_refused: Callable[[bytes], bool],
 ) -> tuple[bytes | None, bytes | None]:
     """What ``key`` was before ``set``, and the value of ``wanted``; None for what is not there.
 
-    As ``set_and_get`` in one round trip, if it can be. InitError if the store is lost.
+    As ``set_and_get`` in one round trip, if it can be. If what ``key`` was ``is_refused``,
+    ``wanted`` is not waited for. InitError if the store is lost.
     """
     if isinstance(store, StoreClient):
-        return store.swap_and_get(key, value, wanted, timeout_s)
+        return store.swap_and_get(key, value, wanted, timeout_s, is_refused)
     before = _value_or_none(store, key, 0.0)
     store.set(key, value)
+    if before is not None and is_refused(before):
+        return before, None
     return before, _value_or_none(store, wanted, timeout_s)
 
 
@@ -101,6 +109,7 @@ def _value_or_none(store: Store, key: str, timeout_s: float) -> bytes | None:
 
 
 _Asked = tuple[wire.Operation, str, bytes]  # with a key and the value to set, if any
+_IsLast = Callable[[int, bytes], bool]  # of the number of an answer and its body
 
 
 class AbandonedError(InitError):
@@ -154,26 +163,46 @@ class StoreClient:
         return _found(wanted, answers[-1], timeout_s)
 
     def swap_and_get(
-        self, key: str, value: bytes, wanted: str, timeout_s: float
+        self,
+        key: str,
+        value: bytes,
+        wanted: str,
+        timeout_s: float,
+        is_refused: Callable[[bytes], bool],
     ) -> tuple[bytes | None, bytes | None]:
         """See the function of this name."""
-        before, _, found = self._ask([_get(key), _set(key, value), _get(wanted)], timeout_s)
-        return _value_in(before), _value_in(found)
+
+        def is_last(number: int, answer: bytes) -> bool:
+            before = _value_in(answer) if number == 0 else None
+            return before is not None and is_refused(before)
+
+        asked = [_get(key), _set(key, value), _get(wanted)]
+        answers = self._ask(asked, timeout_s, is_last)
+        is_whole = len(answers) == len(asked)
+        return _value_in(answers[0]), _value_in(answers[-1]) if is_whole else None
 
     def close(self) -> None:
         """See ``Store.close``."""
         self._has_ended.set()
         self._channel.close()
 
-    def _ask(self, asked: Sequence[_Asked], timeout_s: float = 0.0) -> list[bytes]:
-        """The bodies of the answers to these requests. Only the last one waits for its value."""
+    def _ask(
+        self,
+        asked: Sequence[_Asked],
+        timeout_s: float = 0.0,
+        is_last: _IsLast = lambda number, answer: False,
+    ) -> list[bytes]:
+        """The bodies of the answers to these requests. Only the last one waits for its value.
+
+        Answers after one that ``is_last`` are not waited for.
+        """
         with self._lock:
             if self.is_closed:
                 raise InitError(f"init: the connection to the store at {self._name} has ended")
             requests = [self._request(*each) for each in asked]
             # Interrupted before the answer, the next request would take it for its own.
             with on_error(self.close):
-                answers = self._exchange(requests, timeout_s)
+                answers = self._exchange(requests, timeout_s, is_last)
             if len(answers) < len(asked):
                 self._channel.close()  # one is outstanding; the next request dials again
         for (_, key, _), body in zip(asked, answers, strict=False):
@@ -190,7 +219,12 @@ class StoreClient:
         wire.check_size(request.to_bytes())
         return request
 
-    def _exchange(self, requests: Sequence[wire.Request], timeout_s: float) -> list[bytes]:
+    def _exchange(
+        self,
+        requests: Sequence[wire.Request],
+        timeout_s: float,
+        is_last: _IsLast,
+    ) -> list[bytes]:
         """The bodies of the answers, over this connection or a later one."""
         until = time.monotonic() + timeout_s
         attempts: _Attempts | None = None
@@ -199,7 +233,8 @@ class StoreClient:
             timeout_ms = math.ceil(left_s * 1000)
             timed = [*requests[:-1], requests[-1]._replace(timeout_ms=timeout_ms)]
             try:
-                answers = self._channel.ask([each.to_bytes() for each in timed], left_s + _GRACE_S)
+                bodies = [each.to_bytes() for each in timed]
+                answers = self._channel.ask(bodies, left_s + _GRACE_S, is_last)
             except SilentError:
                 raise
             except LostError as error:

@@ -7,6 +7,7 @@ value cannot be written or altered, and no chunk can be left out or taken from a
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from horovod.rendezvous.base.authentication import PROOF_BYTES, is_proof, prove
 from horovod.rendezvous.store.client import Store, set_and_get, swap_and_get
@@ -50,22 +51,32 @@ class ProvenValues:
         return self._proven(key, first)
 
     def swap_and_take(
-        self, key: str, value: bytes, wanted: str, wait_s: float
+        self,
+        key: str,
+        value: bytes,
+        wanted: str,
+        wait_s: float,
+        is_refused: Callable[[bytes], bool],
     ) -> tuple[bytes | None, bytes | None]:
         """``put`` a short value, and ``take`` what was there before and the value of ``wanted``.
 
-        At best in one round trip.
+        At best in one round trip. If what was there ``is_refused``, ``wanted`` is not waited for.
 
         Raises:
             UnprovenError: ``wanted`` has no valid proof. What was there before may lack it.
         """
+        earlier: list[bytes] = []
+
+        def is_last(before: bytes) -> bool:
+            try:
+                earlier.append(self._proven(key, before))
+            except UnprovenError:
+                return False
+            return is_refused(earlier[-1])
+
         head = self._head_of(key, value)
-        before, found = swap_and_get(self._store, key, head, wanted, wait_s)
-        try:
-            earlier = None if before is None else self._proven(key, before)
-        except UnprovenError:
-            earlier = None
-        return earlier, None if found is None else self._proven(wanted, found)
+        _, found = swap_and_get(self._store, key, head, wanted, wait_s, is_last)
+        return next(iter(earlier), None), None if found is None else self._proven(wanted, found)
 
     def _head_of(self, key: str, value: bytes) -> bytes:
         """The first chunk, which counts the others: these are in the store before it."""

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from loopback import new_loopback
@@ -68,11 +69,12 @@ def test_a_value_is_set_also_if_the_wanted_one_is_absent(client: StoreClient) ->
 
 
 def test_a_swap_says_what_was_there(client: StoreClient) -> None:
-    assert client.swap_and_get("key", b"1", "absent", 0.0) == (None, None)
-    assert client.swap_and_get("key", b"2", "key", 30) == (b"1", b"2")
-    memory = MemoryStore()
-    assert swap_and_get(memory, "key", b"1", "absent", 0.0) == (None, None)
-    assert swap_and_get(memory, "key", b"2", "key", 30) == (b"1", b"2")
+    for store in (client, MemoryStore()):
+        swap = partial(swap_and_get, store, "key")
+        assert swap(b"1", "absent", 0.0, lambda before: False) == (None, None)
+        assert swap(b"2", "key", 30, lambda before: before == b"2") == (b"1", b"2")
+        assert swap(b"3", "absent", 300, lambda before: before == b"2") == (b"2", None)
+        assert store.get("key", 30) == b"3"
 
 
 def test_get_waits_for_set(server: StoreServer, client: StoreClient) -> None:

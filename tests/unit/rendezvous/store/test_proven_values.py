@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from worlds import SECRET, MemoryStore
 
@@ -33,14 +35,17 @@ def test_a_value_is_read_as_it_was_written(store: MemoryStore, length: int) -> N
 
 
 def test_a_swap_takes_only_what_is_proven(store: MemoryStore) -> None:
-    mine = ProvenValues(store, SECRET, b"role")
-    assert mine.swap_and_take("other", b"1", "key", 0.0) == (None, VALUE)
-    assert mine.swap_and_take("other", b"2", "nothing", 0.0) == (b"1", None)
+    refused = {b"3", bytes(99)}
+    arguments = {"wait_s": 0.0, "is_refused": refused.__contains__}
+    swap = partial(ProvenValues(store, SECRET, b"role").swap_and_take, "other", **arguments)
+    assert swap(b"1", "key") == (None, VALUE)
+    assert swap(b"2", "nothing") == (b"1", None)
     store.set("other", bytes(99))
-    assert mine.swap_and_take("other", b"3", "other", 0.0) == (None, b"3")
+    assert swap(b"3", "other") == (None, b"3")
+    assert swap(b"4", "key", wait_s=300.0) == (b"3", None)
     store.set("key", bytes(99))
     with pytest.raises(UnprovenError):
-        mine.swap_and_take("other", b"4", "key", 0.0)
+        swap(b"5", "key")
 
 
 def test_every_flipped_bit_is_refused(store: MemoryStore) -> None:
