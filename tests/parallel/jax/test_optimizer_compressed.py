@@ -193,7 +193,7 @@ def test_ranks_that_differ_are_told(shapes, ratios, mode, several_ranks, request
     is_first = hvd.rank() == 0
     optimizer = make(hvd.Compression.topk(ratios[is_first]), request.node.name)
     params = {"kernel": jnp.ones(shapes[is_first])}
-    with pytest.raises(Exception, match=r"\['kernel'\]\.topk.* Mismatched .* shapes: rank"):
+    with pytest.raises(Exception, match=r"\['kernel'\].* Mismatched .* shapes: rank"):
         jax.block_until_ready(mode(optimizer.update)(params, optimizer.init(params)))
 
 
