@@ -11,8 +11,7 @@ import pytest
 import sets
 
 import horovod.numpy as hvd
-from horovod.core.agreement import Agreement
-from horovod.core.process_sets import ids_and_ranks
+from horovod.core.process_sets import Registry, ids_and_ranks
 from horovod.errors import MismatchError
 
 
@@ -196,10 +195,12 @@ def test_sets_that_init_refuses(several_ranks, make, text):
 
 
 def test_equal_sets_cost_no_exchange(several_ranks, monkeypatch):
+    if "HOROVOD_RANK" not in os.environ:
+        pytest.skip("without a launcher's store the ranks wait for each other")
     given = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
     hvd.shutdown()
     with monkeypatch.context() as patch:
-        patch.setattr(Agreement, "gather", None)
+        patch.setattr(Registry, "_agreed", None)
         hvd.init(process_sets=given)
     assert [entry.process_set_id for entry in given] == [1, 2]
     hvd.barrier()
