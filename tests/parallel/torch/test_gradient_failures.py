@@ -11,6 +11,8 @@ from horovod.torch import topk
 
 @pytest.mark.parametrize("failing_step", [0, 1])
 def test_a_rank_that_cannot_compress_tells_why(monkeypatch, failing_step):
+    if hvd.size() == 1:
+        pytest.skip("one rank compresses nothing")
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(
