@@ -37,7 +37,7 @@ class LocalStepsCallback:
 
     _keras: Any
     model: Any
-    params: Any
+    params: Any = None  # Keras 2 has none before set_params
 
     def __init__(self, rules: LocalSteps, compression: Any, process_set: ProcessSet) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class LocalStepsCallback:
 
     def _start_alike(self, values: list[Array]) -> None:
         rules, process_set = self._rules, self._process_set
-        params = self.params or {}  # none in a loop of the user's own
+        params = self.params or {}  # empty in a loop of the user's own
         settings = {
             **rules.settings(self._compression, describe([value.shape for value in values])),
             "epochs": params.get("epochs"),
