@@ -14,7 +14,6 @@ the first products while backward runs; ``finish`` does the rest, in one batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -152,16 +151,9 @@ class PowerSGDExchange(FeedbackExchange[_Matrix]):
         super().__init__(compressor, operation, process_set)
         self._compressor = compressor
 
-    def start(
-        self,
-        names: list[str],
-        gradients: list[Tensor],
-        prefix: str = "",
-        instead_of: Sequence[str] = (),
-    ) -> Batch[_Matrix]:
-        """As every exchange does, with the memory of this world."""
+    def _fill(self, batch: Batch[_Matrix], gradients: list[Tensor]) -> None:
         self._compressor.enter_world()
-        return super().start(names, gradients, prefix, instead_of)
+        super()._fill(batch, gradients)
 
     def _plan(self, name: str, gradient: Tensor) -> _Matrix | None:
         return self._compressor.plan(name, gradient)

@@ -99,7 +99,7 @@ def test_it_comes_to_what_a_simulation_comes_to(case):
 
 @pytest.mark.parametrize("case", ["every step", "streaming"])
 def test_the_next_batch_goes_on_from_what_was_agreed(case):
-    """Nobody else looks at the variables: on JAX they are not in the model between batches."""
+    """No other callback reads the variables, which JAX keeps out of the model between batches."""
     found = fit(make_model(), hvd.callbacks.DiLoCoCallback(**CASES[case][0]))
     expected = reference(case, hvd.size())
     expected.run(STEPS)

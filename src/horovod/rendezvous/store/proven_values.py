@@ -69,7 +69,8 @@ class ProvenValues:
 
         def is_last(before: bytes) -> bool:
             try:
-                earlier.append(self._proven(key, before))
+                # One chunk: the store has this request under way, and cannot be asked for others.
+                earlier.append(self._proven(key, before, most_chunks=0))
             except UnprovenError:
                 return False
             return is_refused(earlier[-1])
@@ -86,11 +87,11 @@ class ProvenValues:
         proof = prove(self._secret, self._role, key.encode(), value)
         return _HEAD.pack(proof, len(starts)) + value[:_CHUNK_BYTES]
 
-    def _proven(self, key: str, first: bytes) -> bytes:
+    def _proven(self, key: str, first: bytes, most_chunks: int = _MOST_CHUNKS) -> bytes:
         if len(first) < _HEAD.size:
             raise UnprovenError(key)
         proof, count = _HEAD.unpack_from(first)
-        if count > _MOST_CHUNKS:
+        if count > most_chunks:
             raise UnprovenError(key)
         value = b"".join((first[_HEAD.size :], *self._rest(key, count)))
         if not is_proof(proof, self._secret, self._role, key.encode(), value):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 
 import pytest
 from worlds import SECRET, MemoryStore
 
 from horovod.rendezvous.store import proven_values as proven
+from horovod.rendezvous.store.client import StoreClient
 from horovod.rendezvous.store.proven_values import ProvenValues, UnprovenError
+from horovod.rendezvous.store.server import StoreServer
 
 VALUE = bytes(range(250))
 
@@ -46,6 +49,18 @@ def test_a_swap_takes_only_what_is_proven(store: MemoryStore) -> None:
     store.set("key", bytes(99))
     with pytest.raises(UnprovenError):
         swap(b"5", "key")
+
+
+def test_a_swap_asks_for_no_further_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would wait for itself: its request is under way."""
+    monkeypatch.setattr(proven, "_CHUNK_BYTES", 100)
+    with StoreServer(SECRET) as server:
+        address = server.address
+        with closing(StoreClient(address, SECRET, timeout_s=60)) as client:
+            mine = ProvenValues(client, SECRET, b"role")
+            mine.put("key", VALUE)
+            found = mine.swap_and_take("key", b"1", "key", 60.0, lambda earlier: True)
+    assert found == (None, b"1")
 
 
 def test_every_flipped_bit_is_refused(store: MemoryStore) -> None:
