@@ -10,10 +10,10 @@ once and measured in turns; a figure is the median over rounds of the slowest ra
 
 XLA allocates temporary arrays in every step, and glibc gets large ones from the system, which
 clears their pages. This takes a tenth of the wide network's step, and more with communication,
-when all gradients exist at the same time. So all contestants run that network with the settings of
-docs/jax.md that make glibc keep such memory; ``--default-malloc`` measures without them. The deep
-network runs with glibc's defaults: with one arena the threads of a process would wait for each
-other.
+when all gradients exist at the same time. So all contestants run that network with settings that
+make glibc keep such memory, as ``--keep-memory`` does; ``--default-malloc`` measures without them.
+The deep network runs with glibc's defaults: with one arena the threads of a process would wait for
+each other.
 
 Each rank has its own core, as Open MPI binds processes by default: XLA's threads hand work to each
 other, and Linux otherwise sometimes wakes threads of both ranks on one core while the other core

@@ -162,7 +162,9 @@ std::string Tracer::file_of(const RecorderView& recorder, const Wish& wish, cons
                      .reason = wish.reason,
                      .detail = wish.detail,
                      .world = config_.world,
-                     .stacks = {}};
+                     .stacks = {},
+                     .usage = {}};
+  if (wish.rank == place_.rank) head.usage = usage_now().since(begun_);
   if (with_stacks) head.stacks = reports_.stacks();
   if (!path.empty()) {
     const std::size_t slash = path.rfind('/');

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/usage.h"
 #include "runtime/activity_reports.h"
 #include "runtime/news.h"
 #include "runtime/timeline_writer.h"
@@ -81,6 +82,7 @@ class Tracer {
   const TraceConfig config_;
   const TracePlace place_;
   const TraceMemory memory_;
+  const Usage begun_ = usage_now();
   Recorder recorder_;
   TimelineWriter timeline_;
   ActivityReports reports_;

@@ -34,17 +34,26 @@ std::vector<StoredLabel> labels_of(const RecorderView& recorder) {
   return labels;
 }
 
+std::string field(const char* name, auto value) {
+  return std::string(",\"") + name + "\":" + std::to_string(value);
+}
+
+std::string usage_field(const Usage& usage) {
+  const std::string fields = field("elapsed_ns", usage.elapsed_ns) + field("cpu_ns", usage.cpu_ns) +
+                             field("kernel_ns", usage.kernel_ns) +
+                             field("page_faults", usage.page_faults);
+  return ",\"usage\":{" + fields.substr(1) + "}";
+}
+
 std::string head_line(const RecordingHead& head, std::size_t labels,
                       const RecorderView::Found& found) {
-  const auto field = [](const char* name, auto value) {
-    return std::string(",\"") + name + "\":" + std::to_string(value);
-  };
   return "{\"horovod_recording\":1" + field("rank", head.rank) +
          ",\"name\":" + json_text(head.name) + field("written_by", head.written_by) +
          field("labels", labels) + field("events", found.events.size()) +
          field("stacks_bytes", head.stacks.size()) + field("lost", found.lost) +
          field("written_ns", now_ns()) + field("written_epoch_ns", epoch_ns()) +
          ",\"reason\":" + json_text(head.reason) + ",\"detail\":" + json_text(head.detail) +
+         (head.usage ? usage_field(*head.usage) : "") +
          ",\"world\":" + (head.world.empty() ? "{}" : head.world) + "}\n";
 }
 

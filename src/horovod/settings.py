@@ -85,6 +85,13 @@ class Settings(EngineSettings):
         choices=LINK_COMPRESSIONS[1:],
         flag=Flag("--autotune-link-compression", "autotune", key="autotune.link_compression"),
     )
+    keep_memory: bool = switch(
+        "--keep-memory",
+        "tuning",
+        "params.keep_memory",
+        "keep memory that the program frees for its next allocations, in place of giving it back "
+        "to the system; a process stays as large as it has ever been",
+    )
     recorder_events: int = define(
         65536,
         "events that each process keeps in memory, about 32 bytes each, for the files that say "

@@ -218,6 +218,7 @@ def a_recording() -> list[bytes]:
         "written_ns": 1,
         "written_epoch_ns": 2,
         "lost": 0,
+        "usage": {"elapsed_ns": 9, "cpu_ns": 8, "kernel_ns": 7, "page_faults": 6},
         "world": {"world": "1", "size": 1, "ranks": ["rank 0"]},
         "labels": 1,
         "events": 2,

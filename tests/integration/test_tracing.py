@@ -82,6 +82,9 @@ def test_a_killed_rank_leaves_a_whole_timeline_and_its_last_events(tmp_path: Pat
     assert survivor.rank == 1
     assert survivor.of_kind(EventKind.ALARM)["subject"].tolist() == [0]
     assert "died" in survivor.detail
+    assert dead.usage is None
+    assert survivor.usage.cpu_ns > survivor.usage.kernel_ns > 0
+    assert survivor.usage.elapsed_ns > 0
 
 
 def test_sigusr1_writes_a_file_and_belongs_to_the_program_that_wants_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
 from horovod.core.assembly import MPI, World, tuning_of, usable_cores, worlds_begun
 from horovod.core.base import mpi_library
+from horovod.core.base.malloc import keep_freed_memory
 from horovod.core.base.on_error import on_error
 from horovod.core.joining import (
     Parent,
@@ -145,6 +146,8 @@ def _enter(world: World) -> None:
     from horovod import _native
 
     global _world, _exports
+    if world.settings.keep_memory and not keep_freed_memory():
+        _log.warning("HOROVOD_KEEP_MEMORY=1: this C library has no such option")
     counts = partial(_counters.read, world.engine)
     with on_error(world.end), on_error(close_registry):
         _exports = open_exports(world.identity, world.settings, counts)

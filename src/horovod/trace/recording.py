@@ -140,6 +140,19 @@ class Label(NamedTuple):
         return found[1] if found else ""
 
 
+class Usage(NamedTuple):
+    """What a rank's process has used from the begin of the world until the file was written.
+
+    ``cpu_ns`` is CPU time of all of its threads, ``kernel_ns`` the part of it inside the kernel,
+    ``page_faults`` the number of pages of memory that the kernel has handed out.
+    """
+
+    elapsed_ns: int
+    cpu_ns: int
+    kernel_ns: int
+    page_faults: int
+
+
 @dataclass(frozen=True)
 class Recording:
     """A recorder file.
@@ -149,7 +162,7 @@ class Recording:
     compared with that of another host; ``epoch_ns`` converts a time to wall-clock time. ``lost``
     events were overwritten before the file was written. ``world`` describes the world: ``job``,
     ``size``, ``generation``, ``ranks`` (a text for each), ``data_plane``, ``settings`` (the changed
-    ones) and versions.
+    ones) and versions. ``usage`` is None if another rank or an older version has written the file.
     """
 
     path: Path
@@ -165,6 +178,7 @@ class Recording:
     labels: Mapping[int, Label]
     events: NDArray[np.void]
     stacks: str
+    usage: Usage | None = None
 
     def of_kind(self, *kinds: EventKind) -> NDArray[np.void]:
         """The events of these kinds, oldest first."""
@@ -224,9 +238,17 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
             labels={int(entry["id"]): _label(entry) for entry in labels},
             events=events[events["kind"] != EventKind.NONE],
             stacks=stacks.decode(errors="replace"),
+            usage=_usage(head),
         )
     except ValueError as error:
         raise RecordingError(f"{path}: not a whole recorder file: {error}") from None
+
+
+def _usage(head: Fields) -> Usage | None:
+    if "usage" not in head.names:
+        return None
+    fields = head.fields("usage")
+    return Usage(*(fields.integer(name) for name in Usage._fields))
 
 
 def _parse_head(path: Path, line: bytes) -> Fields:

@@ -67,6 +67,15 @@ def test_a_file_says_who_and_what(tmp_path: Path) -> None:
     assert recording.labels[4].shape == (2, 3)
     assert recording.name_of(4) == "x"
     assert "5" in recording.name_of(5)
+    assert recording.usage is None
+
+
+def test_what_the_process_has_used(tmp_path: Path) -> None:
+    usage = {"elapsed_ns": 9, "cpu_ns": 8, "kernel_ns": 7, "page_faults": 6}
+    assert read_recording(write(tmp_path / "a.hvdrec", [], usage=usage)).usage == (9, 8, 7, 6)
+    for wrong in ({**usage, "cpu_ns": -1}, {"elapsed_ns": 9}, 3):
+        with pytest.raises(RecordingError, match="usage"):
+            read_recording(write(tmp_path / "a.hvdrec", [], usage=wrong))
 
 
 def test_what_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:

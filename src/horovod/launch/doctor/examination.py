@@ -23,6 +23,7 @@ from horovod.launch.doctor.endings import (
 )
 from horovod.launch.doctor.findings import Finding, Severity, capital, named_ranks, note, problem
 from horovod.launch.doctor.hangs import find_hangs
+from horovod.launch.doctor.memory_advice import find_memory_advice
 from horovod.trace.analysis.accounts import Account, UsualStep, accounts_of
 from horovod.trace.analysis.steps import FEWEST_STEPS, Steps, find_steps
 from horovod.trace.analysis.trouble import find_deaths, has_left, lost_its_peer
@@ -74,6 +75,7 @@ def examine(
     else:
         findings += find_pace(world, steps, accounts)
         findings += find_fusion_advice(world, steps)
+        findings += find_memory_advice(world, step_ns)
     findings += find_setting_advice(world, step_ns)
     findings += find_clock_differences(world)
     findings += _missing(world, states)

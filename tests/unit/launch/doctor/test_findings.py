@@ -19,7 +19,7 @@ from horovod.launch.doctor.report import as_json, as_text
 from horovod.trace.failures import RankFailure
 from horovod.trace.outcome import Outcome
 from horovod.trace.presence import RankState
-from horovod.trace.recording import EventKind, Recording, WaitPhase
+from horovod.trace.recording import EventKind, Recording, Usage, WaitPhase
 
 STACKS = """Current thread 0x2 (most recent call first):
   File "/env/lib/python3.11/site-packages/horovod/flights.py", line 7 in submit
@@ -328,6 +328,30 @@ def test_settings_worth_changing(
 def test_the_flag_that_helps_is_named() -> None:
     examination = look(training([10, 10], settings={"HOROVOD_CACHE_CAPACITY": "2"}, tensors=5))
     assert "--cache-capacity 8" in examination.findings[0].advice
+
+
+@pytest.mark.parametrize(
+    ("kernel_s", "pages", "settings", "is_found"),
+    [
+        (3, 2_000_000, {}, True),
+        (3, 2_000_000, {"HOROVOD_KEEP_MEMORY": "1"}, False),
+        (3, 20_000, {}, False),  # it sends over the network, perhaps
+        (0.3, 2_000_000, {}, False),  # huge pages
+    ],
+)
+def test_memory_that_is_handed_out_in_every_step(
+    kernel_s: float, pages: int, settings: dict[str, str], is_found: bool
+) -> None:
+    usage = Usage(20 * 10**9, 10 * 10**9, round(kernel_s * 10**9), pages)
+    recordings = training([10, 10], settings=settings)
+    examination = look([recordings[0], replace(recordings[1], usage=usage)])
+    assert codes(examination) == ["page-faults"] * is_found
+    if is_found:
+        finding = only(examination, "page-faults")
+        assert finding.ranks == (1,)
+        assert finding.text.startswith("Rank 1 (pid 101 on node) gets 1,101 pages")
+        assert "30% of its CPU time" in finding.text
+        assert "--keep-memory" in finding.advice
 
 
 def test_tensors_without_names() -> None:
