@@ -179,7 +179,7 @@ class Fragment:
         try:
             return self._exchange.finish(flight)[:-1]
         except MismatchError as error:
-            raise self._rules.out_of_step(error, _DUTY) from error
+            raise self._rules.out_of_step(error, _DUTY) from None
 
 
 def outer(value: Array) -> Array:

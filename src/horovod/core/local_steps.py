@@ -87,7 +87,9 @@ class LocalSteps:
         return 0, step
 
     def out_of_step(
-        self, error: MismatchError, duty: str = "call step() and finish() equally often"
+        self,
+        error: MismatchError,
+        duty: str = "load the same state, and call step() and finish() equally often",
     ) -> MismatchError:
         """What a user is told where the engine has refused a fragment.
 

@@ -238,7 +238,7 @@ class LocalStepsOptimizer:
         try:
             adapter.synchronize(handle)
         except MismatchError as error:
-            raise self._rules.out_of_step(error) from error
+            raise self._rules.out_of_step(error) from None
 
     def _reduced(self, number: int, changes: list[Array], round_: OuterRound) -> list[Array]:
         """The average of what ranks have sent of a fragment; what they have not is in ``errors``.

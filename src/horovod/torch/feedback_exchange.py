@@ -194,7 +194,7 @@ class FeedbackExchange(Generic[C]):
         try:
             _wait_for_all(batches)
         except MismatchError as error:
-            raise with_compression(error, self._text) from error
+            raise with_compression(error, self._text) from None
         for batch in batches:
             self._alike.update(batch.held)
             batch.handles.clear()

@@ -103,7 +103,7 @@ class Fragment:
         except HorovodInternalError as error:
             self._pending, self.gradients = None, []
             if isinstance(error, MismatchError):
-                raise self._rules.out_of_step(error) from error
+                raise self._rules.out_of_step(error) from None
             raise
         self._pending = None
 

@@ -95,14 +95,15 @@ class _PlainPending(NamedTuple):
     copies: Sequence[_Copy]
     compression: type[Compressor]
     errors: Sequence[Tensor | None]
+    compression_text: str  # for errors; empty: it is the same on all ranks
 
     def finish(self) -> None:
         try:
             adapter.synchronize(self.handle)
         except HorovodInternalError as error:
             forget(self.errors)
-            if isinstance(error, MismatchError):
-                raise with_compression(error, compression_text(self.compression)) from error
+            if self.compression_text and isinstance(error, MismatchError):
+                raise with_compression(error, self.compression_text) from None
             raise
         if self.copies:
             self._copy_back()
@@ -131,12 +132,18 @@ class PlainExchange:
         operation: reduce op, and what multiplies every gradient before and every result after the
             reduction; the same on every rank.
         process_set: the ranks that reduce; this one is among them.
+        is_compared: ranks have found that their compressions are equal.
     """
 
     def __init__(
-        self, compression: type[Compressor], operation: Operation, process_set: ProcessSet
+        self,
+        compression: type[Compressor],
+        operation: Operation,
+        process_set: ProcessSet,
+        is_compared: bool = False,
     ) -> None:
         self._compression = compression
+        self._compression_text = "" if is_compared else compression_text(compression)
         self._is_plain = keeps_tensors(compression)
         self._link_format = link_format_of(compression)
         self._operation = operation
@@ -195,7 +202,7 @@ class PlainExchange:
         except (ValueError, HorovodInternalError):
             forget(errors)
             raise
-        return _PlainPending(handle, copies, self._compression, errors)
+        return _PlainPending(handle, copies, self._compression, errors, self._compression_text)
 
     @torch.no_grad()
     def _wires(self, gradients: list[Tensor]) -> tuple[list[Tensor], Sequence[_Copy]]:

@@ -386,7 +386,7 @@ def _make(
     result._exchange = (
         compression.make_exchange(*operation, process_set)
         if isinstance(compression, TopK)
-        else PlainExchange(compression, operation, process_set)
+        else PlainExchange(compression, operation, process_set, is_compared=True)
     )
     parts = parts_of([param.numel() for param in params], rules.fragments)
     result._fragments = [Fragment(number, params[part], rules) for number, part in enumerate(parts)]
