@@ -21,6 +21,7 @@
 #include "bindings/submission_py.h"
 #include "kernels/reduce.h"
 #include "runtime/engine.h"
+#include "runtime/failed_start.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -135,6 +136,10 @@ void make_engine(Engine* self, const EngineConfig& config, int space_fd,
                           .devices = devices == nullptr ? DevicePlane{} : *devices};
   auto space = space_fd < 0 ? SharedSpace::in_process() : SharedSpace::of_file(space_fd);
   new (self) Engine(config, std::move(space), watched(pidfds, pids), std::move(connections));
+}
+
+void report_start_failure(const EngineConfig& config, int space_fd, const std::string& reason) {
+  report_failed_start(config, *SharedSpace::of_file(space_fd), reason);
 }
 
 void add_process_set(Engine& engine, int set, std::vector<int> ranks, nb::object data_plane,
@@ -343,6 +348,7 @@ nb::bytes label_of(Engine& engine, std::uint32_t id) {
 void bind_engine(nb::module_& module) {
   bind_values(module);
   module.def("space_bytes", &Engine::space_bytes, "size"_a);
+  module.def("report_failed_start", &report_start_failure, "config"_a, "space_fd"_a, "reason"_a);
   module.def("kernel_isa", &kernel_isa);
   nb::class_<Engine>(module, "Engine")
       .def("__init__", &make_engine, "config"_a, "space_fd"_a = -1, "pidfds"_a = std::vector<int>(),

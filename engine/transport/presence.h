@@ -26,7 +26,7 @@ enum class WaitState : std::uint32_t {
 enum class Liveness : std::uint32_t {
   kRunning = 0,
   kLeft = 1,    // it shut down
-  kDead = 2,    // its process has ended
+  kDead = 2,    // its process has ended, or its engine did not start
   kFailed = 3,  // its world is over: it lost a rank, which other ranks may not need
 };
 

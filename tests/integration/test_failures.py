@@ -175,6 +175,18 @@ def test_a_rank_that_ends_is_named_by_all_others(
     assert_all_name_the_victim(job, 3, how)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_whose_engine_does_not_start_is_named_while_its_process_lives(
+    job: Job, ranks: int
+) -> None:
+    job.run(ranks, "failed_start.py")
+    assert job.read("victim") == "no device"
+    lost = f"PeerLostError ({ranks - 1},) allreduce 'needed': rank {ranks - 1} (pid "
+    for report in job.reports(ranks - 1):
+        assert report.startswith(lost)
+        assert report.endswith("could not start: no device")
+
+
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_live_data_loaders_do_not_hide_a_death(job: Job, context: str) -> None:
     pytest.importorskip("torch")

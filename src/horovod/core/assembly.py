@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,10 +179,13 @@ def _connected(
         plane_name,
         is_job=True,
     )
-    configure_trace(config, settings, traced)
     plane = None if data_plane is None else data_plane.world
-    with on_core(core_of(settings.thread_affinity, identity.local_rank)):
-        devices = device_plane(settings, identity.local_rank)
+    with on_error(mesh.close), _telling_others(config, mesh):
+        configure_trace(config, settings, traced)
+        core = core_of(settings.thread_affinity, identity.local_rank)
+        with on_core(core):
+            devices = device_plane(settings, identity.local_rank)
+    with on_core(core):
         engine = _engine_of(config, mesh, identity.rank, plane, devices)
     spans_hosts = len(mesh.hosts) > 1
     return World(
@@ -209,25 +212,42 @@ def _engine_of(
     """An engine over the mesh; it owns the descriptors of the mesh from now on."""
     hosts = [list(host) for host in mesh.hosts] if len(mesh.hosts) > 1 else []
     try:
-        return _engine_class(config)(
-            config,
-            mesh.region_fd,
-            list(mesh.pidfds),
-            _pids_to_watch(mesh, rank),
-            plane,
-            hosts,
-            list(mesh.doorbells),
-            list(mesh.links.control),
-            list(mesh.links.data),
-            list(mesh.news),
-            devices,
-        )
+        with _telling_others(config, mesh):
+            return _engine_class(config)(
+                config,
+                mesh.region_fd,
+                list(mesh.pidfds),
+                _pids_to_watch(mesh, rank),
+                plane,
+                hosts,
+                list(mesh.doorbells),
+                list(mesh.links.control),
+                list(mesh.links.data),
+                list(mesh.news),
+                devices,
+            )
     except Exception as error:
         text = f"init: initialization failed: {error}"
         ranks = error.ranks if isinstance(error, HorovodInternalError) else ()
         raise InitError(text, ranks=ranks) from error
     finally:
         os.close(mesh.region_fd)  # the engine has duplicated it
+
+
+@contextmanager
+def _telling_others(config: _native.Config, mesh: Mesh) -> Iterator[None]:
+    """An error in the block ends the world of this host's ranks; others notice closed links.
+
+    They have met this rank, and would wait for it until its process ends.
+    """
+    from horovod import _native
+
+    try:
+        yield
+    except BaseException as error:
+        with suppress(HorovodInternalError):  # no memory for this, either
+            _native.report_failed_start(config, mesh.region_fd, str(error))
+        raise
 
 
 def _engine_class(config: _native.Config) -> type[_native.Engine]:
