@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.backends import Backend
@@ -22,6 +21,7 @@ from horovod.backends.data_plane import (
     Neighbourhood,
     find_backend,
 )
+from horovod.core.base.cores import usable_cores
 from horovod.core.base.on_error import on_error
 from horovod.core.compression import LINK_FORMATS, LinkFormat
 from horovod.core.gpus import device_plane
@@ -355,19 +355,6 @@ def submitted_format(settings: Settings) -> LinkFormat:
     chosen = LINK_FORMATS[settings.link_compression]
     may_change = settings.autotune and bool(settings.autotune_link_compression)
     return LinkFormat.TUNED if may_change and chosen is LinkFormat.EXACT else chosen
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on: its affinity, within its cgroup's CPU quota."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        cores = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # no quota, or another cgroup layout
-        return cores
 
 
 _ENV = "HOROVOD_THREAD_AFFINITY"

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from horovod.autotune import Autotuning
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
-from horovod.core.assembly import MPI, World, tuning_of, usable_cores, worlds_begun
+from horovod.core.assembly import MPI, World, tuning_of, worlds_begun
 from horovod.core.base import mpi_library
+from horovod.core.base.cores import usable_cores
 from horovod.core.base.malloc import keep_freed_memory
 from horovod.core.base.on_error import on_error
 from horovod.core.joining import (

@@ -16,6 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Protocol
 
 from horovod.core.base.checked import Fields, Record, between, nullable, shown
+from horovod.core.base.cores import usable_cores
 from horovod.core.base.rank_info import RankInfo
 from horovod.launch.calls.call import WorkerFiles
 from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec, worker_environment
@@ -31,6 +32,8 @@ from horovod.launch.workers.processes import (
 # Between SIGTERM and SIGKILL, and again until the launcher gives up on what is left.
 GRACE_S = 5.0
 
+# Of PyTorch, NumPy and other libraries. Without it the ranks of a host use all of its cores each.
+_THREADS = "OMP_NUM_THREADS"
 _CANNOT_START = 126
 _NOT_FOUND = 127
 
@@ -175,6 +178,8 @@ class LocalWorkerGroup:
         environment = worker_environment(
             plan.environment, spec.rank_info, self._rendezvous, spec.extra, plan.interfaces
         )
+        if spec.rank_info.local_size > 1:
+            environment.setdefault(_THREADS, str(_threads_of(spec.rank_info)))
         try:
             pipes = spawn(
                 self._own_argv.get(number, plan.argv),
@@ -297,6 +302,11 @@ class LocalWorkerGroup:
             return []
         pids = descendants(but_not=(self._watchdog.pid, *self.other_children()))
         return [pid for pid in pids if _group_of(pid) not in groups]
+
+
+def _threads_of(rank_info: RankInfo) -> int:
+    """A rank's share of the cores of this host."""
+    return max(1, usable_cores() // rank_info.local_size)
 
 
 def _trouble(word: str, spec: WorkerSpec, error: OSError) -> Trouble:

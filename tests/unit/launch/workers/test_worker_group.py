@@ -198,3 +198,25 @@ def test_a_worker_that_cannot_be_started(
     desk.group.end_worker(5)
     desk.group.kill_worker(5)
     desk.group.forget(5)
+
+
+@pytest.mark.parametrize(
+    ("cores", "local_size", "given", "threads"),
+    [(8, 2, None, "4"), (2, 4, None, "1"), (8, 1, None, "unset"), (8, 2, "3", "3")],
+)
+def test_a_worker_has_its_share_of_the_cores_unless_the_user_says_otherwise(
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    local_size: int,
+    given: str | None,
+    threads: str,
+) -> None:
+    monkeypatch.setattr(crew_module, "usable_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    desk.prepare("/bin/sh", "-c", "echo ${OMP_NUM_THREADS-unset}")
+    desk.group.start_worker(WorkerSpec(0, replace(SLOT, local_size=local_size), {}))
+    desk.turn_until(lambda: "\n" in desk.text())
+    assert desk.text() == f"[3]{threads}\n"
