@@ -39,7 +39,7 @@ def draw(document: Mapping[str, Any]) -> str:
     """An SVG of the first table, a group of bars for each row, each row with its own scale."""
     table = document["tables"][0]
     rows = table["medians"]
-    names = list(next(iter(rows.values())))
+    names = [name for name in next(iter(rows.values())) if name in _COLOURS]
     height = _TOP + len(rows) * (len(names) * _BAR + _GAP) + 24
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
@@ -65,7 +65,7 @@ def _bars(rows: Mapping[str, Mapping[str, float]], names: list[str]) -> Iterator
     y = _TOP
     for row, medians in rows.items():
         yield _text(12, y + len(names) * _BAR / 2 + 4, row.partition(": ")[2] or row)
-        scale = (_WIDTH - _LEFT - 80) / max(medians.values())
+        scale = (_WIDTH - _LEFT - 80) / max(medians[name] for name in names)
         for name in names:
             width = medians[name] * scale
             yield (

@@ -114,6 +114,14 @@ class Horovod(_OnTorch):
         return model, optimizer
 
 
+class KeepingMemory(Horovod):
+    """Ours with ``--keep-memory``."""
+
+    def __init__(self) -> None:
+        os.environ["HOROVOD_KEEP_MEMORY"] = "1"
+        super().__init__()
+
+
 class Gloo(_OnTorch):
     """torch.distributed on Gloo; ranks find each other through a file."""
 
@@ -319,6 +327,7 @@ def _imported(module: str, name: str) -> Callable[[], Any]:
 
 CONTESTANTS: dict[str, Callable[[], Any]] = {
     "horovod": Horovod,
+    "horovod keeping memory": KeepingMemory,
     "gloo": Gloo,
     "alone": Alone,
     "mpi": Mpi,
