@@ -6,6 +6,7 @@ import os
 
 from horovod.core import world
 from horovod.errors import HorovodInternalError
+from horovod.trace.folders import engine_path
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -19,13 +20,14 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         mark_cycles: mark the beginning of each bucket, too.
 
     Raises:
-        ValueError: before ``init``, or ``HOROVOD_TIMELINE`` was not set when ``init`` was called.
+        ValueError: before ``init``, ``HOROVOD_TIMELINE`` was not set when ``init`` was called, or
+            the path is not in UTF-8.
     """
     if not world.settings().timeline:
         raise ValueError(
             "start_timeline: set HOROVOD_TIMELINE=DYNAMIC before init, or no timeline can be begun"
         )
-    world.engine().start_timeline(os.fspath(file_path), mark_cycles)
+    world.engine().start_timeline(engine_path(file_path), mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -49,11 +51,11 @@ def dump_recorder(file_path: str | os.PathLike[str] | None = None) -> str:
         The path of the file.
 
     Raises:
-        ValueError: before ``init``, without a recorder (``HOROVOD_RECORDER_EVENTS=0``), or without
-            a path where ``HOROVOD_RECORDER_DIR=off``.
+        ValueError: before ``init``, without a recorder (``HOROVOD_RECORDER_EVENTS=0``), without a
+            path where ``HOROVOD_RECORDER_DIR=off``, or with one that is not in UTF-8.
         OSError: the file cannot be written.
     """
-    path = "" if file_path is None else os.fspath(file_path)
+    path = "" if file_path is None else engine_path(file_path)
     try:
         return world.engine().write_recording("call", "", path)
     except HorovodInternalError as error:

@@ -8,21 +8,43 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from horovod.core.base.own_files import OwnFolder
+from horovod.errors import SettingError
 
 JOB_ID = "HOROVOD_JOB_ID"
 _NOWHERE = "off"
 
 
 def default_folder() -> str:
-    """The default folder of recordings, which only this user can read."""
+    """The default folder of recordings, which only this user can read.
+
+    Empty if there is no folder for temporary files, as in a container that is read-only.
+    """
     import tempfile  # here, to start launchers faster
 
-    return os.path.join(tempfile.gettempdir(), f"horovod-{os.getuid()}")
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:
+        return ""
+    return os.path.join(folder, f"horovod-{os.getuid()}")
 
 
 def folder_of(recorder_dir: str) -> str:
     """The folder of all jobs for a value of ``HOROVOD_RECORDER_DIR``; empty for none."""
     return "" if recorder_dir.lower() == _NOWHERE else recorder_dir or default_folder()
+
+
+def engine_path(path: str | os.PathLike[str]) -> str:
+    """``path`` for the engine, which takes text as UTF-8, whatever the locale's encoding is.
+
+    Raises:
+        SettingError: the file system's bytes of it are not UTF-8.
+    """
+    try:
+        return os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        raise SettingError(
+            f"{os.fspath(path)!r}: recordings and timelines need a path in UTF-8"
+        ) from None
 
 
 def job_name(environ: Mapping[str, str], pid: int, hostname: str | None = None) -> str:

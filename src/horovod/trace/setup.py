@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horovod import __version__
 from horovod.settings import Settings, environment_of
-from horovod.trace.folders import folder_of, timeline_of_world
+from horovod.trace.folders import engine_path, folder_of, timeline_of_world
 from horovod.trace.presence import own_presence
 from horovod.trace.stacks import prepare_stacks
 from horovod.trace.world_facts import system_name
@@ -46,7 +46,7 @@ def configure_trace(config: _native.Config, settings: Settings, world: TracedWor
     if timeline and not trace.events:
         trace.events = Settings().recorder_events  # the timeline is made of events
     trace.is_chosen_folder = bool(settings.recorder_dir)
-    trace.folder = folder_of(settings.recorder_dir)
+    trace.folder = engine_path(folder_of(settings.recorder_dir))
     trace.job = world.job
     trace.generation = config.generation
     description = _description(config, settings, world)
@@ -55,7 +55,8 @@ def configure_trace(config: _native.Config, settings: Settings, world: TracedWor
         name = config.peer_names[config.rank]
         trace.presence = own_presence(config.rank, name, description, _native.request_signal())
     is_at_once = timeline not in ("", DYNAMIC)
-    trace.timeline_path = timeline_of_world(timeline, world.number) if is_at_once else ""
+    path = timeline_of_world(timeline, world.number) if is_at_once else ""
+    trace.timeline_path = engine_path(path)
     trace.timeline_mark_cycles = settings.timeline_mark_cycles
     trace.timeline_max_bytes = settings.timeline_max_mb * _MIB
     trace.data_plane = world.data_plane

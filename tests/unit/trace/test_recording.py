@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from foreign_files import mark_job
 
 import horovod.numpy as hvd
 from horovod import _native
+from horovod.launch.doctor.jobs import NothingFoundError, find_job
 from horovod.settings import Settings
-from horovod.trace.folders import default_folder, job_name, timeline_of_world
+from horovod.trace.folders import default_folder, engine_path, job_name, timeline_of_world
 from horovod.trace.operations import buckets_of, operations_of
 from horovod.trace.recording import (
     EVENT_DTYPE,
@@ -223,6 +226,38 @@ def test_nothing_is_written_where_somebody_else_could_read_or_nobody_may_write(
             hvd.dump_recorder()
     finally:
         hvd.shutdown()
+
+
+def test_without_a_folder_for_temporary_files_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container that is read-only."""
+
+    def missing() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", missing)
+    monkeypatch.delenv("HOROVOD_RECORDER_DIR", raising=False)
+    assert default_folder() == ""
+    with pytest.raises(NothingFoundError, match="no folder for temporary files"):
+        find_job("", {})
+    hvd.init()
+    try:
+        with pytest.raises(ValueError, match="folder"):
+            hvd.dump_recorder()
+    finally:
+        hvd.shutdown()
+
+
+def test_paths_reach_the_engine_in_the_bytes_of_the_file_system(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path / "ü.json")
+    program = "import horovod.numpy as hvd; hvd.init(); hvd.shutdown()"
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, **ascii_only, "HOROVOD_TIMELINE": os.fsdecode(path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=500)
+    assert os.path.exists(path)
+    with pytest.raises(ValueError, match="need a path in UTF-8"):
+        engine_path(os.fsdecode(b"/tmp/\xff.json"))
 
 
 def test_without_a_recorder_there_is_nothing_to_write(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,8 @@ def find_job(job: str, environ: Mapping[str, str]) -> Path:
     chosen = environ.get("HOROVOD_RECORDER_DIR", "")
     base = folder_of(chosen)
     if not base:
-        raise NothingFoundError("HOROVOD_RECORDER_DIR=off: no recordings are written")
+        cause = f"HOROVOD_RECORDER_DIR={chosen}" if chosen else "no folder for temporary files"
+        raise NothingFoundError(f"{cause}: no recordings are written")
     if not job:
         return _newest(Path(base), is_chosen=bool(chosen))
     path = Path(base) / job_name({JOB_ID: job}, 0)
