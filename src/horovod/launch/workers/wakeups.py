@@ -15,19 +15,22 @@ from collections.abc import Callable
 from typing import Any
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AWAITED = (signal.SIGCHLD, *_ENDING)
 
 
 class Wakeups:
     """Within ``with``: SIGCHLD, SIGINT, SIGTERM and SIGHUP make ``fileno`` readable.
 
-    A signal that was ignored on entry (``nohup``, a shell's background job) stays ignored. Main
-    thread only, except for ``call``.
+    A signal that was ignored on entry (``nohup``, a shell's background job) stays ignored. One that
+    was blocked is not blocked meanwhile, also not in children: a parent that waits for signals with
+    ``sigwait`` has passed its mask on. Main thread only, except for ``call``.
     """
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
         self._calls: deque[Callable[[], None]] = deque()
         self._handlers: dict[int, Any] = {}
+        self._blocked: set[int] = set()
         self._wakeup_fd = -1
         self._is_watching = False
 
@@ -39,9 +42,11 @@ class Wakeups:
         self._is_watching = True
         try:
             # The interpreter writes the wakeup only if there is a handler.
-            for signum in (signal.SIGCHLD, *_ENDING):
+            for signum in _AWAITED:
                 if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
                     self._handlers[signum] = signal.signal(signum, lambda *_: None)
+            before = signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+            self._blocked = before.intersection(_AWAITED)
         except BaseException:  # from a handler that was there before
             self.__exit__()
             raise
@@ -53,7 +58,9 @@ class Wakeups:
         self._writer.close()
 
     def restore(self) -> None:
-        """Restore the signal handlers of the entry."""
+        """Restore the signal handlers and the mask of the entry."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._blocked)
+        self._blocked = set()
         if self._is_watching:
             signal.set_wakeup_fd(self._wakeup_fd)
             self._is_watching = False

@@ -80,3 +80,18 @@ def test_a_call_while_wakeups_are_read_is_done_or_wakes_again(
             assert selector.select(0)
             wakeups.take()
     assert done == ["first", "second"]
+
+
+@pytest.mark.usefixtures("handlers")
+def test_signals_that_a_parent_has_blocked_come() -> None:
+    """Else no end of a worker would be seen, and no Ctrl-C."""
+    blocked = {signal.SIGTERM, signal.SIGUSR1}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        with Wakeups() as wakeups:
+            signal.raise_signal(signal.SIGTERM)
+            assert wakeups.take() == [signal.SIGTERM]
+            assert signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before | blocked
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
