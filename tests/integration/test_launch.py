@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from launching import TIMEOUT_S, run, start
+from launching import LAUNCHER, TIMEOUT_S, run, start
 
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
@@ -105,6 +105,18 @@ def test_wrong_command_lines(arguments: list[str], text: str) -> None:
     assert status == 2
     assert text in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--min-np", "2", "--blacklist-cooldown-range", "1", "60")]
+)
+def test_too_few_descriptors_are_told_in_a_line(options: tuple[str, ...]) -> None:
+    limited = ["/bin/sh", "-c", 'ulimit -n 12; exec "$@"', "sh"]
+    words = [*limited, *LAUNCHER, "-np", "2", *options, "true"]
+    job = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert job.returncode == 1
+    assert job.stderr.startswith("horovodrun: the job cannot run: Too many open files; ")
+    assert job.stderr.count("\n") == 1
 
 
 def test_hosts_of_this_machine() -> None:

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from horovod.core.assembly import core_of, on_core
+from horovod.core.base.cores import usable_cores
 from horovod.errors import SettingError
 
 
@@ -69,3 +70,11 @@ def test_cores_are_told_as_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
     with pytest.raises(SettingError, match=r"this process runs on 0-2,5,8$"), on_core(7):
         pass
+
+
+def test_a_sandbox_may_refuse_to_tell_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int) -> set[int]:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_getaffinity", refuse)
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)

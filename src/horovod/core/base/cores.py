@@ -10,7 +10,7 @@ def usable_cores() -> int:
     """Cores that this process may run on: its affinity, within its cgroup's CPU quota."""
     try:
         cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
+    except (OSError, AttributeError):  # refused by a sandbox, or not Linux
         cores = os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from argparse import ArgumentParser, Namespace
@@ -25,6 +26,7 @@ from horovod.launch.model.job_plan import JobPlan
 
 # They have options of their own, and so come first.
 _OWN_OPTIONS = ("--simulate", "--calibrate")
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
@@ -135,6 +137,11 @@ def _run_plan(parser: ArgumentParser, plan: JobPlan, environ: Mapping[str, str])
             return _run_elastic(parser, plan, environ)
         return run_job(plan, environ).status
     except OSError as error:
+        if error.errno in _SCARCE:
+            sys.exit(
+                f"horovodrun: the job cannot run: {error.strerror}; are there limits of open files "
+                "or processes (ulimit -n, -u, or a container's)?"
+            )
         if plan.output_directory is None:
             raise
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)

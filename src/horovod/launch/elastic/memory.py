@@ -200,11 +200,14 @@ def open_store(
 
     Raises:
         JobRefusedError: another process listens there.
+        OSError: there can be no new store.
     """
     addresses = record.stores or [("127.0.0.1", 0)]
     try:
         return StoreServer(record.secret, addresses=addresses, report=report, on_set=on_set)
     except OSError as error:
+        if not record.stores:
+            raise
         where = ", ".join(map(address_text, addresses))
         text = f"the job's workers look for horovodrun at {where}: {error}"
         raise JobRefusedError(text) from None

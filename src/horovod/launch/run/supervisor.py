@@ -16,9 +16,10 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
+from horovod.core.base import threads
 from horovod.launch.embedded.agent_news import AgentUpdates
 from horovod.launch.model.job_plan import JobOutcome, JobPlan
-from horovod.launch.workers.processes import take_stdin
+from horovod.launch.workers.processes import open_standard_files, take_stdin
 
 ELASTIC = "elastic"
 
@@ -33,6 +34,7 @@ def main() -> NoReturn:
     # The caller may ignore or block signals.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    open_standard_files()  # before another file gets one of their numbers
     lifeline = os.fdopen(take_stdin(), "rb")  # rank 0 must not read it
     run = _runner(is_elastic=ELASTIC in sys.argv[1:])
     try:
@@ -42,12 +44,13 @@ def main() -> NoReturn:
     for fd in (*(plan.call.descriptors if plan.call else ()), report_fd):
         os.set_inheritable(fd, False)
     news = AgentUpdates() if plan.elastic and plan.elastic.has_embedded_agents else None
-    threading.Thread(
+    watcher = threading.Thread(
         target=_end_with_caller, args=(lifeline, news), name="horovod-lifeline", daemon=True
-    ).start()
+    )
     try:
+        threads.start(watcher)
         outcome = run(plan, news)
-    except OSError as error:  # no descriptors left, a log that cannot be written
+    except OSError as error:  # no descriptors or threads left, a log that cannot be written
         outcome = JobOutcome(1, f"the launcher cannot start them: {error}")
     with open(report_fd, "wb", closefd=False) as report:
         pickle.dump(outcome, report)

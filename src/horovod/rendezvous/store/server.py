@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from horovod.core.base import threads
 from horovod.rendezvous.base.admission import UnauthenticatedPeers, accept_some
 from horovod.rendezvous.base.deadlines import Timers
 from horovod.rendezvous.base.handshake import ProtocolError
@@ -95,8 +96,12 @@ class StoreServer:
         self.address = self.addresses[0]
 
     def start(self) -> None:
-        """Begin to serve. Connections since construction wait in the backlog."""
-        self._thread.start()
+        """Begin to serve. Connections since construction wait in the backlog.
+
+        Raises:
+            OSError: the system starts no further thread.
+        """
+        threads.start(self._thread)
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Listen at further addresses and return them; from any thread. Serving begins soon.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from contextlib import closing
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.launch.elastic.memory import JobRefusedError, Memory, new_record
+from horovod.launch.elastic.memory import JobRefusedError, Memory, new_record, open_store
 from horovod.launch.elastic.policy.actions import Say
 from horovod.launch.model.job_plan import ElasticPlan, JobPlan, Limits
 from horovod.launch.remote.job_folder import DRIVER, job_folder_path
@@ -110,3 +111,16 @@ def test_a_job_without_an_id_leaves_nothing(tmp_path: Path) -> None:
         memory.keep(new_record(PLAN))
         memory.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_store_that_workers_look_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("horovod.launch.elastic.memory.StoreServer", refuse)
+    record = new_record(PLAN)
+    with pytest.raises(OSError, match="Too many open files"):
+        open_store(record, report=print, on_set=print)
+    record.stores = [("127.0.0.1", 5)]
+    with pytest.raises(JobRefusedError, match=r"look for horovodrun at 127\.0\.0\.1:5"):
+        open_store(record, report=print, on_set=print)
