@@ -212,6 +212,19 @@ def test_from_a_command_line_and_like_a_notebook(words: list[str]) -> None:
     assert (out.returncode, out.stdout) == (0, "[42, 42]\n"), out.stderr
 
 
+def test_standard_files_may_be_closed(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys, horovod\n"
+        "def f():\n  return 42\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(horovod.run(f, np=2)))"
+    )
+    closed = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    result = tmp_path / "result"
+    words = [*closed, sys.executable, "-W", "ignore", "-c", program, str(result)]
+    assert subprocess.run(words, timeout=500).returncode == 0
+    assert result.read_text() == "[42, 42]"
+
+
 def test_the_example_of_the_guide(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     section = (DOCS / "running.md").read_text().partition("## From Python")[2]

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 # The numbers of the descriptors in a worker, whatever they are elsewhere.
 CALL_FD = 3
 ANSWER_FD = 4
+_LAST_STANDARD_FILE = 2
 
 RESULT = b"R"
 _FAILURE = b"F"
@@ -97,14 +98,28 @@ class Failure(NamedTuple):
 
 
 def memory_file() -> BinaryIO:
-    """An empty file without a name, readable, writable, close-on-exec; the caller closes it."""
+    """An empty file without a name, readable, writable, close-on-exec; the caller closes it.
+
+    A child inherits it under its number. That is never one of a standard file, which a child
+    replaces, even if this process has closed these.
+    """
     try:
         fd = os.memfd_create("horovod-call", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (OSError, AttributeError):  # refused by a sandbox, or not Linux
         import tempfile
 
-        return tempfile.TemporaryFile()
-    return os.fdopen(fd, "w+b")
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    return os.fdopen(_above_standard_files(fd), "w+b")
+
+
+def _above_standard_files(fd: int) -> int:
+    if fd > _LAST_STANDARD_FILE:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LAST_STANDARD_FILE + 1)
+    finally:
+        os.close(fd)
 
 
 def write_call(call: Call, file: BinaryIO) -> None:
