@@ -192,6 +192,18 @@ def test_standard_files_may_be_closed() -> None:
         assert process.wait(TIMEOUT_S) == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("buffering", ["", "1"])
+@pytest.mark.parametrize("words", [("--version",), ("-np", "1", "echo", "hello")])
+def test_output_to_a_full_disk_is_told_in_a_line(words: tuple[str, ...], buffering: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": buffering}
+    with open("/dev/full", "wb") as full:
+        status, _, err = run(*words, stdout=full, env=environment)
+    assert status != 0
+    assert "horovodrun: the output cannot be written: No space left on device" in err
+    assert "Traceback" not in err
+
+
 def test_a_prompt_appears_on_a_terminal_and_is_answered() -> None:
     program = "print('hello ' + input('name? '))"
     command = [*LAUNCHER, "-np", "1", sys.executable, "-c", program]

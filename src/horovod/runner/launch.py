@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from horovod.core.base.replaced import names_of
@@ -36,12 +38,14 @@ _FACES = {
     "run_controller": "choose_controller",
 }
 _missing = names_of("horovod.runner.launch")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run_commandline() -> int:
     """Run ``horovodrun`` with this process's arguments; returns its exit status.
 
-    That is 141 if standard output was closed before all of it was printed, as ``head`` does.
+    That is 141 if standard output was closed before all of it was printed, as ``head`` does, and 1
+    if it goes to a full disk.
     """
     if not sys.warnoptions:
         # Python shows these to developers only; here they are about what the user has typed.
@@ -50,13 +54,25 @@ def run_commandline() -> int:
         try:
             return main(sys.argv[1:])
         finally:
-            print(end="", flush=True)
-    except BrokenPipeError:
-        if not _is_unread(1):
+            if sys.stdout is not None:  # None: it was closed from the start
+                sys.stdout.flush()
+    except OSError as error:
+        if (status := _status_of(error)) is None:
             raise
         # Python flushes once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+        return status
+
+
+def _status_of(error: OSError) -> int | None:
+    """The exit status if standard output takes nothing more; a full disk is told."""
+    if isinstance(error, BrokenPipeError) and _is_unread(1):
         return 128 + signal.SIGPIPE
+    if error.errno not in _FULL:
+        return None
+    with suppress(OSError):  # it may be full, too
+        print(f"horovodrun: the output cannot be written: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 def _is_unread(descriptor: int) -> bool:

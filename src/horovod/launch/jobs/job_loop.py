@@ -272,11 +272,17 @@ class JobLoop:
             self._stderr.show_status(text)
 
     def _take_turn(self, handler: JobHandler) -> None:
-        broken = next((each for each in (self._stdout, self._stderr) if each.is_broken), None)
-        if broken is None:
+        if (loss := self._loss_of_output()) is None:
             handler.turn()
         else:
-            self.end(JobOutcome(128 + signal.SIGPIPE, f"horovodrun: {broken.problem}\n"))
+            self.end(loss)
+
+    def _loss_of_output(self) -> JobOutcome | None:
+        """The outcome of a job whose output cannot all be written; None if it could so far."""
+        for console in (self._stdout, self._stderr):
+            if console.is_broken:
+                return JobOutcome(128 + signal.SIGPIPE, f"horovodrun: {console.problem}\n")
+        return None
 
     def _on_wakeup(self) -> None:
         signals = self.wakeups.take()
@@ -356,14 +362,16 @@ class JobLoop:
         self._stderr.hide_status()
         self.say(self.logs.news())
         self.say(self.logs.summary())
-        plan, is_killed = self._plan, ending.is_killing
-        outcome = self._last_words.explained(plan, ending.outcome, is_killed=is_killed)
+        plan, is_killed, outcome = self._plan, ending.is_killing, ending.outcome
+        self._stdout.flush()
+        if outcome.status == 0 and plan.call is None:  # a caller has its results all the same
+            outcome = self._loss_of_output() or outcome
+        outcome = self._last_words.explained(plan, outcome, is_killed=is_killed)
         if self._talks and outcome.status == 0:
             self.say(self._status.last(self.world_size))
         self.say(self._write_outcome(outcome))
         if plan.call is None:  # the caller of a function raises the outcome as an error
             self._stderr.write(outcome.text.encode(errors="surrogateescape"))
-        self._stdout.flush()
         self._stderr.flush()
         return outcome
 
