@@ -21,6 +21,7 @@ from horovod.autotune.search import Result
 from horovod.core.base.own_files import (
     OwnFolder,
     follow,
+    home_folder,
     open_own,
     open_regular,
     read_own,
@@ -368,3 +369,18 @@ def test_a_timeline_that_nobody_has_named(tmp_path: Path, capfd: Any) -> None:
         environ["HOROVOD_TIMELINE"] = str(tmp_path / "timeline.json")
         subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=500)
         assert "process_name" in (tmp_path / "timeline.json").read_text()
+
+
+def test_a_user_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under any number."""
+
+    def refuse(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home_folder() == tmp_path
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", refuse)
+    with pytest.raises(FileNotFoundError, match="no home folder, and HOME is not set"):
+        job_folder_path("fred", DRIVER, {})
+    assert job_folder_path("fred", DRIVER, {"XDG_STATE_HOME": "/state"}).parts[1] == "state"

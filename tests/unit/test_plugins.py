@@ -55,3 +55,13 @@ def test_nowhere_to_remember(library: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_without_a_plugin(tmp_path: Path) -> None:
     assert not works(tmp_path / "nothing.so", "f", "9.0", TRIED, PASSES)
+
+
+def test_a_user_without_a_home(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", unknown)
+    assert works(library, "f", "9.0", TRIED, PASSES)
+    assert not works(library, "f", "9.0", TRIED, FAILS)

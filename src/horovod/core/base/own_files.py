@@ -20,6 +20,20 @@ _OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40  # as in Linux
 
 
+def home_folder() -> Path:
+    """This user's home folder.
+
+    Raises:
+        FileNotFoundError: none is known: HOME is not set, and the system does not list the user, as
+            in a container that runs under any number.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        text = f"user {os.geteuid()} has no home folder, and HOME is not set"
+        raise FileNotFoundError(text) from None
+
+
 def is_own_file(found: os.stat_result) -> bool:
     """Whether it is a regular file of this user."""
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()

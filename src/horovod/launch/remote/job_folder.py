@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from horovod.core.base.on_error import on_error
-from horovod.core.base.own_files import OwnFolder, open_own
+from horovod.core.base.own_files import OwnFolder, home_folder, open_own
 
 DRIVER = "driver"
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -47,9 +47,13 @@ def check_job_id(job_id: str) -> str:
 
 
 def job_folder_path(job_id: str, name: str, environ: Mapping[str, str]) -> Path:
-    """The folder of one process of a job."""
+    """The folder of one process of a job.
+
+    Raises:
+        FileNotFoundError: neither ``XDG_STATE_HOME`` nor the home folder is known.
+    """
     base = environ.get("XDG_STATE_HOME", "")
-    state = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
+    state = Path(base) if base.startswith("/") else home_folder() / ".local" / "state"
     return state / "horovod" / "jobs" / job_id / name
 
 

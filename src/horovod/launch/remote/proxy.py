@@ -36,9 +36,8 @@ _PAUSE_S = 0.05
 def main() -> NoReturn:
     """Connect, and copy until either side ends."""
     job_id, hostname, run = sys.argv[1:]
-    path = host_folder_path(job_id, hostname, os.environ)
     try:
-        agent = _connected(path, run)
+        agent = _connected(host_folder_path(job_id, hostname, os.environ), run)
     except OSError as error:
         sys.exit(f"horovod: no agent of job {job_id} on this host: {error}")
     with agent, contextlib.suppress(ConnectionError):

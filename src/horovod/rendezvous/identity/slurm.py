@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horovod.core.base.own_files import open_own, replacing
+from horovod.core.base.own_files import home_folder, open_own, replacing
 from horovod.core.base.rank_info import cross_numbers
 from horovod.errors import InitError
 from horovod.rendezvous.base.deadlines import Deadline
@@ -104,8 +104,15 @@ def _await_arrivals(store: StoreClient, size: int, deadline: Deadline) -> None:
 
 
 def contact_file(identity: ProcessInfo, environ: Mapping[str, str]) -> Path:
-    """The file of this job step; ``HOROVOD_RENDEZVOUS_DIR`` names its folder."""
-    folder = Path(environ.get(_FOLDER) or Path.home() / ".horovod")
+    """The file of this job step; ``HOROVOD_RENDEZVOUS_DIR`` names its folder.
+
+    Raises:
+        InitError: neither that nor the home folder is known.
+    """
+    try:
+        folder = Path(environ.get(_FOLDER) or home_folder() / ".horovod")
+    except FileNotFoundError as error:
+        raise InitError(f"init: {error}; {_FOLDER} names a folder of all nodes instead") from None
     names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
     parts = [re.sub(r"\W", "_", environ.get(name, "0")) for name in names]
     return folder / "-".join(["slurm", *parts, *identity.scope.rstrip("/").split("-")]).rstrip("-")

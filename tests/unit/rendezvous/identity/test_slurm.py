@@ -132,3 +132,12 @@ def test_a_folder_that_nodes_do_not_share_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(InitError, match=r"cannot write .*HOROVOD_RENDEZVOUS_DIR"):
         publish(STORE, tmp_path / "taken" / "contact")
+
+
+def test_without_a_home_the_folder_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(InitError, match="HOME is not set; HOROVOD_RENDEZVOUS_DIR names"):
+        contact_file(identify_by_slurm(STEP), STEP)
