@@ -311,12 +311,14 @@ def _threads_of(rank_info: RankInfo) -> int:
 
 def _trouble(word: str, spec: WorkerSpec, error: OSError) -> Trouble:
     where = f" on {spec.rank_info.hostname}"
-    if isinstance(error, FileNotFoundError):
+    lacks_command = error.filename != os.devnull  # which a container may lack
+    if lacks_command and isinstance(error, FileNotFoundError):
         path, hint = ("", "") if "/" in word else (" in PATH", _near_command(word))
         return Trouble(_NOT_FOUND, f"command not found{path}{where}: {word}{hint}", spec.number)
-    if isinstance(error, PermissionError):
+    if lacks_command and isinstance(error, PermissionError):
         text = f"{word}: not executable{where}: {error.strerror}"
     else:
+        word = word if lacks_command else os.devnull
         text = f"cannot start rank {spec.rank_info.rank}{where} ({word}): {error.strerror}"
     return Trouble(_CANNOT_START, text, spec.number)
 

@@ -5,6 +5,7 @@ The first error ends it; ``StoreClient`` dials again.
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -122,7 +123,8 @@ class StoreChannel:
                     return connected
             except OSError as error:
                 is_silent |= isinstance(error, (TimeoutError, ConnectionResetError))
-                reasons.append(f"{address_text(target)}: {error}" if len(found) > 1 else str(error))
+                reason = f"{error}{_advice(error, target[0])}"
+                reasons.append(f"{address_text(target)}: {reason}" if len(found) > 1 else reason)
         raise (_UnansweredError if is_silent else StoreUnreachableError)(
             f"init: cannot reach the launcher's store at {self._name}: {'; '.join(reasons)}; "
             "is its launcher still running?"
@@ -178,3 +180,10 @@ class StoreChannel:
 
     def _arm(self) -> None:
         self._socket.settimeout(max(self._deadline - time.monotonic(), 0.001))
+
+
+def _advice(error: OSError, host: object) -> str:
+    # In a new network namespace that nobody has set up.
+    if error.errno == errno.ENETUNREACH and host == "127.0.0.1":
+        return " (the loopback interface is down; ip link set lo up)"
+    return ""

@@ -113,6 +113,15 @@ def test_a_worker_that_does_not_want_to_end(desk: Desk, monkeypatch: pytest.Monk
     assert desk.group.deadline is None
 
 
+def test_a_container_without_null_is_no_missing_command(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
+    desk.group.start_worker(WorkerSpec(5, SLOT, {}))
+    text = f"cannot start rank 3 on here ({tmp_path / 'null'}): No such file or directory"
+    assert desk.troubles == [Trouble(126, text, 5)]
+
+
 def test_lines_follow_a_worker_to_its_next_rank(desk: Desk) -> None:
     worker = desk.start(0, "echo one; kill -STOP $$; echo two")
     worker.rank_info = replace(SLOT, rank=1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import random
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -214,3 +216,12 @@ def test_a_server_continues_when_its_reports_cannot_be_written(
         client.set("key", b"value")
         client.close()
     assert "does not know the job's secret" in written[0]
+
+
+def test_a_loopback_interface_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(made: socket.socket, target: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(InitError, match="the loopback interface is down"):
+        StoreChannel(("127.0.0.1", 1), SECRET, timeout_s=10, connect_s=10)
