@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -123,3 +124,22 @@ def test_a_command_that_cannot_be_found() -> None:
     assert status == 127
     assert "command not found in PATH" in err
     assert "no-such-command" in err
+
+
+def test_a_worker_that_cannot_run_an_engine_ends() -> None:
+    """The others have begun, and wait for it; a limit of threads may be the reason."""
+    program = (
+        "import os, numpy, horovod.numpy as hvd\n"
+        "from horovod.core import assembly\n"
+        "def refuse(config):\n"
+        "    raise RuntimeError('Resource temporarily unavailable')\n"
+        "if os.environ['HOROVOD_RANK'] == '1':\n"
+        "    assembly._engine_class = refuse\n"
+        "hvd.init()\n"
+        "hvd.allreduce(numpy.ones(3), name='x')\n"
+    )
+    options = ("-np", "2", "--min-np", "2", "--host-discovery-script", "echo localhost:2")
+    status, _, errors = run(*options, sys.executable, "-c", program)
+    assert status == 1
+    assert "worker 1 (rank 1, localhost) exited with code 1" in errors
+    assert "initialization failed: Resource temporarily unavailable; is there a limit" in errors

@@ -94,6 +94,10 @@ class World:
         return found
 
 
+class EngineError(InitError):
+    """This process cannot run an engine. It must end: others, whose engines run, wait for it."""
+
+
 _generations: Counter[str] = Counter()  # worlds begun, by scope
 
 
@@ -109,7 +113,8 @@ def assemble(identity: ProcessInfo, settings: Settings, proposal: str) -> World:
         proposal: of process sets, as ``proposal_of`` makes it.
 
     Raises:
-        InitError: ranks are missing, disagree or cannot reach each other; or no engine can be made.
+        EngineError: no engine can be made here.
+        InitError: ranks are missing, disagree or cannot reach each other.
     """
     from horovod import _native
 
@@ -229,7 +234,7 @@ def _engine_of(
     except Exception as error:
         text = f"init: initialization failed: {error}"
         ranks = error.ranks if isinstance(error, HorovodInternalError) else ()
-        raise InitError(text, ranks=ranks) from error
+        raise (InitError if ranks else EngineError)(text, ranks=ranks) from error
     finally:
         os.close(mesh.region_fd)  # the engine has duplicated it
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from horovod.core.assembly import MPI, World, assemble
+from horovod.core.assembly import MPI, EngineError, World, assemble
 from horovod.core.base.mpi_library import is_communicator
 from horovod.core.base.on_error import on_error
 from horovod.core.process_sets import ProcessSet, Registry, open_registry, proposal_of
@@ -74,7 +74,7 @@ def join_world(
         try:
             return _assemble(identity, settings, comm, static_sets)
         except (InitError, HorovodInternalError) as error:
-            if client is None:
+            if client is None or isinstance(error, EngineError):
                 raise
             client.note_failure(error)
 
