@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
-from horovod.core.assembly import core_of, on_core
-from horovod.core.base.cores import usable_cores
+from horovod.core.base import cores as cores_module
+from horovod.core.base.cores import core_of, on_core, usable_cores
 from horovod.errors import SettingError
 
 
@@ -78,3 +79,25 @@ def test_a_sandbox_may_refuse_to_tell_the_cores(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(os, "sched_getaffinity", refuse)
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+    ],
+)
+def test_a_quota_of_both_versions_of_cgroups_counts(
+    files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(cores_module, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert usable_cores() == cores

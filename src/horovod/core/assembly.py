@@ -21,12 +21,12 @@ from horovod.backends.data_plane import (
     Neighbourhood,
     find_backend,
 )
-from horovod.core.base.cores import usable_cores
+from horovod.core.base.cores import core_of, on_core, usable_cores
 from horovod.core.base.on_error import on_error
 from horovod.core.compression import LINK_FORMATS, LinkFormat
 from horovod.core.gpus import device_plane
 from horovod.core.process_sets import ConnectSet
-from horovod.errors import HorovodInternalError, InitError, SettingError
+from horovod.errors import HorovodInternalError, InitError
 from horovod.rendezvous.base.authentication import SECRET_BYTES
 from horovod.rendezvous.bootstrap import Mesh, ProcessInfo, SetLinks, job_store, meet
 from horovod.rendezvous.identity.mpi import is_started_by_mpi
@@ -360,61 +360,3 @@ def submitted_format(settings: Settings) -> LinkFormat:
     chosen = LINK_FORMATS[settings.link_compression]
     may_change = settings.autotune and bool(settings.autotune_link_compression)
     return LinkFormat.TUNED if may_change and chosen is LinkFormat.EXACT else chosen
-
-
-_ENV = "HOROVOD_THREAD_AFFINITY"
-
-
-def core_of(cores: Sequence[int], local_rank: int) -> int | None:
-    """The core of ``HOROVOD_THREAD_AFFINITY``'s ``cores`` that this rank's threads belong to.
-
-    Raises:
-        SettingError: there are several, but none for this local rank.
-    """
-    if len(cores) <= 1:
-        return cores[0] if cores else None
-    if local_rank >= len(cores):
-        raise SettingError(
-            f"{_ENV}={','.join(map(str, cores))!r}: local rank {local_rank} has no core in this "
-            f"list of {len(cores)}; expected one core for each local rank, or one for all"
-        )
-    return cores[local_rank]
-
-
-@contextmanager
-def on_core(core: int | None) -> Iterator[None]:
-    """Within ``with`` this thread, and threads that it starts, run on ``core``; None: no change.
-
-    The thread that calls ``init`` starts the engine inside. So the engine's threads stay on the
-    core, and this thread returns to its former cores. An unusable core is an error before the
-    engine starts.
-
-    Raises:
-        SettingError: this process cannot use the core.
-    """
-    if core is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {core})
-    except OSError as error:
-        raise SettingError(
-            f"{_ENV}: core {core} cannot be used here ({error.strerror}); this process runs on "
-            f"{_ranges(before)}"
-        ) from None
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _ranges(cores: set[int]) -> str:
-    """Cores in the form that taskset and /proc use: ``0-3,8``."""
-    parts: list[list[int]] = []
-    for core in sorted(cores):
-        if parts and parts[-1][-1] == core - 1:
-            parts[-1][1:] = [core]
-        else:
-            parts.append([core])
-    return ",".join("-".join(map(str, part)) for part in parts)
