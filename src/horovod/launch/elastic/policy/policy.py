@@ -318,16 +318,22 @@ class ElasticPolicy:
         if not self._is_launched:
             return True
         if self._pool.world == 0:
+            if (left := len(self._pool.usable())) < limits.min_np:  # some have failed
+                self._say_short(left)
             return not (is_enough and next_world.is_complete_at_first(self._pool, limits.max_np))
         informed = [*chosen, source] if source is not None else chosen
         if not is_enough or not next_world.is_fit(self._pool, informed, self._newest):
-            if not self._is_short:
-                self._is_short = True
-                self._pool.say(texts.waiting(limits.min_np, len(chosen)))
+            self._say_short(len(chosen))
             return True
         # Since newcomers are needed anyway, more newcomers now save a reset.
         has_room = limits.max_np is None or len(chosen) < limits.max_np
         return self._is_short and has_room and bool(self._pool.promising())
+
+    def _say_short(self, count: int) -> None:
+        """Say once what the next world waits for; ``count`` workers could go on."""
+        if not self._is_short:
+            self._is_short = True
+            self._pool.say(texts.waiting(self._limits.min_np, count))
 
     def _wait(self) -> None:
         """Give up if the time is over, and the living workers cannot become enough."""

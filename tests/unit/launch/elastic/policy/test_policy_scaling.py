@@ -62,6 +62,15 @@ def test_the_first_world_waits_for_all_but_does_with_fewer_after_a_failure() -> 
     assert story.exits(2).members == (0, 1)
 
 
+def test_the_first_world_says_that_it_waits_for_others_than_those_that_failed() -> None:
+    story = Story(2, min_np=2).hosts(a=1, b=1).ready(0)
+    assert "waiting" not in story.said
+    text = "waiting: 2 are needed, there is 1 worker that can go on"
+    assert text in story.exits(1).said
+    assert text not in story.wait(1.0).said
+    assert story.hosts(a=1, b=1, c=1).ready(2).members == (0, 2)
+
+
 def test_a_first_worker_that_hangs_is_given_up_at_the_timeout() -> None:
     story = Story(3, min_np=2).hosts(a=2, b=1)
     story.ready(0, 1)
