@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import os
 import re
@@ -219,6 +220,22 @@ def test_a_prompt_appears_on_a_terminal_and_is_answered() -> None:
         assert process.wait(TIMEOUT_S) == 0
     os.close(screen)
     assert re.match(rb"(\x1b\[\d+m)?\[0\](\x1b\[m)? name\? ", shown)
+
+
+def test_a_dumb_terminal_gets_no_escape_sequences() -> None:
+    screen, terminal = os.openpty()
+    environment = {**os.environ, "TERM": "dumb"}
+    arguments = ("-np", "1", "echo", "hello")
+    with start(*arguments, stdout=terminal, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal has hung up
+            while part := os.read(screen, 4096):
+                shown += part
+        assert process.wait(TIMEOUT_S) == 0
+    os.close(screen)
+    assert b"[0] hello" in shown
+    assert b"\x1b" not in shown
 
 
 def test_a_rank_under_pdb_gets_the_terminal(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from horovod.launch.model.job_plan import EmbeddedAgentAddress, JobOutcome, JobP
 from horovod.launch.remote.remote_group import Listener, RemoteWorkerGroup
 from horovod.launch.workers.logs import LogFile, Logs
 from horovod.launch.workers.output import Console, Lines, Output, Sink, consoles
-from horovod.launch.workers.prefixes import full_prefix, short_prefix
+from horovod.launch.workers.prefixes import full_prefix, is_dumb, short_prefix
 from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, signal_group
 from horovod.launch.workers.wakeups import Wakeups
 from horovod.launch.workers.worker_group import GRACE_S, LocalWorkerGroup, Worker, WorkerGroup
@@ -110,7 +110,8 @@ class JobLoop:
         self._stdout, self._stderr = consoles(selector)
         self._output = Output(selector)
         self._talks = not (plan.is_quiet or plan.is_silent) and plan.call is None
-        self._status = StatusLine(is_shown=self._talks and self._stderr.is_terminal)
+        has_status = self._talks and self._stderr.is_terminal and not is_dumb(environ)
+        self._status = StatusLine(is_shown=has_status)
         self.environment = self._status.environment
         self.world_size = plan.elastic.limits.np if plan.elastic else len(plan.slots)
         self._here: LocalWorkerGroup | None = None

@@ -16,13 +16,18 @@ def full_prefix(rank: int, stream: str) -> str:
     return f"[{rank}]<{stream}>:"
 
 
+def is_dumb(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal shows escape sequences as they are, as a shell in Emacs does."""
+    return environ.get("TERM") == "dumb"
+
+
 def short_prefix(rank: int, stream: str, environ: Mapping[str, str]) -> str:
     """The prefix on a terminal: ``[3] ``, ``[3]! `` for standard error; coloured by rank.
 
-    Without a colour if ``NO_COLOR`` is set (no-color.org).
+    Without a colour if ``NO_COLOR`` is set (no-color.org), or the terminal knows none.
     """
     mark = "!" if stream == "stderr" else ""
-    if environ.get("NO_COLOR"):
+    if environ.get("NO_COLOR") or is_dumb(environ):
         return f"[{rank}]{mark} "
     return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m[{rank}]{mark}\x1b[m "
 

@@ -89,6 +89,7 @@ def test_prefixes_on_terminals_and_elsewhere() -> None:
     assert full_prefix(3, "stderr") == "[3]<stderr>:"
     assert short_prefix(3, "stdout", {"NO_COLOR": "1"}) == "[3] "
     assert short_prefix(3, "stderr", {"NO_COLOR": "1"}) == "[3]! "
+    assert short_prefix(3, "stderr", {"TERM": "dumb"}) == "[3]! "
     assert short_prefix(3, "stdout", {}) == "\x1b[36m[3]\x1b[m "
     assert len({short_prefix(rank, "stdout", {}) for rank in range(100)}) == 100
 
