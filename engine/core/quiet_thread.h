@@ -5,9 +5,12 @@
 #include <signal.h>
 
 #include <memory>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "core/error.h"
 
 namespace hvd {
 
@@ -27,10 +30,17 @@ class BlockedSignals {
   sigset_t before_;
 };
 
+// Throws Error if there can be no more threads.
 template <typename Run>
 std::thread quiet_thread(Run run) {
   const BlockedSignals blocked;
-  return std::thread(std::move(run));
+  try {
+    return std::thread(std::move(run));
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::kInternal,
+                std::string("a thread cannot be started: ") + error.code().message() +
+                    "; is there a limit of processes (ulimit -u, or a container's)?");
+  }
 }
 
 // Starts a thread that no other thread joins. Throws std::system_error if there can be no more.
