@@ -11,6 +11,7 @@ from horovod.core.object_codes import ObjectCodes
 from horovod.core.process_sets import (
     Registry,
     close_registry,
+    has_others,
     ids_and_ranks,
     open_registry,
     proposal_of,
@@ -107,6 +108,7 @@ def test_before_init():
         hvd.global_process_set.size,
         hvd.global_process_set.rank,
         ids_and_ranks,
+        lambda: has_others(hvd.global_process_set),
         lambda: hvd.add_process_set([0]),
         lambda: hvd.remove_process_set(entry),
     ):
@@ -122,7 +124,13 @@ def test_the_global_set_of_a_world_of_one(world):
     assert (everybody.size(), everybody.rank(), everybody.included()) == (1, 0, True)
     assert hvd.remove_process_set(everybody) is False
     assert ids_and_ranks() == {0: [0]}
+    assert not has_others(everybody)
     hvd.barrier(everybody)
+
+
+def test_a_set_that_is_not_registered_is_no_set_without_others(world):
+    with pytest.raises(ValueError, match="is not registered"):
+        has_others(hvd.ProcessSet([0]))
 
 
 @pytest.mark.parametrize(

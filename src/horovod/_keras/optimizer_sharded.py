@@ -14,11 +14,11 @@ import numpy as np
 
 from horovod._keras.library import backend_name, is_keras3, read_values, variable_key
 from horovod._keras.optimizer_keras3 import Keras3Optimizer
-from horovod._keras.reducer import Options, is_reducing
+from horovod._keras.reducer import Options
 from horovod.core import operations
 from horovod.core.compression import CastCompressor, NoneCompressor
 from horovod.core.operations import own_part
-from horovod.core.process_sets import ProcessSet
+from horovod.core.process_sets import ProcessSet, has_others
 from horovod.numpy import adapter
 
 _ELEMENTWISE = (
@@ -93,7 +93,7 @@ class _Shares:
         self.shapes: dict[int, tuple[int, ...]] = {}
 
     def _current_place(self) -> tuple[int, int]:
-        if not is_reducing(self._process_set):
+        if not has_others(self._process_set):
             return 0, 1
         return self._process_set.rank() or 0, self._process_set.size() or 1
 
@@ -220,7 +220,7 @@ class ShardedOptimizer(Keras3Optimizer):
                     )
                 gradient = ops.convert_to_tensor(gradient)
             flat.append(ops.reshape(gradient, (-1,)))
-        if not flat or not is_reducing(self._hvd_options.process_set):
+        if not flat or not has_others(self._hvd_options.process_set):
             return flat
         parts = self._hvd_sharing.reduce(flat)
         counts = [shares.own[n].shape for n in shares.positions_of([variables[n] for n in given])]
@@ -231,7 +231,7 @@ class ShardedOptimizer(Keras3Optimizer):
         """Let the model's variables have the values of all ranks' parts."""
         ops = self._hvd_keras.ops
         values = [ops.convert_to_tensor(variable) for variable in own]
-        if is_reducing(self._hvd_options.process_set):
+        if has_others(self._hvd_options.process_set):
             values = self._hvd_sharing.gather(values)
         for variable, value in zip(variables, values, strict=True):
             variable.assign(ops.reshape(value, variable.shape))
@@ -248,7 +248,7 @@ class ShardedOptimizer(Keras3Optimizer):
         result = read_values(self._hvd_keras, self.variables)
         for number, variable in enumerate(self.variables):
             shape = shapes.get(id(variable))
-            if shape is not None and is_reducing(options.process_set):
+            if shape is not None and has_others(options.process_set):
                 name = f"{self._hvd_name}.state.{number}"
                 result[number] = adapter.allgather(result[number], name, options.process_set)
             if shape is not None:

@@ -15,7 +15,12 @@ from horovod._keras.library import variable_key
 from horovod.core.compression import NoneCompressor
 from horovod.core.gradient_groups import Groups, check_groups, leaf_of, split_into_groups
 from horovod.core.operations import Adasum, Average, Sum, check_passes, check_predivide
-from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.process_sets import (
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+    has_others,
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class GradientReducer:
             is_local: whether the gradient stays on this rank.
         """
         result = list(gradients)
-        if not is_reducing(self._options.process_set):
+        if not has_others(self._options.process_set):
             return result
         given = [p for p, gradient in enumerate(result) if gradient is not None]
         global_ones = [p for p in given if not is_local[p]]
@@ -137,21 +142,6 @@ def make_plan(name: str, indices: Sequence[int], variables: Sequence[Any], group
     names = [f"allreduce.{name}.gradient_{index}.{leaf_of(variable)}" for index, variable in pairs]
     singles = [(names[position], position) for position in rest]
     return Plan(singles, [(f"{name}.group_{indices[group[0]]}", group) for group in chosen], names)
-
-
-def is_reducing(process_set: ProcessSet) -> bool:
-    """Whether this process is a member of the set and the set has other members.
-
-    Raises:
-        ValueError: ``init`` was not called, or the set is not registered.
-    """
-    included = process_set.included()
-    if included is None:
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
-    members = process_set.size()
-    if members is None:
-        raise ValueError(f"DistributedOptimizer: {process_set} is not registered; add it first")
-    return bool(included) and members > 1
 
 
 def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> NoReturn:

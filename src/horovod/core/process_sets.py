@@ -299,8 +299,13 @@ def check_process_set(process_set: object) -> None:
 
 
 def has_others(process_set: ProcessSet) -> bool:
-    """Whether this process is a member of a set, with others. ``ValueError`` before ``init``."""
-    return bool(process_set.included()) and (process_set.size() or 1) > 1
+    """Whether this process is a member of a set, with others.
+
+    Raises:
+        ValueError: before ``init``, or the set is not registered: each rank would train alone.
+    """
+    number_of(process_set)
+    return (process_set.size() or 1) > 1 and bool(process_set.included())
 
 
 def number_of(process_set: object) -> int:

@@ -34,6 +34,13 @@ def test_class_is_named_and_derived_alike(world, weight, kind):
         assert tape.gradient(loss, weight).numpy().tolist() == [2.0 * factor, 4.0 * factor]
 
 
+def test_without_init_no_gradient_stays_on_its_rank(weight):
+    with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = weight[0] * 3
+    with pytest.raises(ValueError, match="has not been initialized"):
+        tape.gradient(loss, weight)
+
+
 def test_wrapped_before_while_and_after_recording(world, weight):
     with hvd.DistributedGradientTape(tf.GradientTape()) as before:
         loss = weight[0] * 3
