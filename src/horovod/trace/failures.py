@@ -23,7 +23,12 @@ _MOST_CHARACTERS = 300  # of a line
 _MOST_OF_EXCEPTION = 1500
 _CALL = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
 _EXCEPTION = re.compile(r"(?P<kind>[^\W\d][\w.]*)(?:: (?P<message>.*))?")
-_TORCH_PREFIX = re.compile(r"\[rank\d+\]: ?")  # of an error under torch.distributed
+# TensorFlow, Keras and torch begin some errors with a line that only announces the cause.
+_ANNOUNCEMENT = re.compile(r".*:|Exception encountered when calling .*")
+# What may stand between the two: nothing, calls and their source, nodes, headings.
+_BEFORE_CAUSE = re.compile(r'\s*(?:File ".*|\[\[.*|\d+ root error\(s\) found\.|.*:)?')
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # of an error under torch.distributed
 _LOST = f"{PeerLostError.__module__}.{PeerLostError.__name__}"
 
 
@@ -72,11 +77,13 @@ def place_text(path: str, line: int) -> str:
 def description_of(kind: str, message: str, call: Call | None) -> str:
     """The description of an exception for a recording; see ``described``.
 
-    ``message`` counts with its first line, or with the cause if it has another traceback.
+    ``message`` counts with its first line and what that announces, or with the cause if it has
+    another traceback.
     """
     path, line = (call.path, call.line) if call is not None else ("", 0)
-    inner, cause, _ = _last_exception(message.splitlines())
-    message = f"{inner}: {cause}" if inner else message.partition("\n")[0]
+    lines = _COLOUR.sub("", message).splitlines()
+    inner, cause, _ = _last_exception(lines)
+    message = f"{inner}: {cause}" if inner else _with_cause(lines)
     message = message[:_MOST_OF_EXCEPTION]
     return json.dumps({"kind": kind, "message": message, "path": path, "line": line})
 
@@ -94,7 +101,8 @@ def described(rank: int, description: str) -> RankFailure | None:
 def failure_of(rank: int, exit_code: int, tail: bytes) -> RankFailure:
     """The failure of a rank whose standard error ended with ``tail``."""
     # A program may print what moves the cursor or empties the screen.
-    lines = [printable(line) for line in tail.decode(errors="replace").splitlines()]
+    text = _COLOUR.sub("", tail.decode(errors="replace"))
+    lines = [printable(line) for line in text.splitlines()]
     kind, message, call = _last_exception(line[:_MOST_OF_EXCEPTION] for line in lines)
     return RankFailure(
         rank=rank,
@@ -107,19 +115,32 @@ def failure_of(rank: int, exit_code: int, tail: bytes) -> RankFailure:
     )
 
 
-def _last_exception(lines: Iterable[str]) -> tuple[str, str, Call | None]:
+def _last_exception(printed: Iterable[str]) -> tuple[str, str, Call | None]:
     """Type, message and place of the last traceback; empty without one."""
     found: tuple[str, str, Call | None] = ("", "", None)
     calls: list[Call] = []  # of the traceback that is being read, the innermost first
-    for printed in lines:
-        prefix = _TORCH_PREFIX.match(printed)
-        line = printed[prefix.end() :] if prefix else printed
+    lines = [_TORCH_PREFIX.sub("", line, count=1) for line in printed]
+    for number, line in enumerate(lines):
         if match := _CALL.fullmatch(line):
             calls.insert(0, Call(match["path"], int(match["line"]), match["function"] or ""))
         elif calls and line.strip() and not line.startswith(" "):
             if match := _EXCEPTION.fullmatch(line):
-                found = match["kind"], match["message"] or "", own_call(calls) or calls[0]
+                message = _with_cause([match["message"] or "", *lines[number + 1 :]])
+                found = match["kind"], message, own_call(calls) or calls[0]
             calls = []
         elif line.startswith(f"{_LOST}: "):  # without a traceback: see horovod.core.uncaught
             found = _LOST, line.removeprefix(f"{_LOST}: "), None
     return found
+
+
+def _with_cause(message: list[str]) -> str:
+    """The first line, with the cause that it announces."""
+    first, *others = message or [""]
+    if not _ANNOUNCEMENT.fullmatch(first):
+        return first
+    is_source = False
+    for line in others:
+        if not is_source and not _BEFORE_CAUSE.fullmatch(line):
+            return f"{first} {line.strip()}"
+        is_source = line.lstrip().startswith('File "')
+    return first

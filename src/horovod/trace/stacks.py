@@ -20,6 +20,7 @@ _CALL = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.
 _BEGIN = "most recent call first"
 _OF_OTHERS = ("site-packages", "dist-packages")
 _PACKAGE = PurePath(__file__).parents[1]  # outside site-packages in an editable install
+_OF_AUTOGRAPH = "__autograph_generated_file"  # TensorFlow's copy of a function of the program
 _NO_FILE = "<string>"
 _NOTHING = (0, -1)
 _prepared = _NOTHING  # signal and descriptor
@@ -79,7 +80,9 @@ class Call:
         is_library = any(part.startswith("python3") for part in path.parts[:-1])
         is_frozen = self.path.startswith("<frozen")
         is_installed = any(part in _OF_OTHERS for part in path.parts)
-        return not (is_library or is_frozen or is_installed or path.is_relative_to(_PACKAGE))
+        is_copy = path.name.startswith(_OF_AUTOGRAPH)
+        is_of_others = is_library or is_frozen or is_installed or is_copy
+        return not (is_of_others or path.is_relative_to(_PACKAGE))
 
 
 def main_thread(stacks: str) -> list[Call]:

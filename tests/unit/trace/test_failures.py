@@ -121,6 +121,61 @@ def test_the_cause_is_in_the_error_of_a_compiled_program() -> None:
             assert failure.text.endswith(f"{CAUSE} (/home/me/train.py:19)")
 
 
+ANNOUNCED = [
+    (
+        """Graph execution error:
+
+Detected at node w defined at (most recent call last):
+  File "/home/me/train.py", line 29, in step
+
+  File "/env/lib/python3.11/site-packages/horovod/tensorflow/reductions.py", line 149, in allreduce
+    return run(tensor)
+2 root error(s) found.
+allreduce 'w': Mismatched data types: rank 0 sent [2] float32, rank 1 sent [2] float64
+\t [[{{node w}}]] [Op:__inference_step_261]""",
+        "Graph execution error: allreduce 'w': Mismatched data types: rank 0 sent [2] float32, "
+        "rank 1 sent [2] float64",
+    ),
+    (
+        """in user code:
+
+    File "/home/me/train.py", line 8, in step  *
+        tape.gradient(loss, weights)
+
+    ValueError: Horovod has not been initialized; use hvd.init().
+""",
+        "in user code: ValueError: Horovod has not been initialized; use hvd.init().",
+    ),
+    (
+        """Exception encountered when calling Sequential.call().
+
+\x1b[1mInput 0 of layer 'dense' is incompatible with the layer\x1b[0m
+
+Arguments received by Sequential.call():
+  • training=None""",
+        "Exception encountered when calling Sequential.call(). "
+        "Input 0 of layer 'dense' is incompatible with the layer",
+    ),
+    (
+        "Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight: [3]\n\tothers",
+        "Error(s) in loading state_dict for Linear: size mismatch for weight: [3]",
+    ),
+    ("expected one of:", "expected one of:"),
+]
+
+
+@pytest.mark.parametrize(("message", "text"), ANNOUNCED)
+def test_the_cause_comes_with_the_line_that_announces_it(message: str, text: str) -> None:
+    recorded = described(1, description_of("Error", message, Call("/home/me/train.py", 19, "")))
+    assert recorded is not None
+    # TensorFlow's copy of a function is no place in the program.
+    calls = [("/home/me/train.py", 19), ("/tmp/__autograph_generated_file1.py", 14)]
+    stack = "".join(f'  File "{path}", line {line}, in step\n' for path, line in calls)
+    printed = failure_of(1, 1, f"Traceback (most recent call last):\n{stack}E: {message}".encode())
+    for failure in (recorded, printed):
+        assert (failure.message, failure.place) == (text, "/home/me/train.py:19")
+
+
 def test_a_path_below_the_folder_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     printed = f'  File "{tmp_path}/a/train.py", line 19, in f\nValueError\n'
