@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import selectors
 import signal
 import subprocess
@@ -67,6 +68,23 @@ def test_a_rank_that_had_exited_with_0_before_a_failure_is_named(tmp_path: Path)
     assert status == 1
     assert "horovodrun: rank 0 had exited with code 0 by then\n" in err
     assert err.splitlines()[-2:] == ["Process name: 1", "Exit code: 3"]
+
+
+def test_a_program_that_spawned_children_run_again_is_told_so(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing\n"
+        "import horovod.numpy as hvd\n"
+        "hvd.init()\n"
+        "hvd.barrier()\n"
+        "child = multiprocessing.get_context('spawn').Process(target=print)\n"
+        "child.start()\n"
+        "child.join()\n"
+        "raise SystemExit(child.exitcode)\n"
+    )
+    status, _, err = run("-np", "2", sys.executable, str(program))
+    assert status == 1
+    assert re.search(r"two processes are rank \d: pids .*below if __name__ == '__main__'", err)
 
 
 def test_an_exit_code_is_reported_and_the_others_are_ended() -> None:

@@ -152,8 +152,14 @@ def _problem_of_double(own: RankCapabilities, said: bytes) -> InitError | None:
         return error
     if other.token == own.token:
         return None
-    pids = f"pids {other.pid}, {own.pid}, if the first is not of an earlier job"
-    return misfit(f"two processes are rank {own.rank}: {pids}", own.rank)
+    two = f"two processes are rank {own.rank}: pids {other.pid}, {own.pid}"
+    if "__mp_main__" in sys.modules:
+        return misfit(
+            f"{two}; multiprocessing has started this one, by spawn or forkserver, which run the "
+            "program's file again: call hvd.init() below if __name__ == '__main__'",
+            own.rank,
+        )
+    return misfit(f"{two}, if the first is not of an earlier job", own.rank)
 
 
 def _refuse_double(own: RankCapabilities, said: bytes) -> None:
