@@ -156,7 +156,8 @@ def _pass_counter(
             raise AssertionError(
                 f"the gradient of {name!r} was computed more often than backward_passes_per_step "
                 "before step() or synchronize(); to accumulate gradients over several backward "
-                "passes, increase backward_passes_per_step"
+                "passes, increase backward_passes_per_step; if another DistributedOptimizer has "
+                "this parameter now, delete this one before"
             )
         passes_left[index] = left
 

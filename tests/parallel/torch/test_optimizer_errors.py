@@ -77,6 +77,20 @@ def test_too_many_backward_passes(optimizer, param):
     train(optimizer, param)
 
 
+def test_an_optimizer_that_another_one_replaces(optimizer, param):
+    """As in a notebook that runs a cell again, under another name."""
+    if hvd.size() == 1:
+        pytest.skip("a world of one does not count passes")
+    train(optimizer, param)
+    new = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.1), [("new", param)])
+    param.sum().backward()
+    new.step()
+    with pytest.raises(AssertionError, match="another DistributedOptimizer has this parameter"):
+        param.sum().backward()
+    optimizer.synchronize()
+    new.step()
+
+
 def test_gradient_that_requires_a_gradient(optimizer, param):
     if hvd.size() == 1:
         pytest.skip("a world of one reduces nothing")
@@ -97,8 +111,10 @@ def test_mismatch_is_raised_everywhere_and_leaves_a_working_optimizer(param):
     wrong = nn.Parameter(torch.zeros(length))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([wrong], lr=0.1), [("w", wrong)])
     wrong.sum().backward()
-    with pytest.raises(hvd.HorovodInternalError, match="w"):
+    with pytest.raises(hvd.HorovodInternalError, match="w") as caught:
         optimizer.step()
+    # What other compressions send would only confuse here.
+    assert str(caught.value).endswith("; this rank has compression=NoneCompressor")
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.1), [("w", param)])
     train(optimizer, param)
 
