@@ -53,6 +53,16 @@ class BroadcastGlobalVariablesCallback:
         """Do not broadcast ``var``; call it alike on every rank."""
         self._local_variables.append(var)
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Make the optimizer's slots, which it has already on a rank that has loaded its model.
+
+        TensorFlow traces a step that makes variables twice, and the operations of the second trace
+        get other names than those of a rank that traces it once.
+        """
+        model = self.model
+        if is_keras3(self._keras) and model.built and not getattr(model.optimizer, "built", True):
+            model.optimizer.build(model.trainable_variables)
+
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast, the first time."""
         if self.broadcast_done:

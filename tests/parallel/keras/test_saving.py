@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import horovod.keras as hvd
+from horovod.numpy import allgather_object
 
 
 @keras.utils.register_keras_serializable("tests")
@@ -39,6 +40,23 @@ def trained(optimizer):
 def assert_equal_state(found, expected):
     pairs = zip(cases.state_of(found), cases.state_of(expected), strict=True)
     assert all(np.array_equal(one, other) for one, other in pairs)
+
+
+def test_rank_0_goes_on_with_a_loaded_model_and_the_others_with_new_ones(tmp_path):
+    """Their optimizers have no variables before the first step."""
+    images, labels = cases.share(48, *cases.digits(96))
+    if hvd.rank() == 0:
+        trained(hvd.DistributedOptimizer(MAKERS["sgd"]())).save(tmp_path / "model.keras")
+    else:
+        trained(hvd.DistributedOptimizer(MAKERS["sgd"]()))
+    if hvd.rank() == 0:
+        model = hvd.load_model(tmp_path / "model.keras")
+    else:
+        model = cases.make_model(hvd.DistributedOptimizer(MAKERS["sgd"]()))
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(images, labels, batch_size=24, callbacks=[broadcast], verbose=0)
+    states = allgather_object(cases.state_of(model))
+    assert all(map(np.array_equal, states[0], states[-1]))
 
 
 # Keras's own warning about the older format.
