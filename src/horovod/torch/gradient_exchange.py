@@ -6,7 +6,6 @@ waits in ``step``. An exchange keeps nothing of a batch except what it returns.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,8 +26,6 @@ from horovod.core.process_sets import ProcessSet
 from horovod.errors import HorovodInternalError, MismatchError
 from horovod.torch import adapter
 from horovod.torch.error_feedback import ErrorFeedback, forget
-
-_OPTIONS = re.compile(r"\[0, \d+\] u?int8")  # how those of a compression travel
 
 
 class Pending(Protocol):
@@ -238,13 +235,11 @@ def exchange_of(
 
 def with_compression(error: MismatchError, text: str) -> MismatchError:
     """The same error, which says what compressions may have met."""
-    said = f"{error}; this rank has compression={text}"
-    if _OPTIONS.search(str(error)):
-        said += (
-            "; in place of a first gradient [0, n] uint8 is sent by topk and [0, n] int8 by "
-            "powersgd, where n stands for the options"
-        )
-    return MismatchError(said, operation=error.operation)
+    return MismatchError(
+        f"{error}; this rank has compression={text} ([0, n] stands for the options of topk, uint8, "
+        "or powersgd, int8)",
+        operation=error.operation,
+    )
 
 
 def are_contiguous(gradients: list[Tensor]) -> bool:

@@ -50,9 +50,7 @@ def test_ranks_that_differ_are_told(first, second, groups):
     for _ in range(2):
         with pytest.raises(MismatchError, match="Mismatched") as caught:
             step(optimizer, params)
-        found, _, advice = str(caught.value).partition("; this rank has compression=")
-        assert advice.startswith(text)
-        assert ("[0, n]" in advice) == ("[0, " in found)
+        assert f"this rank has compression={text}" in str(caught.value)
         assert "allreduce" in caught.value.operation
     for compression in (first, second):
         optimizer, params = make_optimizer(compression, groups=groups)
