@@ -89,7 +89,7 @@ class LocalSteps:
     def out_of_step(
         self,
         error: MismatchError,
-        duty: str = "load the same state, and call step() and finish() equally often",
+        duty: str = "call step() and finish() equally often, from the same state",
     ) -> MismatchError:
         """What a user is told where the engine has refused a fragment.
 
