@@ -229,7 +229,7 @@ HandleId submit_group(Engine& engine, const Operation& operation, Name name,
 HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operation& operation,
                        Name name, nb::handle in, nb::handle out, int intent,
                        const std::vector<std::int64_t>& splits) {
-  const Operand operand = read(reader, operation, in, out);
+  const Operand operand = read(reader, operation, name, in, out);
   return submit_one(engine, operation, operand, &reader, name_in(name), splits,
                     static_cast<Intent>(intent));
 }
@@ -237,7 +237,10 @@ HandleId submit_tensor(Engine& engine, const TensorReader& reader, const Operati
 HandleId submit_tensors(Engine& engine, const TensorReader& reader, const Operation& operation,
                         Names names, Tensors tensors, int intent, const Addresses& errors) {
   Call call(operation, tensors.size(), &reader);
-  for (const nb::handle tensor : tensors) call.add(read(reader, operation, tensor, tensor));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const nb::handle name = i < names.size() ? nb::handle(names[i]) : nb::handle(Py_None);
+    call.add(read(reader, operation, name, tensors[i], tensors[i]));
+  }
   call.keep_errors(errors);
   return call.submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
@@ -249,7 +252,7 @@ HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const O
   Call call(operation, inputs.size(), &reader);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const nb::object out = outputs.is_none() ? nb::none() : nb::object(outputs[i]);
-    call.add(read(reader, operation, inputs[i], out));
+    call.add(read(reader, operation, name, inputs[i], out, {i, inputs.size()}));
   }
   call.keep_errors(errors);
   return call.submit_group(engine, name_in(name), static_cast<Intent>(intent), names_in(members));
@@ -258,7 +261,7 @@ HandleId submit_tensor_group(Engine& engine, const TensorReader& reader, const O
 std::vector<Output> run_tensor(Engine& engine, const TensorReader& reader,
                                const Operation& operation, Name name, nb::handle in, nb::handle out,
                                const std::vector<std::int64_t>& splits) {
-  const Operand operand = read(reader, operation, in, out);
+  const Operand operand = read(reader, operation, name, in, out);
   const HandleId handle =
       submit_one(engine, operation, operand, &reader, name_in(name), splits, Intent::kWait);
   try {

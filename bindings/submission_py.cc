@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bindings/submissions.h"
+#include "runtime/tensor_table.h"
 
 namespace nb = nanobind;
 
@@ -16,7 +17,7 @@ void check_output(const Request& of_in, const Request& of_out, bool is_near) {
   const bool has_shape = !keeps_shape || std::ranges::equal(of_out.shape(), of_in.shape());
   if (of_out.dtype == of_in.dtype && has_shape && is_near) return;
   throw Error(ErrorCode::kInvalidArgument,
-              std::string(name_of(of_in.kind)) + ": the output must have the input's " +
+              std::string("the output must have the input's ") +
                   (keeps_shape ? "shape, dtype and device" : "dtype and device"));
 }
 
@@ -32,10 +33,8 @@ std::string_view text_of(nb::handle name) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-}  // namespace
-
-Operand read(const TensorReader& reader, const Operation& operation, nb::handle in,
-             nb::handle out) {
+Operand read_unnamed(const TensorReader& reader, const Operation& operation, nb::handle in,
+                     nb::handle out) {
   Operand operand{.request = operation.request(), .tensor = {}};
   const TensorReader::Located located = reader.read(in, operand.request);
   operand.tensor.in = located.address;
@@ -51,6 +50,27 @@ Operand read(const TensorReader& reader, const Operation& operation, nb::handle 
   }
   if (operation.is_flat) set_flat(operand.request);
   return operand;
+}
+
+std::string title(const Operation& operation, nb::handle name, const GroupPlace& place) {
+  Request request = operation.request();
+  request.is_grouped = place.count > 0;
+  std::string text = name.is_none() ? name_of(request) : title_of(text_of(name), request);
+  if (!request.is_grouped) return text;
+  return text + ": tensor " + std::to_string(place.index + 1) + " of " +
+         std::to_string(place.count);
+}
+
+}  // namespace
+
+Operand read(const TensorReader& reader, const Operation& operation, nb::handle name, nb::handle in,
+             nb::handle out, const GroupPlace& place) {
+  try {
+    return read_unnamed(reader, operation, in, out);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(ErrorCode::kInvalidArgument, title(operation, name, place) + ": " + error.what());
+  }
 }
 
 Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,

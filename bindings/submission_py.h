@@ -45,10 +45,17 @@ struct Operand {
   Tensor tensor;
 };
 
-// `out`: `in` itself for an operation in place, None where the engine allocates the result. Throws
-// Error(kInvalidArgument) where the output does not fit.
-Operand read(const TensorReader& reader, const Operation& operation, nanobind::handle in,
-             nanobind::handle out);
+// A tensor's place in its group; 0 of 0: there is no group.
+struct GroupPlace {
+  std::size_t index = 0;
+  std::size_t count = 0;
+};
+
+// `name`: of the operation, for errors, or None. `out`: `in` itself for an operation in place, None
+// where the engine allocates the result. Throws Error(kInvalidArgument) for a tensor that cannot be
+// sent, and where the output does not fit.
+Operand read(const TensorReader& reader, const Operation& operation, nanobind::handle name,
+             nanobind::handle in, nanobind::handle out, const GroupPlace& place = {});
 Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,
                  const std::vector<std::int64_t>& shape, int dtype, int device = kHostDevice,
                  std::size_t out_bytes = 0);

@@ -9,36 +9,34 @@ namespace hvd {
 
 namespace {
 
-Error invalid(const Request& request, const std::string& what) {
-  return Error(ErrorCode::kInvalidArgument, std::string(name_of(request.kind)) + ": " + what);
-}
+Error invalid(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
 
-Dtype dtype_of(const dlpack::DataType& type, const Request& request) {
+Dtype dtype_of(const dlpack::DataType& type) {
   for (int number = 0; number < kDtypeCount; ++number) {
     const auto dtype = static_cast<Dtype>(number);
     if (type.code == dlpack::code_of(dtype) && type.bits == 8 * size_of(dtype)) return dtype;
   }
-  throw invalid(request, "the tensor's dtype is not supported (DLPack code " +
-                             std::to_string(type.code) + ", " + std::to_string(type.bits) +
-                             " bits); supported are uint8, uint16, int8, int16, int32, int64, "
-                             "float16, bfloat16, float32, float64 and bool");
+  throw invalid("the tensor's dtype is not supported (DLPack code " + std::to_string(type.code) +
+                ", " + std::to_string(type.bits) +
+                " bits); supported are uint8, uint16, int8, int16, int32, int64, "
+                "float16, bfloat16, float32, float64 and bool");
 }
 
 // Replaces the framework's own exception, for example about a sparse tensor, by our error.
-Error unreadable(nb::handle object, const Request& request) {
+Error unreadable(nb::handle object) {
   nb::python_error error;
   if (!error.matches(PyExc_Exception)) throw error;
   const std::string text = nb::str(error.value()).c_str();
-  return invalid(request, "expected a dense tensor in host memory or on a GPU, found " +
-                              std::string(nb::type_name(object.type()).c_str()) + " (" +
-                              text.substr(0, text.find('\n')) + ")");
+  return invalid("expected a dense tensor in host memory or on a GPU, found " +
+                 std::string(nb::type_name(object.type()).c_str()) + " (" +
+                 text.substr(0, text.find('\n')) + ")");
 }
 
-int device_of(const dlpack::Device& device, const Request& request) {
+int device_of(const dlpack::Device& device) {
   if (device.type == dlpack::kCpu || device.type == dlpack::kCudaHost) return kHostDevice;
   if (device.type == dlpack::kCuda) return device.id;
   throw invalid(
-      request, "the tensor is neither in host memory nor on a CUDA GPU; move it with .cpu() first");
+      "the tensor is neither in host memory nor on a CUDA GPU; move it with .cpu() first");
 }
 
 bool is_dense(const dlpack::Tensor& tensor) {
@@ -66,17 +64,16 @@ TensorReader::TensorReader(nb::handle capsule)
 
 TensorReader::Located TensorReader::read(nb::handle object, Request& request) const {
   dlpack::Tensor tensor{};
-  if (api_->tensor_from_object(object.ptr(), &tensor) != 0) throw unreadable(object, request);
-  const int device = device_of(tensor.device, request);
+  if (api_->tensor_from_object(object.ptr(), &tensor) != 0) throw unreadable(object);
+  const int device = device_of(tensor.device);
   if (!is_dense(tensor)) {
-    throw invalid(request, "the tensor is not contiguous; pass tensor.contiguous()");
+    throw invalid("the tensor is not contiguous; pass tensor.contiguous()");
   }
   if (tensor.dims_count > Request::kMaxDims) {
-    throw invalid(request, "the tensor has " + std::to_string(tensor.dims_count) +
-                               " dimensions; at most " + std::to_string(Request::kMaxDims) +
-                               " are supported");
+    throw invalid("the tensor has " + std::to_string(tensor.dims_count) + " dimensions; at most " +
+                  std::to_string(Request::kMaxDims) + " are supported");
   }
-  request.dtype = dtype_of(tensor.dtype, request);
+  request.dtype = dtype_of(tensor.dtype);
   request.dims_count = tensor.dims_count;
   std::copy_n(tensor.shape, tensor.dims_count, request.dims.begin());
   return {.address = static_cast<std::byte*>(tensor.data) + tensor.byte_offset, .device = device};

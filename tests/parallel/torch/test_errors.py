@@ -48,6 +48,22 @@ def test_tensors_that_cannot_be_sent(call):
         CALLS[call](torch.ones(12, device="meta"))
 
 
+def test_errors_name_operation_and_tensor():
+    if isinstance(adapter.adapter, adapter._AttributeAdapter):
+        pytest.skip("needs DLPack's exchange table")
+    gap = torch.ones(4, 4)[:, :2]
+    with pytest.raises(ValueError, match=r"^allgather 'bad': the tensor is not contiguous"):
+        hvd.allgather(gap, name="bad")
+    with pytest.raises(ValueError, match=r"^allreduce: the tensor is not contiguous"):
+        hvd.allreduce_async(gap)
+    with pytest.raises(ValueError, match=r"^grouped_allreduce 'bad': tensor 2 of 2: the tensor is"):
+        hvd.grouped_allreduce_([torch.ones(2), gap], name="bad")
+    with pytest.raises(ValueError, match=r"^allreduce 'bad': the tensor is not contiguous"):
+        adapter.allreduce_batch_async_(
+            [torch.ones(3), gap], ["allreduce.first", "allreduce.bad"], hvd.Sum
+        )
+
+
 @pytest.mark.parametrize(
     "splits",
     [
