@@ -47,6 +47,7 @@ class StateLayout(NamedTuple):
     only. The others make room for those tensors; their contents then travel as tensors.
     """
 
+    optimizer: str  # the name of its class, which is that of the one that Horovod has wrapped
     groups: list[dict[str, Any]]  # options by parameter group
     parameter_shapes: list[list[tuple[int, ...]]]  # by parameter group
     state: dict[int, dict[Hashable, Any]]  # by running number of the parameter
@@ -58,6 +59,7 @@ def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
     params = _parameters(optimizer)
     known = set(params)
     return StateLayout(
+        optimizer=type(optimizer).__name__,
         groups=describe_options(optimizer),
         parameter_shapes=_parameter_shapes(optimizer),
         state={
@@ -73,8 +75,7 @@ def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
 
 def digest_of_options(optimizer: torch.optim.Optimizer) -> str:
     """Equal only for equal options and shapes of parameters; empty if they cannot be pickled."""
-    layout = StateLayout(describe_options(optimizer), _parameter_shapes(optimizer), {}, {})
-    return digest_of_objects(layout)
+    return digest_of_objects((describe_options(optimizer), _parameter_shapes(optimizer)))
 
 
 def digest_of_objects(objects: Any) -> str:
@@ -93,6 +94,8 @@ def describe_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 def find_conflict(optimizer: torch.optim.Optimizer, layout: StateLayout) -> str | None:
     """Why this optimizer cannot take the layout over; None if it can."""
+    if (own := type(optimizer).__name__) != layout.optimizer:
+        return f"has {own}, the root {layout.optimizer}"
     found = _parameter_shapes(optimizer)
     expected = layout.parameter_shapes
     if found == expected:
@@ -238,14 +241,14 @@ def broadcast_optimizer_state(
     gradient and has none gets zeros, which programs count on.
 
     Args:
-        optimizer: any optimizer, over the same parameters on every rank.
+        optimizer: any optimizer, of the same class and over the same parameters on every rank.
         root_rank: the rank whose state all ranks get; the same on every rank.
         model: tells which parameters belong to sparse embeddings, whose zeros are sparse.
         process_set: the ranks that take part; this process and the root are among them.
 
     Raises:
-        ValueError: this is no optimizer, or there is no such root; or the optimizer has other
-            parameters on some rank, which is raised on all ranks.
+        ValueError: this is no optimizer, or there is no such root; or the optimizer is of another
+            class or has other parameters on some rank, which is raised on all ranks.
         HorovodInternalError: a rank was lost.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):

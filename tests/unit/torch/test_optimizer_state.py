@@ -85,3 +85,8 @@ def test_conflict_of_groups():
     assert find_conflict(optimizer, layout) == (
         "has parameter groups of [1, 1] parameters, the root of [1]"
     )
+
+
+def test_conflict_of_classes():
+    layout = describe_state(make_optimizer(0, torch.optim.SGD, lr=0.1)[0])
+    assert find_conflict(make_optimizer(0)[0], layout) == "has Adam, the root SGD"
