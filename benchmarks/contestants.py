@@ -122,6 +122,32 @@ class KeepingMemory(Horovod):
         super().__init__()
 
 
+class ArenaFloor(Horovod):
+    """What ranks would need at least if gradients were in memory that they share (an arena).
+
+    Autograd makes new gradients after the usual ``zero_grad``, so each is copied there. Nothing is
+    reduced; two barriers stand for waiting until all gradients, and all sums, are there.
+    """
+
+    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        params = list(model.parameters())
+        sizes = [param.numel() for param in params]
+        places = self._torch.empty(sum(sizes)).share_memory_().split(sizes)
+        for param, place in zip(params, places, strict=True):
+            param.register_post_accumulate_grad_hook(partial(self._move, place.view_as(param)))
+        optimizer.register_step_pre_hook(self._wait)
+        return model, optimizer
+
+    def _wait(self, *_: Any) -> None:
+        self.barrier()
+        self.barrier()
+
+    @staticmethod
+    def _move(place: Any, param: Any) -> None:
+        place.copy_(param.grad)
+        param.grad = place
+
+
 class Gloo(_OnTorch):
     """torch.distributed on Gloo; ranks find each other through a file."""
 
@@ -328,6 +354,7 @@ def _imported(module: str, name: str) -> Callable[[], Any]:
 CONTESTANTS: dict[str, Callable[[], Any]] = {
     "horovod": Horovod,
     "horovod keeping memory": KeepingMemory,
+    "arena floor": ArenaFloor,
     "gloo": Gloo,
     "alone": Alone,
     "mpi": Mpi,
