@@ -11,11 +11,11 @@ from horovod.core.object_codes import ObjectCodes
 from horovod.core.process_sets import (
     Registry,
     close_registry,
-    has_others,
     ids_and_ranks,
     open_registry,
     proposal_of,
 )
+from horovod.core.world import has_others
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import CODE_BYTES
 from horovod.rendezvous.bootstrap import SetLinks

@@ -24,7 +24,8 @@ from horovod._keras.library import (
 from horovod._keras.optimizer_class import DistributedOptimizerMixin
 from horovod.core.compression import FeedbackCompressor, NoneCompressor, check_compressor
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
-from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.world import has_others
 from horovod.numpy.objects import check_equal_settings
 
 

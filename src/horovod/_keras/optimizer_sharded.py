@@ -18,7 +18,8 @@ from horovod._keras.reducer import Options
 from horovod.core import operations
 from horovod.core.compression import CastCompressor, NoneCompressor
 from horovod.core.operations import own_part
-from horovod.core.process_sets import ProcessSet, has_others
+from horovod.core.process_sets import ProcessSet
+from horovod.core.world import has_others
 from horovod.numpy import adapter
 
 _ELEMENTWISE = (

@@ -19,8 +19,8 @@ from horovod.core.process_sets import (
     ProcessSet,
     check_process_set,
     global_process_set,
-    has_others,
 )
+from horovod.core.world import has_others
 
 
 @dataclass(frozen=True)

@@ -298,16 +298,6 @@ def check_process_set(process_set: object) -> None:
         raise ValueError(f"process_set must be a ProcessSet, found {reprlib.repr(process_set)}")
 
 
-def has_others(process_set: ProcessSet) -> bool:
-    """Whether this process is a member of a set, with others.
-
-    Raises:
-        ValueError: before ``init``, or the set is not registered: each rank would train alone.
-    """
-    number_of(process_set)
-    return (process_set.size() or 1) > 1 and bool(process_set.included())
-
-
 def number_of(process_set: object) -> int:
     """The number of a registered set, under which the engine knows it.
 

@@ -34,7 +34,7 @@ from horovod.core.joining import (
     static_sets_of,
 )
 from horovod.core.port import forget_failure, port
-from horovod.core.process_sets import ProcessSet, close_registry, freeze_registry
+from horovod.core.process_sets import ProcessSet, close_registry, freeze_registry, number_of
 from horovod.core.uncaught import install_hook
 from horovod.errors import InitError
 from horovod.metrics.counters import CounterTotals
@@ -267,6 +267,21 @@ def current() -> World:
 def engine() -> _native.Engine:
     """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
     return (_world or _settled()).engine
+
+
+def has_others(process_set: ProcessSet) -> bool:
+    """Whether this process is a member of a set, with others.
+
+    Not while it has a provisional rank: others train already, so what the program tries before it
+    joins them it does alone.
+
+    Raises:
+        ValueError: before ``init``, or the set is not registered: each rank would train alone.
+    """
+    if _provisional is not None:
+        return False
+    number_of(process_set)
+    return (process_set.size() or 1) > 1 and bool(process_set.included())
 
 
 def object_key() -> bytes:

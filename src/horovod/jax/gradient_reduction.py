@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from horovod.core.compression import ExactCompressor, compression_text
 from horovod.core.gradient_groups import BATCH_BYTES, GPU_BATCH_BYTES, batches_of, split_into_groups
 from horovod.core.operations import OP_NAMES, check_predivide, check_summing
-from horovod.core.process_sets import ProcessSet, check_process_set, has_others
-from horovod.core.world import engine, has_spare_cores
+from horovod.core.process_sets import ProcessSet, check_process_set
+from horovod.core.world import engine, has_others, has_spare_cores
 from horovod.jax.collectives import Reduction, allreduce_batch, allreduce_group
 
 Groups = int | Sequence[Sequence[str]] | None

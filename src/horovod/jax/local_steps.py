@@ -24,8 +24,8 @@ from horovod.core.compression import (
 )
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
-from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
-from horovod.core.world import rank
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.world import has_others, rank
 from horovod.elastic import is_elastic_job
 from horovod.errors import HorovodInternalError, MismatchError
 from horovod.jax.error_feedback import first_errors, reduce_corrected

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from horovod.core.process_sets import has_others
+from horovod.core.world import has_others
 from horovod.jax.collectives import gather_parts, reduce_parts
 from horovod.jax.elementwise import check_elementwise, layout_of
 from horovod.jax.gradient_reduction import GradientReduction

@@ -17,7 +17,8 @@ import numpy as np
 
 from horovod.core.calls import exchange
 from horovod.core.operations import Kind, own_part
-from horovod.core.process_sets import ProcessSet, global_process_set, has_others
+from horovod.core.process_sets import ProcessSet, global_process_set
+from horovod.core.world import has_others
 from horovod.jax import eager
 from horovod.jax.eager import call_on
 

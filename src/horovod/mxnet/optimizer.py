@@ -12,7 +12,8 @@ import mxnet as mx
 from horovod.core.compatibility import split_list
 from horovod.core.compression import check_compressor, compress_all, decompress_all, link_format_of
 from horovod.core.operations import Average, check_predivide
-from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.world import has_others
 from horovod.mxnet.collectives import allreduce_, grouped_allreduce_
 from horovod.mxnet.compression import Compression
 

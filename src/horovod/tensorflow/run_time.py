@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core import process_sets
+from horovod.core import world
 from horovod.core.process_sets import ProcessSet, number_of
 from horovod.elastic import is_elastic_job
 from horovod.tensorflow import collectives
@@ -27,7 +27,7 @@ def has_others(process_set: ProcessSet) -> Any:
     if _is_asked_later():
         is_member = tf.equal(collectives.process_set_included_op(number), 1)
         return tf.logical_and(is_member, collectives.size_op(number) > 1)
-    return process_sets.has_others(process_set)
+    return world.has_others(process_set)
 
 
 def set_size(process_set: ProcessSet, dtype: Any) -> Any:

@@ -26,8 +26,8 @@ from torch import Tensor
 from horovod.core.compression import Compressor
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
-from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set, has_others
-from horovod.core.world import cross_size, rank
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
+from horovod.core.world import cross_size, has_others, rank
 from horovod.elastic import is_elastic_job
 from horovod.numpy.objects import check_equal_settings
 from horovod.torch.compression import Compression
