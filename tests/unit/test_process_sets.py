@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
+from horovod.core import world as world_module
 from horovod.core.object_codes import ObjectCodes
 from horovod.core.process_sets import (
     Registry,
@@ -131,6 +132,11 @@ def test_the_global_set_of_a_world_of_one(world):
 def test_a_set_that_is_not_registered_is_no_set_without_others(world):
     with pytest.raises(ValueError, match="is not registered"):
         has_others(hvd.ProcessSet([0]))
+
+
+def test_a_newcomer_tries_alone_what_others_do_together(monkeypatch):
+    monkeypatch.setattr(world_module, "_provisional", object())
+    assert not has_others(hvd.global_process_set)
 
 
 @pytest.mark.parametrize(
