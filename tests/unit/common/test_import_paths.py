@@ -22,6 +22,7 @@ FOR_BINDINGS = {
     "current",
     "engine",
     "generation",
+    "has_others",
     "has_place",
     "has_spare_cores",
     "init_as",
