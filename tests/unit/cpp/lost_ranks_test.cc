@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "contains.h"
+#include "runtime/failed_start.h"
 #include "runtime/failures.h"
 #include "world_of_threads.h"
 
@@ -74,6 +75,20 @@ TEST_CASE("failures: the holder of a negotiation table is lost when it died or s
   CHECK(contains(check(std::chrono::seconds(11)), "while it held the negotiation table"));
   observed.world.presence.set_liveness(1, Liveness::kDead);
   CHECK(contains(check(std::chrono::seconds(0)), "rank 1 died"));
+}
+
+TEST_CASE("failures: a rank whose engine did not start is lost, with the reason") {
+  Observed observed;
+  EngineConfig config = Observed::of_four({});
+  config.rank = 2;
+  config.peer_names = {"a", "b", "c", "d"};
+  report_failed_start(config, *observed.space, "no memory");
+  CHECK(observed.world.presence.liveness(2) == Liveness::kDead);
+  CHECK(observed.world.alarms.count() > 0);
+  const Error cause = observed.failures.cause();
+  CHECK(std::string(cause.what()) == "c could not start: no memory");
+  CHECK(cause.code() == ErrorCode::kPeerLost);
+  CHECK(cause.subject().ranks == std::vector<int>{2});
 }
 
 }  // namespace hvd::test
