@@ -127,7 +127,7 @@ def test_a_command_that_cannot_be_found() -> None:
 
 
 def test_a_worker_that_cannot_run_an_engine_ends() -> None:
-    """The others have begun, and wait for it; a limit of threads may be the reason."""
+    """It does not ask for another world; a limit of threads may be the reason."""
     program = (
         "import os, numpy, horovod.numpy as hvd\n"
         "from horovod.core import assembly\n"

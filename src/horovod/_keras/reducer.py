@@ -15,11 +15,7 @@ from horovod._keras.library import variable_key
 from horovod.core.compression import NoneCompressor
 from horovod.core.gradient_groups import Groups, check_groups, leaf_of, split_into_groups
 from horovod.core.operations import Adasum, Average, Sum, check_passes, check_predivide
-from horovod.core.process_sets import (
-    ProcessSet,
-    check_process_set,
-    global_process_set,
-)
+from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.core.world import has_others
 
 

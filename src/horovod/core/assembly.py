@@ -95,7 +95,7 @@ class World:
 
 
 class EngineError(InitError):
-    """This process cannot run an engine. It must end: others, whose engines run, wait for it."""
+    """This process cannot run an engine, and would mostly fail again; the others are told."""
 
 
 _generations: Counter[str] = Counter()  # worlds begun, by scope
@@ -250,7 +250,7 @@ def _telling_others(config: _native.Config, mesh: Mesh) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        with suppress(HorovodInternalError):  # no memory for this, either
+        with suppress(Exception):  # no memory for this, either; the first error counts
             _native.report_failed_start(config, mesh.region_fd, str(error))
         raise
 

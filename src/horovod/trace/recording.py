@@ -248,7 +248,13 @@ def _usage(head: Fields) -> Usage | None:
     if "usage" not in head.names:
         return None
     fields = head.fields("usage")
-    return Usage(*(fields.integer(name) for name in Usage._fields))
+    cpu_ns = fields.integer("cpu_ns")
+    return Usage(
+        elapsed_ns=fields.integer("elapsed_ns", 1),
+        cpu_ns=cpu_ns,
+        kernel_ns=fields.integer("kernel_ns", 0, cpu_ns),
+        page_faults=fields.integer("page_faults"),
+    )
 
 
 def _parse_head(path: Path, line: bytes) -> Fields:

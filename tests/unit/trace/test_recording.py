@@ -76,7 +76,8 @@ def test_a_file_says_who_and_what(tmp_path: Path) -> None:
 def test_what_the_process_has_used(tmp_path: Path) -> None:
     usage = {"elapsed_ns": 9, "cpu_ns": 8, "kernel_ns": 7, "page_faults": 6}
     assert read_recording(write(tmp_path / "a.hvdrec", [], usage=usage)).usage == (9, 8, 7, 6)
-    for wrong in ({**usage, "cpu_ns": -1}, {"elapsed_ns": 9}, 3):
+    damaged = ({"cpu_ns": -1}, {"elapsed_ns": 0}, {"cpu_ns": 0}, {"kernel_ns": 9})
+    for wrong in (*({**usage, **part} for part in damaged), {"elapsed_ns": 9}, 3):
         with pytest.raises(RecordingError, match="usage"):
             read_recording(write(tmp_path / "a.hvdrec", [], usage=wrong))
 
@@ -206,6 +207,15 @@ def test_a_job_that_runs_is_spared_and_one_with_many_worlds_keeps_the_newest(
     assert worlds == [f"rank-0-pid-1-world-{world}-error.hvdrec" for world in (1, 2)]
 
 
+def refuses_to_dump(kind: type[Exception], text: str) -> None:
+    hvd.init()
+    try:
+        with pytest.raises(kind, match=text):
+            hvd.dump_recorder()
+    finally:
+        hvd.shutdown()
+
+
 def test_nothing_is_written_where_somebody_else_could_read_or_nobody_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,19 +223,9 @@ def test_nothing_is_written_where_somebody_else_could_read_or_nobody_may_write(
     monkeypatch.setattr("tempfile.tempdir", None)
     Path(default_folder()).mkdir(mode=0o777)
     Path(default_folder()).chmod(0o777)
-    hvd.init()
-    try:
-        with pytest.raises(OSError, match="this user alone"):
-            hvd.dump_recorder()
-    finally:
-        hvd.shutdown()
+    refuses_to_dump(OSError, "this user alone")
     monkeypatch.setenv("HOROVOD_RECORDER_DIR", "off")
-    hvd.init()
-    try:
-        with pytest.raises(ValueError, match="folder"):
-            hvd.dump_recorder()
-    finally:
-        hvd.shutdown()
+    refuses_to_dump(ValueError, "folder")
 
 
 def test_without_a_folder_for_temporary_files_nothing_is_written(
@@ -241,12 +241,7 @@ def test_without_a_folder_for_temporary_files_nothing_is_written(
     assert default_folder() == ""
     with pytest.raises(NothingFoundError, match="no folder for temporary files"):
         find_job("", {})
-    hvd.init()
-    try:
-        with pytest.raises(ValueError, match="folder"):
-            hvd.dump_recorder()
-    finally:
-        hvd.shutdown()
+    refuses_to_dump(ValueError, "folder")
 
 
 def test_paths_reach_the_engine_in_the_bytes_of_the_file_system(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ class StoreChannel:
 
 
 def _advice(error: OSError, host: object) -> str:
-    # In a new network namespace that nobody has set up.
+    # A new network namespace begins so.
     if error.errno == errno.ENETUNREACH and host == "127.0.0.1":
         return " (the loopback interface is down; ip link set lo up)"
     return ""
