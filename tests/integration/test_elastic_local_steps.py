@@ -36,6 +36,7 @@ def test_a_killed_rank_comes_back_to_the_agreed_parameters(tmp_path: Path) -> No
     stayed = [start for start in starts if start[0] == "False"]
     assert len(joined) == 1, job.stdout
     assert joined[0][2:5] == ("3", "0", "True")  # no inner state, the agreed parameters
+    assert "2 of 2 parts of the state came before this process joined" in job.stdout
     assert len(stayed) >= 2
     for start in stayed:  # they go on with what they have
         assert start[3:5] == ("4", "False")

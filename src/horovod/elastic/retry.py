@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from horovod.core import port, world
 from horovod.core.world import confirm
+from horovod.elastic.newcomers import PartService, receiving_parts
 from horovod.elastic.notification import NotificationManager, notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, InitError, MismatchError
@@ -40,6 +41,7 @@ class DriverClient:
 
     def __init__(self, client: ElasticClient | None) -> None:
         self._client = client
+        self._part_service = PartService()
 
     def watch_updates(self, manager: NotificationManager) -> None:
         """Let ``manager`` get the updates that the driver publishes."""
@@ -57,6 +59,24 @@ class DriverClient:
         if self._client is not None:
             for update in self._client.news():
                 state.on_hosts_updated(update.timestamp, update.kind)
+
+    @contextmanager
+    def settling(self, state: State) -> Iterator[None]:
+        """Inside, this process waits for its place among others that train already, if they do.
+
+        Before, it gets the parts of the state that rank 0 has for it; they are its own afterwards.
+        """
+        client = self._client
+        if client is None or not client.assignment.is_provisional:
+            yield
+            return
+        with receiving_parts(state):
+            yield
+
+    def begin(self, state: State) -> None:
+        """A world has begun whose ranks have equal states."""
+        if self._client is not None:
+            self._part_service.begin(state)
 
     def note_sync(self, state: State) -> None:
         """Note that ``state`` is equal to that of rank 0 now."""
@@ -82,6 +102,10 @@ class DriverClient:
         ``otherwise`` is the answer without a driver.
         """
         return otherwise if self._client is None else self._client.assignment.must_sync
+
+    def leave(self, state: State) -> None:
+        """The training function is not called again, whatever the reason."""
+        self._part_service.end(state)
 
     def end(self) -> None:
         """The training function has returned."""
@@ -153,6 +177,7 @@ def _run_as_client(func: Callable[[], R], reset: Callable[[], None], state: Stat
         client.end_job(str(error))
         raise
     finally:
+        client.leave(state)
         notification_manager.remove_listener(state)
     client.end()
     return result
@@ -161,7 +186,8 @@ def _run_as_client(func: Callable[[], R], reset: Callable[[], None], state: Stat
 def _call_until_done(
     func: Callable[[], R], reset: Callable[[], None], client: DriverClient, state: State
 ) -> R:
-    is_reset = world.settle()
+    with client.settling(state):
+        is_reset = world.settle()
     should_sync = True
     while True:
         try:
@@ -172,6 +198,7 @@ def _call_until_done(
             if should_sync:
                 state.sync()
                 client.note_sync(state)
+            client.begin(state)
             return func()
         except MismatchError:
             raise

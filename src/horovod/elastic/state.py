@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import queue
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.core.world import confirm
 from horovod.elastic.checkpoint import Leaf, read_checkpoint, write_checkpoint
 from horovod.elastic.notification import HostUpdate, notification_manager
 from horovod.errors import HostsUpdatedInterrupt
+
+if TYPE_CHECKING:
+    from horovod.elastic.part_server import PartServer
+    from horovod.elastic.parts import StateParts
 
 
 class State:
@@ -34,6 +38,7 @@ class State:
         self._commits = 0  # since the last sync
         self._checkpoint = ""
         self._unread: tuple[str, bool] | None = None
+        self._part_server: PartServer | None = None  # on rank 0, while it trains
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Keep a copy of the current values in host memory; no communication.
@@ -140,7 +145,7 @@ class State:
         """
         if not notification_manager.has_source and self._host_messages.empty():
             return
-        timestamp, kinds = self._bcast_object(self._take_messages())
+        timestamp, kinds = self._bcast_object(self._due_messages())
         # A newcomer has seen no update, so rank 0 decides whether there is a newer one.
         self._last_updated_timestamp = timestamp
         if kinds:
@@ -176,6 +181,19 @@ class State:
             update_res: its kind, a ``HostUpdate``.
         """
         self._host_messages.put((timestamp, update_res))
+
+    def _parts(self) -> StateParts | None:
+        """What a process can get before it joins; None: it gets everything when it joins."""
+        return None
+
+    def _due_messages(self) -> tuple[int, int]:
+        """``_take_messages``; on rank 0 a process joins later that has all but the last changes."""
+        newest, kinds = self._take_messages()
+        server = self._part_server
+        if kinds == HostUpdate.ADDED and server is not None and server.should_wait():
+            self._host_messages.put((newest, kinds))
+            return self._last_updated_timestamp, HostUpdate.NONE
+        return newest, kinds
 
     def _take_messages(self) -> tuple[int, int]:
         """Empty the queue: newest timestamp, and union of kinds of those not seen before."""

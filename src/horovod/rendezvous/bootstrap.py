@@ -186,6 +186,23 @@ def new_launcher_store(environ: Mapping[str, str], timeout_s: float) -> Store:
     return StoreClient(address, secret, timeout_s=timeout_s)
 
 
+def launcher_address(environ: Mapping[str, str]) -> str:
+    """The host of our launcher's store, as this process reaches it; empty if there is none."""
+    return environ.get(_ADDRESS, "")
+
+
+def listening_hosts(environ: Mapping[str, str], spans_hosts: bool) -> list[str]:
+    """The addresses to listen at for processes of this job: loopback, or those that others reach.
+
+    Raises:
+        InitError: there is no interface of the names in ``HOROVOD_GLOO_IFACE``.
+    """
+    from horovod.rendezvous.store.hosted import reachable_hosts
+
+    found = reachable_hosts(_interfaces_of(environ)) if spans_hosts else []
+    return found or ["127.0.0.1"]
+
+
 def use_store(
     identity: ProcessInfo, environ: Mapping[str, str], store: TorchStore, secret: bytes
 ) -> None:

@@ -16,21 +16,26 @@ them: agreed minus own.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from horovod.core.handles import wait_for_all
 from horovod.core.local_steps import LocalSteps, mixed
-from horovod.core.process_sets import ProcessSet
-from horovod.core.world import rank
+from horovod.elastic.parts import StatePart
 from horovod.errors import HorovodInternalError, MismatchError
-from horovod.torch import adapter
 from horovod.torch.gradient_exchange import PendingGroup, PlainExchange
 from horovod.torch.topk import TopKExchange
+
+
+class FragmentHeader(NamedTuple):
+    """A fragment without its tensors: what a rank has to make room for."""
+
+    agreed_at: int
+    agreed: int  # how many tensors there are of each kind
+    momentum: int
+    arrived: int
 
 
 class Fragment:
@@ -59,6 +64,26 @@ class Fragment:
         """Whether there are agreed parameters."""
         return bool(self.agreed)
 
+    @property
+    def header(self) -> FragmentHeader:
+        """Its header; an outer gradient counts once it is averaged."""
+        arrived = 0 if self._pending is not None else len(self.gradients)
+        return FragmentHeader(self.agreed_at, len(self.agreed), len(self.momentum), arrived)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those that the header counts. No tensor is changed later: others take their places."""
+        arrived = self.gradients if self._pending is None else ()
+        return [*self.agreed, *self.momentum, *arrived]
+
+    @property
+    def part(self) -> StatePart:
+        """Both as they are now; from any thread, where only a look at a pause shows all at once."""
+        is_settled = self._pending is None and not self.gradients
+        header, tensors = self.header, self.tensors
+        size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+        return StatePart(header, tuple(tensors), size_bytes, self.agreed_at, is_settled)
+
     def forget(self) -> None:
         """Start anew: the agreed parameters are those at the next ``begin``."""
         self._pending: PendingGroup | None = None
@@ -74,6 +99,26 @@ class Fragment:
             self.agreed.append(param.detach().to(_outer_dtype(param), copy=True))
             if self._rules.outer_momentum:
                 self.momentum.append(torch.zeros_like(self.agreed[-1]))
+
+    def make_room(self, header: FragmentHeader) -> None:
+        """Have tensors as ``header`` says, with unspecified contents."""
+        self.forget()
+        if header.agreed:
+            self.begin()
+            self.gradients = [torch.empty_like(each) for each in self.agreed[: header.arrived]]
+            self.agreed_at = header.agreed_at
+
+    def check_header(self, header: FragmentHeader) -> None:
+        """``ValueError`` if no fragment of these parameters has such a header."""
+        count = len(self.params)
+        momentum = count if self._rules.outer_momentum else 0
+        if header[1:3] != (count, momentum) or header.arrived > count:
+            raise ValueError(f"{count} agreed, {momentum} of momentum, at most {count} more")
+
+    def room_bytes(self, header: FragmentHeader) -> int:
+        """How many bytes the tensors of such a fragment have."""
+        sizes = [param.numel() * _outer_dtype(param).itemsize for param in self.params]
+        return sum(sum(sizes[:count]) for count in header[1:])
 
     @torch.no_grad()
     def send(self, exchange: PlainExchange | TopKExchange, step: int) -> None:
@@ -194,92 +239,6 @@ def put_outer_state(
         fragment.gradients = [g.detach().to(agreed, copy=True) for agreed, g in arrived]
         begin = part.stop
     return int(state["step"])
-
-
-class OuterHeader(NamedTuple):
-    """An outer state without its tensors: what a rank has to make room for."""
-
-    step: int
-    agreed_at: list[int]
-    has_momentum: bool
-    arrived: dict[int, int]  # by fragment: for how many parameters
-    schedule: dict[str, int]
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> OuterHeader:
-        """The header of a state."""
-        arrived = {number: len(found) for number, found in state["arrived"].items()}
-        described = state["agreed_at"], bool(state["momentum"]), arrived, state["schedule"]
-        return cls(state["step"], *described)
-
-    def make_room(self, fragments: Sequence[Fragment]) -> dict[str, Any]:
-        """A state of this form for these parameters; contents of tensors are unspecified."""
-        for fragment in fragments:
-            fragment.begin()
-        agreed = [tensor for each in fragments for tensor in each.agreed]
-        found = [torch.empty_like(tensor) for tensor in agreed] if self.agreed_at else []
-        return {
-            "step": self.step,
-            "agreed": found,
-            "momentum": [torch.empty_like(tensor) for tensor in found if self.has_momentum],
-            "agreed_at": self.agreed_at,
-            "arrived": {
-                number: [torch.empty_like(tensor) for tensor in fragments[number].agreed[:count]]
-                for number, count in self.arrived.items()
-            },
-            "schedule": self.schedule,
-        }
-
-    def tensors_of(self, state: dict[str, Any], name: str) -> list[tuple[str, Tensor]]:
-        """The tensors of a state of this form, in the same order on every rank."""
-        lists = {key: state[key] for key in _LISTS}
-        lists.update({f"arrived.{number}": state["arrived"][number] for number in self.arrived})
-        return [
-            (f"{name}.{key}.{index}", tensor)
-            for key, tensors in lists.items()
-            for index, tensor in enumerate(tensors)
-        ]
-
-
-def digest_of(state: dict[str, Any]) -> str:
-    """Equal for equal states, of any rank."""
-    header = OuterHeader.of(state)
-    digest = hashlib.sha256(repr(header).encode())
-    for _, tensor in header.tensors_of(state, ""):
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(flat.cpu().numpy().data)
-    return digest.hexdigest()
-
-
-def send_tensors(
-    named: Sequence[tuple[str, Tensor]],
-    root_rank: int,
-    receivers: Collection[int],
-    process_set: ProcessSet,
-) -> None:
-    """Overwrite the tensors of some ranks with the root's; blocks until done.
-
-    All ranks of the set call it with tensors of the same names, shapes and dtypes. Links between
-    hosts carry the tensors once for each receiver.
-
-    Raises:
-        HorovodInternalError: a rank was lost.
-    """
-    is_root = rank() == root_rank
-    splits = [int(is_root and each in receivers) for each in process_set.ranks or ()]
-
-    def start() -> Iterator[tuple[int, Tensor]]:
-        for name, tensor in named:
-            rows = tensor.detach().expand(sum(splits), *tensor.shape).contiguous()
-            yield adapter.alltoall_async(rows, splits, name, process_set), tensor
-
-    def finish(started: tuple[int, Tensor]) -> None:
-        handle, tensor = started
-        received, _ = adapter.synchronize(handle)
-        if rank() in receivers:
-            tensor.copy_(received[0])
-
-    wait_for_all(start(), finish)
 
 
 def _schedule(rules: LocalSteps) -> dict[str, int]:

@@ -75,15 +75,19 @@ def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
 
 def digest_of_options(optimizer: torch.optim.Optimizer) -> str:
     """Equal only for equal options and shapes of parameters; empty if they cannot be pickled."""
-    return digest_of_objects((describe_options(optimizer), _parameter_shapes(optimizer)))
+    return digest_and_size((describe_options(optimizer), _parameter_shapes(optimizer)))[0]
 
 
-def digest_of_objects(objects: Any) -> str:
-    """Equal only for equal objects, if not for all of them; empty if they cannot be pickled."""
+def digest_and_size(objects: Any) -> tuple[str, int]:
+    """A digest, equal only for equal objects, if not for all of them, and bytes when pickled.
+
+    The digest is empty if they cannot be pickled.
+    """
     try:
-        return hashlib.sha256(cloudpickle.dumps(objects)).hexdigest()
+        pickled = cloudpickle.dumps(objects)
     except Exception:  # from the code of an object's own class
-        return ""
+        return "", 0
+    return hashlib.sha256(pickled).hexdigest(), len(pickled)
 
 
 def describe_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
@@ -125,7 +129,7 @@ def apply_layout(
     Tensors that fit already stay the same objects. Contents of new ones are unspecified.
     """
     if not keep:
-        _apply_options(optimizer, layout.groups)
+        apply_options(optimizer, layout.groups)
     params = _parameters(optimizer)
     tensors: list[tuple[str, Tensor]] = []
     for index, param in enumerate(params):
@@ -163,7 +167,8 @@ def _describe_entry(value: Any, param: Tensor) -> Any:
     return TensorEntry(tuple(value.shape), value.dtype, value.device == param.device)
 
 
-def _apply_options(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+def apply_options(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    """Take over the options of each parameter group, of which there are equally many."""
     for own, options in zip(optimizer.param_groups, groups, strict=True):
         for key in own.keys() - options.keys() - {"params"}:
             del own[key]

@@ -16,7 +16,7 @@ steps the agreed parameters. So ranks send once what they would send ``sync_ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -27,25 +27,20 @@ from horovod.core.compression import Compressor
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.operations import Average
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
-from horovod.core.world import cross_size, has_others, rank
+from horovod.core.world import cross_size, has_others
 from horovod.elastic import is_elastic_job
 from horovod.numpy.objects import check_equal_settings
 from horovod.torch.compression import Compression
 from horovod.torch.error_feedback import has_errors, load_errors, with_errors, without_errors
+from horovod.torch.fragment_transfer import digest_of, transfer
 from horovod.torch.fragments import (
     Fragment,
-    OuterHeader,
+    FragmentHeader,
     copy_all,
-    digest_of,
     outer_state,
     put_outer_state,
-    send_tensors,
 )
-from horovod.torch.functions import (
-    broadcast_object,
-    broadcast_parameters,
-    digest_of_options,
-)
+from horovod.torch.functions import digest_of_options
 from horovod.torch.gradient_exchange import ExchangeCompressor, PlainExchange
 from horovod.torch.parameters import choose_names
 from horovod.torch.topk import TopK, TopKExchange
@@ -58,10 +53,11 @@ class Standing(NamedTuple):
     """Where a rank is, for ranks to compare before states are sent."""
 
     step: int
-    outer: str  # a digest of agreed parameters, outer momentum and what is under way
+    digests: list[str]  # of agreed parameters, outer momentum and what has arrived, by fragment
+    headers: list[FragmentHeader]
     options: str  # a digest of those of parameter groups; empty: unknown
     hosts: int
-    note: str
+    note: Any
 
 
 class LocalStepsOptimizer(SteppingAlone):
@@ -205,29 +201,25 @@ class LocalStepsOptimizer(SteppingAlone):
         Only digests travel to ranks that have them already, such as those that stay when a rank is
         lost or another joins.
         """
-        rules = self._rules
-        standings = self.standings(process_set)
-        members = list(process_set.ranks or ())
-        wanted = standings[members.index(root_rank)].outer
-        lacking = [rank for rank, at in zip(members, standings, strict=True) if at.outer != wanted]
-        if not lacking:
-            return
-        state = outer_state(self._fragments, rules, self.local_step)
-        name = f"{rules.name}.state"
-        header = broadcast_object(OuterHeader.of(state), root_rank, name, process_set)
-        if rank() in lacking:
-            self.drop()
-            state = header.make_room(self._fragments)
-        tensors = header.tensors_of(state, name)
-        # The root's link carries a broadcast once for each other host.
-        if len(lacking) < min(at.hosts for at in standings) - 1:
-            send_tensors(tensors, root_rank, lacking, process_set)
-        else:
-            broadcast_parameters(tensors, root_rank, process_set)
-        if rank() in lacking:
-            self.local_step = put_outer_state(state, self._fragments, rules)
+        self.take_over(root_rank, self.standings(process_set), process_set)
 
-    def standings(self, process_set: ProcessSet, note: str = "") -> list[Standing]:
+    def take_over(
+        self, root_rank: int, standings: Sequence[Standing], process_set: ProcessSet
+    ) -> None:
+        """The same where ranks have exchanged their standings; blocks until done."""
+        members = list(process_set.ranks or ())
+        root = standings[members.index(root_rank)]
+        found = list(zip(members, standings, strict=True))
+        lacking = {
+            number: [each for each, at in found if at.digests[number] != digest]
+            for number, digest in enumerate(root.digests)
+        }
+        name, hosts = f"{self._rules.name}.state", min(at.hosts for at in standings)
+        where = name, root_rank, process_set, hosts
+        transfer(self._fragments, lacking, root.headers, *where)
+        self.local_step = root.step
+
+    def standings(self, process_set: ProcessSet, note: Any = None) -> list[Standing]:
         """Where the ranks of a set are, this one among them; blocks until all are here.
 
         Waits for what is under way. ``note`` travels with this rank's.
@@ -235,14 +227,21 @@ class LocalStepsOptimizer(SteppingAlone):
         Raises:
             ValueError: a rank has other settings than the first one; on all ranks alike.
         """
-        rules = self._rules
-        for fragment in self._fragments:
+        rules, fragments = self._rules, self._fragments
+        for fragment in fragments:
             fragment.wait()
-        state = outer_state(self._fragments, rules, self.local_step)
-        digests = digest_of(state), digest_of_options(self)
-        own = Standing(self.local_step, *digests, cross_size(), note)
+            if fragment.has_begun:
+                fragment.begin()  # for parameters that came after the last step
+        digests, headers = [digest_of(f) for f in fragments], [f.header for f in fragments]
+        options = digest_of_options(self)
+        own = Standing(self.local_step, digests, headers, options, cross_size(), note)
         settings = self._settings()
         return check_equal_settings(rules.title, rules.name, settings, process_set, own)
+
+    @property
+    def fragments(self) -> Sequence[Fragment]:
+        """The parts of the parameters that are sent at a time; for elastic states."""
+        return self._fragments
 
     @property
     def _is_member(self) -> bool:
@@ -250,7 +249,9 @@ class LocalStepsOptimizer(SteppingAlone):
 
     def _settings(self) -> dict[str, Any]:
         shapes = [param.shape for fragment in self._fragments for param in fragment.params]
-        return self._rules.settings(self._compression, describe(shapes))
+        groups = [len(group["params"]) for group in self.param_groups]
+        settings = self._rules.settings(self._compression, describe(shapes))
+        return {**settings, "optimizer": type(self).__name__, "groups of parameters": groups}
 
     def _begin(self) -> None:
         for fragment in self._fragments:

@@ -6,6 +6,7 @@ Training goes on until the new rank has joined and made some steps.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ import horovod.torch as hvd
 KILLED = Path(sys.argv[1]) / "killed"
 LAST_STEP = 16
 
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 hvd.init()
 torch.set_num_threads(1)
 torch.manual_seed(hvd.rank())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import horovod.torch as hvd
-from horovod.torch import local_steps
+from horovod.torch import fragment_transfer, local_steps
 from horovod.torch.elastic import TorchState
 
 STREAMING = {"sync_every": 4, "fragments": 2, "overlap": 2, "merge_weight": 0.5}
@@ -155,7 +156,7 @@ def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of, monk
     """
     monkeypatch.setattr(local_steps, "cross_size", lambda: hosts)
     if hosts > 1:
-        monkeypatch.setattr(local_steps, "broadcast_parameters", None)
+        monkeypatch.setattr(fragment_transfer, "broadcast_parameters", None)
     model, optimizer = make(make_model)
     state = TorchState(model=model, optimizer=optimizer)
     state.sync()
@@ -184,6 +185,71 @@ def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of, monk
     assert torch.equal(both[0], both[-1])
 
 
+def test_a_rank_that_has_parts_of_the_state_gets_the_others(make_model, batch_of):
+    """As one that got them before it joined; a fragment has changed meanwhile."""
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer, batch=0)
+    state.sync()
+    train(model, optimizer, batch_of, range(3))
+    parts = state._parts()
+    received = [
+        (number, part.header, bytearray(b"".join(map(parts.bytes_of, part.tensors))))
+        for number, part in enumerate(parts.read())
+    ]
+    train(model, optimizer, batch_of, range(3, 6))
+    state.commit()
+    if hvd.rank() == hvd.size() - 1 > 0:
+        model = make_model()
+        optimizer = _unagreed(model)
+        state = TorchState(model=model, optimizer=optimizer, batch=1)
+        for number, header, data in received:
+            assert state._parts().expected_bytes(number, header) == len(data)
+            state._parts().put(number, header, data)
+    state.sync()
+    assert (optimizer.local_step, state.batch) == (6, 0)
+    train(model, optimizer, batch_of, range(6, 14))
+    optimizer.finish()
+    both = hvd.allgather(torch.cat([v.reshape(-1) for v in values(model)]).unsqueeze(0))
+    assert torch.equal(both[0], both[-1])
+
+
+def test_parts_are_of_one_content_until_a_fragment_is_merged(make_model, batch_of):
+    model, optimizer = make(make_model)
+    parts = TorchState(model=model, optimizer=optimizer)._parts()
+    assert parts.read() == []
+    seen = []
+    for step in range(6):
+        train(model, optimizer, batch_of, range(step, step + 1))
+        for fragment in optimizer.fragments:
+            fragment.wait()
+        now = parts.read()
+        again = parts.read()
+        assert all(one.is_same(two) for one, two in zip(now, again, strict=True))
+        seen.append(now)
+    changes = [
+        [not one.is_same(two) for one, two in zip(before, after, strict=True)]
+        for before, after in pairwise(seen)
+    ]
+    assert any(map(any, changes))
+    assert not all(map(any, changes))
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ((0, 1), "4 numbers"),
+        ((0, 2, 3, 0), "3 agreed"),
+        ((0, 3, 0, 0), "3 of momentum"),
+        ((0, 3, 3, 4), "at most 3 more"),
+    ],
+)
+def test_parts_of_other_numbers_of_tensors_are_refused(make_model, header, expected):
+    model, optimizer = make(make_model)
+    parts = TorchState(model=model, optimizer=optimizer)._parts()
+    with pytest.raises(ValueError, match=expected):
+        parts.expected_bytes(1, header)
+
+
 def test_ranks_that_agree_already_send_no_tensors(make_model, batch_of, monkeypatch):
     """As after the loss of a rank: a broadcast takes long over a slow link."""
     model, optimizer = make(make_model)
@@ -194,7 +260,7 @@ def test_ranks_that_agree_already_send_no_tensors(make_model, batch_of, monkeypa
     state.commit()
     before = values(model)
     state.batch = 7  # since the commit
-    monkeypatch.setattr(local_steps, "broadcast_parameters", None)
+    monkeypatch.setattr(fragment_transfer, "broadcast_parameters", None)
     buckets = hvd.metrics()["buckets"]
     state.sync()
     # One exchange of objects, each of which is two collectives.

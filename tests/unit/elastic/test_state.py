@@ -191,3 +191,38 @@ def test_documented_path_gives_the_same_objects():
     assert common.State is State
     assert common.ObjectState is ObjectState
     assert common.notification_manager is state.notification_manager
+
+
+class Patient:
+    """A part server for whose clients training goes on."""
+
+    def __init__(self) -> None:
+        self.has_lagging = True
+
+    def should_wait(self) -> bool:
+        return self.has_lagging
+
+
+def test_ranks_that_lack_a_change_join_later(monkeypatch) -> None:
+    state = ObjectState(lambda obj: obj, lambda: 0, batch=0)
+    server = Patient()
+    monkeypatch.setattr(state, "_part_server", server)
+    state.on_hosts_updated(1, HostUpdate.ADDED)
+    state.check_host_updates()
+    state.commit()
+    server.has_lagging = False
+    with pytest.raises(HostsUpdatedInterrupt) as raised:
+        state.check_host_updates()
+    assert not raised.value.skip_sync
+    state.check_host_updates()  # once
+
+
+@pytest.mark.parametrize("kind", [HostUpdate.REMOVED, HostUpdate.MIXED])
+def test_ranks_that_must_go_do_not_wait_for_others(monkeypatch, kind) -> None:
+    state = ObjectState(lambda obj: obj, lambda: 0, batch=0)
+    monkeypatch.setattr(state, "_part_server", Patient())
+    state.on_hosts_updated(1, HostUpdate.ADDED)
+    state.check_host_updates()
+    state.on_hosts_updated(2, kind)
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.check_host_updates()

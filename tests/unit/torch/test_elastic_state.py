@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import horovod.torch as hvd
-from horovod.torch.elastic import ElasticSampler, TorchState
-from horovod.torch.elastic import state as elastic_state
+from horovod.torch.elastic import ElasticSampler, TorchState, handlers
 from horovod.torch.elastic.state import (
     ModelStateHandler,
     StateHandler,
@@ -351,11 +350,11 @@ def test_a_sync_that_fails_leaves_what_was_saved(model, monkeypatch, failing):
     state.commit()
     saved = state.saved_values()
     expected = copy_of(model)
-    monkeypatch.setattr(elastic_state, "broadcast_parameters", overwritten)
+    monkeypatch.setattr(handlers, "broadcast_parameters", overwritten)
     if failing == "objects":
         monkeypatch.setattr(state, "_bcast_object", lost)
     else:
-        monkeypatch.setattr(elastic_state, failing, lost)
+        monkeypatch.setattr(handlers, failing, lost)
     optimizer.param_groups[0]["lr"] = 7.0
     state.sampler.record_batch(1, 4)
     state.batch = 2

@@ -23,7 +23,6 @@ from horovod.errors import InitError
 from horovod.launch.model.host_plan import HostPlan, Rendezvous, WorkerSpec
 from horovod.launch.remote.launcher_connection import LauncherConnection, OutputBuffer
 from horovod.launch.wire.frames import MAGIC, Frame, Kind, encode, encode_json
-from horovod.launch.wire.handshake import Records
 from horovod.launch.wire.remote_call import ReceivedCall
 from horovod.launch.workers.output import Output, Sink
 from horovod.launch.workers.processes import Watchdog, adopt_orphans, reaped, take_stdin
@@ -35,6 +34,7 @@ from horovod.launch.workers.worker_group import (
     Worker,
     WorkerGroup,
 )
+from horovod.rendezvous.base.records import Records
 from horovod.rendezvous.store.hosted import find_store
 
 _BLOCKED = (

@@ -24,10 +24,11 @@ from dataclasses import dataclass, replace
 from horovod.launch.model.host_plan import HostPlan
 from horovod.launch.model.job_plan import EmbeddedAgentAddress
 from horovod.launch.wire.frames import FrameWriter
-from horovod.launch.wire.handshake import LauncherHandshake, RecordError, Records
+from horovod.launch.wire.handshake import LauncherHandshake
 from horovod.launch.workers.output import Feed, Output
 from horovod.launch.workers.processes import Watchdog, describe_exit, signal_group, spawn
 from horovod.rendezvous.base.handshake import ProtocolError
+from horovod.rendezvous.base.records import RecordError, Records
 
 _READ_BYTES = 256 * 1024  # from a socket
 _KEPT_BYTES = 8 * 1024

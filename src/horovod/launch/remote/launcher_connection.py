@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from horovod.core.base.checked import BadMessageError
 from horovod.launch.wire.frames import Frame, FrameError, FrameReader, FrameWriter
-from horovod.launch.wire.handshake import RecordError, Records
+from horovod.rendezvous.base.records import RecordError, Records
 
 _READ_BYTES = 256 * 1024
 

@@ -59,6 +59,29 @@ def listening_socket(
     return listener
 
 
+def listen_at(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
+    """A listening socket for each pair of host and port.
+
+    Raises:
+        OSError: an address is not this machine's or is taken; then none is open.
+    """
+    listeners: list[socket.socket] = []
+    with contextlib.ExitStack() as opened:
+        for host, port in addresses:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, _, _, _, target = found[0]
+            listener = listening_socket(family, target, reuses_address=True)
+            listeners.append(opened.enter_context(listener))
+        opened.pop_all()  # they stay open
+    return listeners
+
+
+def address_of(listener: socket.socket) -> tuple[str, int]:
+    """Where it listens."""
+    host, port = listener.getsockname()[:2]
+    return host, port
+
+
 def dialing_socket(route: Route) -> socket.socket:
     """A non-blocking socket to connect with."""
     dialing = socket.socket(route.family, socket.SOCK_STREAM)

@@ -71,13 +71,13 @@ def start_store(spans_hosts: bool, interfaces: Sequence[str] = ()) -> HostedStor
     secret = os.urandom(SECRET_BYTES)
     from horovod.rendezvous.store.server import StoreServer  # other ranks do not need it
 
-    hosts = _reachable(interfaces) if spans_hosts else []
+    hosts = reachable_hosts(interfaces) if spans_hosts else []
     server = StoreServer(secret, addresses=[(host, 0) for host in hosts or ["127.0.0.1"]])
     server.start()
     return HostedStore(tuple(server.addresses), secret, server)
 
 
-def _reachable(interfaces: Sequence[str]) -> list[str]:
+def reachable_hosts(interfaces: Sequence[str]) -> list[str]:
     """Addresses that are not loopback or link-local."""
     found = local_addresses(interfaces)
     return [a.host for a in found if not (a.ip.is_loopback or a.ip.is_link_local)]

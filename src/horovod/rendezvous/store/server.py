@@ -18,14 +18,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 from horovod.core.base import threads
 from horovod.rendezvous.base.admission import UnauthenticatedPeers, accept_some
 from horovod.rendezvous.base.deadlines import Timers
 from horovod.rendezvous.base.handshake import ProtocolError
-from horovod.rendezvous.base.tcp import listening_socket
+from horovod.rendezvous.base.tcp import address_of, listen_at
 from horovod.rendezvous.store import wire
 from horovod.rendezvous.store.peer import StorePeer
 from horovod.rendezvous.store.values import FullError, StoredValues
@@ -86,13 +86,13 @@ class StoreServer:
         self._timers: Timers[StorePeer] = Timers()
         self._listen_again_at: float | None = None
         self._has_paused = False
-        self._listeners = _listen(addresses)
+        self._listeners = listen_at(addresses)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._watch(self._listeners)
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="horovod-store", daemon=True)
-        self.addresses = [_address_of(listener) for listener in self._listeners]
+        self.addresses = [address_of(listener) for listener in self._listeners]
         self.address = self.addresses[0]
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class StoreServer:
         Raises:
             OSError: as for construction.
         """
-        listeners = _listen(addresses)
+        listeners = listen_at(addresses)
 
         def watch() -> None:
             self._listeners += listeners
@@ -117,7 +117,7 @@ class StoreServer:
                 self._watch(listeners)
 
         self._order(watch)
-        added = [_address_of(listener) for listener in listeners]
+        added = [address_of(listener) for listener in listeners]
         self.addresses += added
         return added
 
@@ -377,20 +377,3 @@ class StoreServer:
         self._timers.set(peer, None)
         self._selector.unregister(peer.socket)
         peer.socket.close()
-
-
-def _listen(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
-    listeners: list[socket.socket] = []
-    with ExitStack() as opened:
-        for host, port in addresses:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            family, _, _, _, target = found[0]
-            listener = listening_socket(family, target, reuses_address=True)
-            listeners.append(opened.enter_context(listener))
-        opened.pop_all()  # they stay open
-    return listeners
-
-
-def _address_of(listener: socket.socket) -> tuple[str, int]:
-    host, port = listener.getsockname()[:2]
-    return host, port

@@ -1,10 +1,11 @@
-"""Records between launcher and embedded agent: any change on the way is an error."""
+"""Records: any change on the way is an error."""
 
 from __future__ import annotations
 
 import pytest
 
-from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake, RecordError, Records
+from horovod.launch.wire.handshake import AgentHandshake, LauncherHandshake
+from horovod.rendezvous.base.records import RecordError, Records
 
 ONE, OTHER = bytes(32), bytes(range(32))
 SENT = [b"first", b"", b"the third one"]
@@ -75,3 +76,13 @@ def test_nothing_is_opened_after_an_error() -> None:
         list(receiver.opened(b"\1" + first[1:]))
     with pytest.raises(RecordError):
         list(receiver.opened(second))
+
+
+def test_a_record_that_is_too_long_is_an_error_before_it_is_there() -> None:
+    sender, _ = ends()
+    receiver = Records(OTHER, ONE, most_bytes=8)
+    record = sender.sealed(bytes(8)) + sender.sealed(bytes(9))
+    opened = receiver.opened(record[:-40])
+    assert next(opened) == bytes(8)
+    with pytest.raises(RecordError, match="a record of 9 bytes, at most 8 fit"):
+        next(opened)
