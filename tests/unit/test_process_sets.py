@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
-from horovod.core import world as world_module
 from horovod.core.object_codes import ObjectCodes
+from horovod.core.position import has_others, here
 from horovod.core.process_sets import (
     Registry,
     close_registry,
@@ -16,7 +16,6 @@ from horovod.core.process_sets import (
     open_registry,
     proposal_of,
 )
-from horovod.core.world import has_others
 from horovod.errors import InitError
 from horovod.rendezvous.base.authentication import CODE_BYTES
 from horovod.rendezvous.bootstrap import SetLinks
@@ -135,7 +134,7 @@ def test_a_set_that_is_not_registered_is_no_set_without_others(world):
 
 
 def test_a_newcomer_tries_alone_what_others_do_together(monkeypatch):
-    monkeypatch.setattr(world_module, "_provisional", object())
+    monkeypatch.setattr(here, "provisional", object())
     assert not has_others(hvd.global_process_set)
 
 

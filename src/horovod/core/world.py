@@ -22,19 +22,26 @@ from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
 from horovod.core.assembly import MPI, World, tuning_of, worlds_begun
 from horovod.core.base import mpi_library
-from horovod.core.base.cores import usable_cores
 from horovod.core.base.malloc import keep_freed_memory
 from horovod.core.base.on_error import on_error
-from horovod.core.joining import (
-    Parent,
-    ProvisionalRank,
-    check_comm,
-    join_as,
-    join_world,
-    static_sets_of,
-)
+from horovod.core.joining import Parent, check_comm, join_as, join_world, static_sets_of
 from horovod.core.port import forget_failure, port
-from horovod.core.process_sets import ProcessSet, close_registry, freeze_registry, number_of
+from horovod.core.position import cross_rank as cross_rank
+from horovod.core.position import cross_size as cross_size
+from horovod.core.position import gloo_enabled as gloo_enabled
+from horovod.core.position import has_others as has_others
+from horovod.core.position import has_place as has_place
+from horovod.core.position import has_spare_cores as has_spare_cores
+from horovod.core.position import here
+from horovod.core.position import is_homogeneous as is_homogeneous
+from horovod.core.position import is_initialized as is_initialized
+from horovod.core.position import local_rank as local_rank
+from horovod.core.position import local_size as local_size
+from horovod.core.position import mpi_enabled as mpi_enabled
+from horovod.core.position import rank as rank
+from horovod.core.position import settings as settings
+from horovod.core.position import size as size
+from horovod.core.process_sets import ProcessSet, close_registry, freeze_registry
 from horovod.core.uncaught import install_hook
 from horovod.errors import InitError
 from horovod.metrics.counters import CounterTotals
@@ -49,9 +56,6 @@ if TYPE_CHECKING:
     from horovod import _native
 
 _log = logging.getLogger("horovod")
-_world: World | None = None
-_provisional: ProvisionalRank | None = None  # in place of a world
-_parent: Parent | None = None  # in a forked child of a process that was in a world
 _abandoned: list[World] = []  # worlds of the parent, in a forked child
 _lock = threading.RLock()
 _hooks_installed = False
@@ -86,7 +90,6 @@ def init(
         NotImplementedError: ``process_sets`` has communicators, and ``comm`` is none.
         SettingError: (a ``ValueError``) a ``HOROVOD_*`` variable has a value that cannot be used.
     """
-    global _provisional
     with _lock:
         _refuse_to_join_if_forked()
         if is_initialized():
@@ -100,7 +103,7 @@ def init(
         if isinstance(found, World):
             _enter(found)
         else:
-            _provisional = found
+            here.provisional = found
         _install_hooks()
 
 
@@ -124,7 +127,7 @@ def settle() -> bool:
 
     Raises as ``init``.
     """
-    provisional = _provisional
+    provisional = here.provisional
     if provisional is None:
         return False
     found = _settled().identity
@@ -132,28 +135,27 @@ def settle() -> bool:
 
 
 def _settled() -> World:
-    global _provisional
     with _lock:
-        while _provisional is not None:
-            provisional = _provisional
+        while here.provisional is not None:
+            provisional = here.provisional
             found = join_world(provisional.settings, provisional.comm, provisional.static_sets)
             if isinstance(found, World):
                 _enter(found)
-                _provisional = None
-        return _current()
+                here.provisional = None
+        return here.joined()
 
 
 def _enter(world: World) -> None:
     from horovod import _native
 
-    global _world, _exports
+    global _exports
     if world.settings.keep_memory and not keep_freed_memory():
         _log.warning("HOROVOD_KEEP_MEMORY=1: this C library has no such option")
     counts = partial(_counters.read, world.engine)
     with on_error(world.end), on_error(close_registry):
         _exports = open_exports(world.identity, world.settings, counts)
     _counters.begin()
-    _world = world
+    here.world = world
     forget_failure()
     port().attach(world.engine, world.identity.local_rank, world.identity.local_size)
     _native.watch_dump_signal(world.engine)
@@ -175,11 +177,11 @@ def shutdown() -> None:
     Safe before ``init`` and when called twice. ``init`` works again afterwards. Does nothing in a
     forked child.
     """
-    global _world, _provisional, _exports
-    if _parent is not None:
+    global _exports
+    if here.parent is not None:
         return
     with _lock:
-        world, _world, _provisional = _world, None, None
+        world, here.world, here.provisional = here.world, None, None
         exports, _exports = _exports, []
         close_registry()
     if world is not None:
@@ -212,24 +214,6 @@ def at_fork(callback: Callable[[_native.Engine, str], None]) -> None:
     _at_fork.append(callback)
 
 
-def is_initialized() -> bool:
-    """Whether this process is in a world: ``init`` succeeded and ``shutdown`` was not called.
-
-    For the bindings. What programs call ``is_initialized`` is ``has_place``.
-    """
-    return _world is not None or _provisional is not None
-
-
-def has_place() -> bool:
-    """Whether this process, or the one it was forked from, is in a world, so ``rank`` answers."""
-    return is_initialized() or _parent is not None
-
-
-def settings() -> Settings:
-    """What ``init`` read from the environment. ``ValueError`` before ``init``."""
-    return _provisional.settings if _provisional is not None else _current().settings
-
-
 def metrics() -> dict[str, float]:
     """What Horovod has counted in this process since it started; nothing is communicated.
 
@@ -255,33 +239,18 @@ def metrics() -> dict[str, float]:
       from one submission of a named tensor to the next; it is the first name that came twice, until
       it stays away for ten steps. 0 where no name comes again.
     """
-    current = _world
+    current = here.world
     return _counters.read(None if current is None else current.engine)
 
 
 def current() -> World:
     """The world of this process; for the bindings. ``ValueError`` before ``init``."""
-    return _world or _settled()
+    return here.world or _settled()
 
 
 def engine() -> _native.Engine:
     """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
-    return (_world or _settled()).engine
-
-
-def has_others(process_set: ProcessSet) -> bool:
-    """Whether this process is a member of a set, with others.
-
-    Not while it has a provisional rank: others train already, so what the program tries before it
-    joins them it does alone.
-
-    Raises:
-        ValueError: before ``init``, or the set is not registered: each rank would train alone.
-    """
-    if _provisional is not None:
-        return False
-    number_of(process_set)
-    return (process_set.size() or 1) > 1 and bool(process_set.included())
+    return (here.world or _settled()).engine
 
 
 def object_key() -> bytes:
@@ -289,14 +258,7 @@ def object_key() -> bytes:
 
     Connects to the others first if ``init`` had a provisional rank.
     """
-    return (_world or _settled()).object_key
-
-
-def has_spare_cores() -> bool:
-    """Whether there are more cores here than ranks. ``ValueError`` before ``init``."""
-    if _provisional is not None:
-        return usable_cores() > _provisional.identity.local_size
-    return _current().engine.has_spare_cores
+    return (here.world or _settled()).object_key
 
 
 def generation() -> int:
@@ -313,45 +275,9 @@ def confirm() -> None:
     Raises:
         HorovodInternalError: it has failed, or a rank was lost.
     """
-    if _world is not None:
-        while not _world.engine.confirm(_CONFIRM_S):
+    if here.world is not None:
+        while not here.world.engine.confirm(_CONFIRM_S):
             pass
-
-
-def rank() -> int:
-    """Number of this process in the world, from 0. ``ValueError`` before ``init``."""
-    return _identity().rank
-
-
-def size() -> int:
-    """Number of processes in the world. ``ValueError`` before ``init``."""
-    return _identity().size
-
-
-def local_rank() -> int:
-    """Number of this process on its host, from 0. ``ValueError`` before ``init``."""
-    return _identity().local_rank
-
-
-def local_size() -> int:
-    """Number of processes on this host. ``ValueError`` before ``init``."""
-    return _identity().local_size
-
-
-def cross_rank() -> int:
-    """Number of this host among those that have this local rank. ``ValueError`` before ``init``."""
-    return _identity().cross_rank
-
-
-def cross_size() -> int:
-    """Number of hosts that have this local rank. ``ValueError`` before ``init``."""
-    return _identity().cross_size
-
-
-def is_homogeneous() -> bool:
-    """Whether every host runs the same number of processes. ``ValueError`` before ``init``."""
-    identity = _identity()
-    return identity.local_size * identity.cross_size == identity.size
 
 
 def data_plane_name() -> str:
@@ -371,37 +297,9 @@ def mpi_threads_supported() -> bool:
     return mpi_library.threads_supported()
 
 
-def mpi_enabled() -> bool:
-    """Whether the data of this run goes over MPI; before ``init``, whether it is going to."""
-    if _parent is not None:
-        return _parent.mpi_enabled
-    if _world is not None:
-        return _world.data_plane_name == MPI
-    return os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower() == MPI
-
-
-def gloo_enabled() -> bool:
-    """Whether this run does without MPI, on the native engine, Gloo or another data plane."""
-    return not mpi_enabled()
-
-
-def _identity() -> ProcessInfo:
-    if _provisional is not None:
-        return _provisional.identity
-    return _parent.identity if _parent is not None else _current().identity
-
-
-def _current() -> World:
-    if _parent is not None:
-        raise ValueError(_parent.refusal)
-    if _world is None:
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
-    return _world
-
-
 def _refuse_to_join_if_forked() -> None:
-    if _parent is not None:
-        raise InitError(f"init: {_parent.refusal}")
+    if here.parent is not None:
+        raise InitError(f"init: {here.parent.refusal}")
 
 
 def _install_hooks() -> None:
@@ -418,17 +316,17 @@ def _install_excepthook() -> None:
 
 
 def _record_exception(description: str) -> None:
-    world = _world
+    world = here.world
     if world is not None and (world.identity.size > 1 or JOB_ID in os.environ):
         world.engine.write_recording(EXCEPTION, description, "")
 
 
 def _abandon() -> None:
     """In a forked child: leave the parent's world without touching what its threads may hold."""
-    global _world, _provisional, _exports, _lock
+    global _exports, _lock
     _lock = threading.RLock()
     _keep_place()
-    _provisional = None
+    here.provisional = None
     from horovod import _native
 
     _native.leave_dump_signal()
@@ -436,21 +334,20 @@ def _abandon() -> None:
     for export in _exports:
         export.abandon()
     _exports = []
-    if _world is not None:
-        _world.engine.abandon()  # and stays attached: it refuses what plugins submit
-        _abandoned.append(_world)
-        _world = None
+    if here.world is not None:
+        here.world.engine.abandon()  # and stays attached: it refuses what plugins submit
+        _abandoned.append(here.world)
+        here.world = None
 
 
 def _keep_place() -> None:
     """In a forked child: remember what the parent is. A fork of a forked child knows it already."""
-    global _parent
-    owner = _world or _provisional
+    owner = here.world or here.provisional
     if owner is not None:
-        _parent = Parent(owner.identity, owner.pid, mpi_enabled())
-        freeze_registry(_parent.refusal)
-        if _world is not None:
+        here.parent = Parent(owner.identity, owner.pid, mpi_enabled())
+        freeze_registry(here.parent.refusal)
+        if here.world is not None:
             for callback in _at_fork:
-                callback(_world.engine, _parent.refusal)
-    elif _parent is None:
+                callback(here.world.engine, here.parent.refusal)
+    elif here.parent is None:
         close_registry()

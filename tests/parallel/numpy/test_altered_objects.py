@@ -162,8 +162,8 @@ def test_a_new_world_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
         hvd.shutdown()
         hvd.init()
     assert keys[0] != keys[1]
-    assert keys[0].hex() not in repr(world._world)
-    assert repr(keys[0]) not in repr(world._world)
+    assert keys[0].hex() not in repr(world.current())
+    assert repr(keys[0]) not in repr(world.current())
 
 
 class AlteringEngine:

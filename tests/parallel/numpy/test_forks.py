@@ -19,6 +19,7 @@ import horovod.numpy as hvd
 from horovod.core import world
 from horovod.core.basics import HorovodBasics
 from horovod.core.joining import ProvisionalRank
+from horovod.core.position import here
 from horovod.core.process_sets import ids_and_ranks
 from horovod.errors import InitError, ShutdownError
 from horovod.rendezvous.bootstrap import ProcessInfo
@@ -226,7 +227,7 @@ def test_a_fork_before_an_elastic_rank_connects_has_its_provisional_numbers(monk
     hvd.shutdown()
     place = ProcessInfo(3, 5, 1, 2, 1, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(world, "_provisional", ProvisionalRank(place, Settings(), None, ()))
+        patch.setattr(here, "provisional", ProvisionalRank(place, Settings(), None, ()))
         found, refused = in_fork(lambda: ((hvd.rank(), hvd.size()), error_of(hvd.barrier)))
     assert found == (3, 5)
     assert refused[1].startswith(f"this process was forked from rank 3 (pid {os.getpid()})")

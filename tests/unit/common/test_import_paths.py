@@ -12,7 +12,7 @@ import horovod.runner.launch
 from horovod import errors
 from horovod.common import basics, exceptions
 from horovod.common import process_sets as common_process_sets
-from horovod.core import process_sets, world
+from horovod.core import position, process_sets, world
 
 # What ``world`` has for bindings of frameworks and not for scripts.
 FOR_BINDINGS = {
@@ -38,6 +38,8 @@ FOR_BINDINGS = {
     "settings",
     "data_plane_name",
 }
+# Where the functions that ``world`` has are defined.
+HOMES = (world.__name__, position.__name__)
 RUN_PARAMETERS = (
     "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts "
     "hostfile host_discovery_script start_timeout ssh_port ssh_identity_file disable_cache "
@@ -79,12 +81,23 @@ def test_process_sets() -> None:
         assert getattr(common_process_sets, name) is getattr(process_sets, name)
 
 
+def test_world_has_every_question_about_the_position() -> None:
+    questions = {
+        name: value
+        for name, value in inspect.getmembers(position, inspect.isfunction)
+        if value.__module__ == position.__name__
+    }
+    assert {"rank", "size", "has_others", "settings"} <= questions.keys()
+    for name, question in questions.items():
+        assert getattr(world, name) is question
+
+
 def test_basics() -> None:
     handed_over = basics.HorovodBasics(__file__, "mpi_lib_v2")
     functions = {
         name
         for name, value in inspect.getmembers(world, inspect.isfunction)
-        if value.__module__ == world.__name__ and not name.startswith("_")
+        if value.__module__ in HOMES and not name.startswith("_")
     }
     assert {"init", "rank", "size"} <= functions
     for name in functions - FOR_BINDINGS:
