@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bindings/submissions.h"
+#include "core/text.h"
 #include "runtime/tensor_table.h"
 
 namespace nb = nanobind;
@@ -57,8 +58,7 @@ std::string title(const Operation& operation, nb::handle name, const GroupPlace&
   request.is_grouped = place.count > 0;
   std::string text = name.is_none() ? name_of(request) : title_of(text_of(name), request);
   if (!request.is_grouped) return text;
-  return text + ": tensor " + std::to_string(place.index + 1) + " of " +
-         std::to_string(place.count);
+  return text + ": " + place_text(place.index, place.count);
 }
 
 }  // namespace

@@ -164,8 +164,7 @@ std::optional<std::string> NegotiationTable::disagreement(Slot& slot,
     }
     if (auto text = mismatch(first, requests[i])) {
       if (requests.size() == 1) return text;
-      return "tensor " + std::to_string(i + 1) + " of " + std::to_string(requests.size()) + ": " +
-             *text;
+      return place_text(i, requests.size()) + ": " + *text;
     }
     if (i + 1 < requests.size()) tensor = &slots_[tensor->next_in_chain - 1];
   }

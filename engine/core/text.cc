@@ -37,6 +37,10 @@ bool is_plain(char character) {
 
 }  // namespace
 
+std::string place_text(std::size_t index, std::size_t count) {
+  return "tensor " + std::to_string(index + 1) + " of " + std::to_string(count);
+}
+
 std::string shape_text(std::span<const std::int64_t> dims) {
   std::string text = "[";
   for (const std::int64_t dim : dims) text += (text.size() > 1 ? ", " : "") + std::to_string(dim);

@@ -26,6 +26,9 @@ inline std::string seconds_text(double value) {
   return text + " s";
 }
 
+// "tensor 2 of 3", of a group; `index` is from 0.
+std::string place_text(std::size_t index, std::size_t count);
+
 // "[4, 8]".
 std::string shape_text(std::span<const std::int64_t> dims);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/hash.h"
+#include "core/text.h"
 
 namespace hvd {
 
@@ -69,8 +70,7 @@ bool is_common(Kind kind) {
 
 std::string which(const Entry& entry, std::size_t index) {
   if (entry.requests.size() == 1) return "";
-  return "in tensor " + std::to_string(index + 1) + " of " + std::to_string(entry.requests.size()) +
-         " ";
+  return "in " + place_text(index, entry.requests.size()) + " ";
 }
 
 struct Values {

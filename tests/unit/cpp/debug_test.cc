@@ -41,6 +41,22 @@ TEST_CASE("a result that is not finite is an error on every rank") {
   });
 }
 
+TEST_CASE("of a group, the tensor is named") {
+  WorldOfThreads world(2, debug);
+  world.run([](int rank, Engine& engine) {
+    std::vector<float> values(3, 1.0F);
+    std::vector<float> bad(3, rank == 1 ? std::nanf("") : 1.0F);
+    Operation both = in_place("x", values);
+    both.requests.push_back(both.requests.front());
+    both.tensors.push_back(in_place("y", bad).tensors.front());
+    for (Request& request : both.requests) request.is_grouped = true;
+    const std::string text = error_of([&] { finish(engine, submit(engine, both)); });
+    CHECK_MESSAGE(text.ends_with("rank 1 has in tensor 2 of 2 nan at [0] (found by "
+                                 "HOROVOD_DEBUG_COLLECTIVES)"),
+                  text);
+  });
+}
+
 TEST_CASE("equal results are compared without notice, whichever thread makes progress") {
   for (const int size : {1, 2, 4}) {
     WorldOfThreads world(size, debug);
