@@ -80,7 +80,7 @@ bool DeviceBuckets::step(PeerWait& blocked) {
       return true;
     case Phase::kAwaitingTurn:
       if (!may_launch_()) {
-        blocked = {.is_polled = true};
+        blocked = {.is_polled = true, .is_for_turn = true};
         return false;
       }
       launch();

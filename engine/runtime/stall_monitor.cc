@@ -37,6 +37,10 @@ std::string titles_text(const std::vector<std::string>& titles) {
 // Ranks near the fault can see it, and report it first.
 bool is_due_from_afar(double age_s, double limit_s) { return age_s > 1.25 * limit_s + kSilence_s; }
 
+bool is_blocked(const ProcessSetContext& context) {
+  return context.is_running && context.blocked_on != PeerWait{};
+}
+
 // A rank that has joined waits until the others have no more data. So only the time since the last
 // bucket counts.
 double age_of(const ProcessSetContext& context, const Entry& entry, std::int64_t now) {
@@ -54,8 +58,15 @@ void StallMonitor::check(std::int64_t now) {
   if (!world_.config.stall_check) return;
   const std::lock_guard guard(lock_.mutex);
   sets_.for_each([&](ProcessSetContext& context) {
-    if (context.is_running && context.blocked_on != PeerWait{}) check_bucket(context, now);
+    if (is_blocked(context) && !is_behind_another_set(context)) check_bucket(context, now);
     check_entries(context, now);
+  });
+}
+
+// The bucket whose turn it is may wait for a rank. Its own check names that rank.
+bool StallMonitor::is_behind_another_set(const ProcessSetContext& context) const {
+  return context.blocked_on.is_for_turn && sets_.any_of([](const ProcessSetContext& other) {
+    return is_blocked(other) && !other.blocked_on.is_for_turn;
   });
 }
 

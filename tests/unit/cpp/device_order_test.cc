@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <random>
 
+#include "backend/device_buckets.h"
+#include "backend/host_backend.h"
+#include "data_world.h"
 #include "device_world.h"
 
 namespace hvd::test {
@@ -67,6 +70,33 @@ TEST_CASE("a set whose tensors travel through the host holds up no launch of ano
     if (rank == 1) std::ranges::reverse(sets);
     for (int round = 0; round < 20; ++round) run_at_once(engine, mine, sets, kSize);
   });
+}
+
+TEST_CASE("a bucket that waits for its turn says so") {
+  stand_in_reset();
+  stand_in_set_gpus(1);
+  DevicePlane plane;
+  plane.gpus = std::make_shared<GpuAccess>(CUDA_STAND_IN, std::vector<std::string>{NCCL_STAND_IN});
+  bool is_turn = false;
+  plane.may_launch = [&] { return is_turn; };
+  DataWorld ranks(1);
+  HostBackend host(*ranks.peers[0]);
+  DeviceBuckets buckets(plane, host, {.rank = 0, .size = 1}, {.hosts = {{0}}}, {"rank 0"},
+                        [](const std::string&) {});
+  const DeviceFloats tensor(*plane.gpus->open(), 0, {1.0F});
+  const Request request = float_request(Kind::kAllreduce, {1});
+  std::vector<Work> works(1);
+  works[0].request = &request;
+  works[0].in = works[0].out = tensor.data();
+  works[0].device = tensor.device();
+  buckets.begin(Kind::kAllreduce, works, {});
+  PeerWait blocked;
+  const std::int64_t deadline = now_ns() + Nanoseconds(kPatience).count();
+  while (!buckets.advance(blocked = {}) && !blocked.is_for_turn) REQUIRE(now_ns() < deadline);
+  const PeerWait turn{.is_polled = true, .is_for_turn = true};
+  CHECK(blocked == turn);
+  is_turn = true;
+  while (!buckets.advance(blocked = {})) REQUIRE(now_ns() < deadline);
 }
 
 }  // namespace

@@ -112,6 +112,26 @@ TEST_CASE("stall monitor: the world ends at the shutdown time") {
   CHECK(alarm->operation == "allreduce 'x'");
 }
 
+TEST_CASE("stall monitor: a bucket behind one of another set blames nobody; the other one does") {
+  Monitored rank0(0, SharedSpace::in_process());
+  rank0.sets.add(1, {0, 1}, {});
+  ProcessSetContext& behind = *rank0.sets.find(0);
+  ProcessSetContext& before = rank0.sets.context_of(1, [] { return std::string("test"); });
+  for (ProcessSetContext* context : {&behind, &before}) {
+    context->is_running = true;
+    context->blocked_since_ns = kSecond;
+  }
+  behind.blocked_on = {.is_polled = true, .is_for_turn = true};
+  before.blocked_on = {.rank = 1, .target = 1};
+  rank0.monitor.check(62 * kSecond);
+  REQUIRE(rank0.reports.size() == 1);
+  CHECK(contains(rank0.reports[0], "rank 1 has not moved for 61.0 s in the middle of"));
+  before.is_running = false;
+  rank0.monitor.check(63 * kSecond);
+  REQUIRE(rank0.reports.size() == 2);
+  CHECK(contains(rank0.reports[1], "the data plane on rank 0 has not moved for 62.0 s"));
+}
+
 TEST_CASE("stall monitor: switched off, it says nothing") {
   EngineConfig config;
   config.stall_check = false;
