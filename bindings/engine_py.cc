@@ -151,6 +151,9 @@ int add_pair(Engine& engine, int peer, const LeaderLinks& control, const DataLin
   return engine.add_pair(peer, set_links(control, data, nb::none()));
 }
 
+// Of a tensor that cannot be read.
+using Explain = nb::typed<nb::callable, std::optional<std::string>(nb::handle)>;
+
 void bind_values(nb::module_& module) {
   nb::class_<Operation>(module, "Operation")
       .def(
@@ -172,7 +175,7 @@ void bind_values(nb::module_& module) {
           "postscale"_a = 1.0, "process_set"_a = 0, "is_flat"_a = false, "title"_a = "",
           "group"_a = "", "link_format"_a = static_cast<int>(LinkFormat::kAsSet));
   nb::class_<TensorReader, Streams>(module, "TensorReader")
-      .def(nb::init<nb::handle>(), "capsule"_a);
+      .def(nb::init<nb::handle, Explain>(), "capsule"_a, "explain"_a);
 }
 
 using Described = std::tuple<std::uintptr_t, std::uintptr_t, std::vector<std::int64_t>, int>;

@@ -1,5 +1,7 @@
 #include "bindings/tensor_py.h"
 
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <string>
 
@@ -20,16 +22,6 @@ Dtype dtype_of(const dlpack::DataType& type) {
                 ", " + std::to_string(type.bits) +
                 " bits); supported are uint8, uint16, int8, int16, int32, int64, "
                 "float16, bfloat16, float32, float64 and bool");
-}
-
-// Replaces the framework's own exception, for example about a sparse tensor, by our error.
-Error unreadable(nb::handle object) {
-  nb::python_error error;
-  if (!error.matches(PyExc_Exception)) throw error;
-  const std::string text = nb::str(error.value()).c_str();
-  return invalid("expected a dense tensor in host memory or on a GPU, found " +
-                 std::string(nb::type_name(object.type()).c_str()) + " (" +
-                 text.substr(0, text.find('\n')) + ")");
 }
 
 int device_of(const dlpack::Device& device) {
@@ -53,9 +45,10 @@ bool is_dense(const dlpack::Tensor& tensor) {
 
 }  // namespace
 
-TensorReader::TensorReader(nb::handle capsule)
+TensorReader::TensorReader(nb::handle capsule, nb::callable explain)
     : api_(static_cast<const dlpack::ExchangeApi*>(
-          PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsuleName))) {
+          PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsuleName))),
+      explain_(explain.release()) {
   if (api_ == nullptr) throw nb::python_error();
   if (api_->version.major != dlpack::kSupportedMajor || api_->tensor_from_object == nullptr) {
     throw nb::value_error("the DLPack exchange table is of another version");
@@ -77,6 +70,19 @@ TensorReader::Located TensorReader::read(nb::handle object, Request& request) co
   request.dims_count = tensor.dims_count;
   std::copy_n(tensor.shape, tensor.dims_count, request.dims.begin());
   return {.address = static_cast<std::byte*>(tensor.data) + tensor.byte_offset, .device = device};
+}
+
+// Replaces the framework's own exception by our error.
+Error TensorReader::unreadable(nb::handle object) const {
+  nb::python_error error;
+  if (!error.matches(PyExc_Exception)) throw error;
+  if (const nb::object known = explain_(object); !known.is_none()) {
+    return invalid(nb::cast<std::string>(known));
+  }
+  const std::string text = nb::str(error.value()).c_str();
+  return invalid("expected a dense tensor in host memory or on a GPU, found " +
+                 std::string(nb::type_name(object.type()).c_str()) + " (" +
+                 text.substr(0, text.find('\n')) + ")");
 }
 
 // The table belongs to the framework, and stays valid.

@@ -12,7 +12,9 @@ namespace hvd {
 class TensorReader final : public Streams {
  public:
   // `capsule`: the value of `__dlpack_c_exchange_api__`. Throws if the table cannot be used.
-  explicit TensorReader(nanobind::handle capsule);
+  // `explain`: says of a tensor that the table does not give what to do about it; None where that
+  // is not known. Like the function of PythonStreams it is never released.
+  TensorReader(nanobind::handle capsule, nanobind::callable explain);
 
   struct Located {
     std::byte* address;
@@ -25,7 +27,10 @@ class TensorReader final : public Streams {
   StreamDependency::CurrentStream current_stream() const override;
 
  private:
+  Error unreadable(nanobind::handle object) const;
+
   const dlpack::ExchangeApi* api_;
+  const nanobind::handle explain_;
 };
 
 }  // namespace hvd

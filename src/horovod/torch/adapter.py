@@ -48,6 +48,8 @@ __all__ = [
 _NAMED = {kind.name.lower(): kind for kind in Dtype if hasattr(torch, kind.name.lower())}
 DTYPES: dict[torch.dtype, Dtype] = {getattr(torch, name): kind for name, kind in _NAMED.items()}
 
+_SPARSE = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+
 _PLACE = torch.empty(1, device="cpu")  # of empty tensors, which have no memory
 
 _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
@@ -199,7 +201,20 @@ class _AttributeAdapter(_TorchAdapter):
         return engine.submit_group(operation, name, described, intent, *options)
 
 
+def _way_out(tensor: Any) -> str | None:
+    """What to do about a tensor that is not dense; None for others."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout not in _SPARSE:
+        return None
+    return (
+        f"the tensor is sparse ({tensor.layout}); sparse_allreduce_async reduces COO tensors, "
+        "DistributedOptimizer sparse gradients (as dense ones with sparse_as_dense=True); other "
+        "calls need tensor.to_dense()"
+    )
+
+
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
+    if (way_out := _way_out(tensor)) is not None:
+        raise ValueError(way_out)
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise ValueError(f"the tensor's dtype {tensor.dtype} is not supported")
@@ -241,7 +256,7 @@ def _describe_all(
 def _make_adapter() -> _TorchAdapter:
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     try:
-        return _TorchAdapter(_native.TensorReader(capsule))
+        return _TorchAdapter(_native.TensorReader(capsule, _way_out))
     except (TypeError, ValueError):  # none, or of a version this build does not know
         return _AttributeAdapter()
 

@@ -236,7 +236,8 @@ def _check_dense(title: str, name: str, gradient: Tensor) -> None:
     if gradient.layout is not torch.strided:
         raise ValueError(
             f"Compression.{title} reduces dense gradients only, {name!r} is of layout "
-            f"{gradient.layout}; an embedding gives dense ones with sparse=False"
+            f"{gradient.layout}; an embedding gives dense ones with sparse=False, and sparse "
+            "ones are reduced as dense ones with sparse_as_dense=True"
         )
 
 

@@ -41,9 +41,11 @@ def test_tensors_that_cannot_be_sent(call):
         CALLS[call](torch.ones(24, 2)[::2])
     with pytest.raises(ValueError, match="not supported"):
         CALLS[call](torch.ones(12, dtype=torch.complex64))
-    sparse = torch.eye(12).to_sparse()
-    with pytest.raises(ValueError, match="dense"):
-        CALLS[call](sparse)
+    text = (
+        r"the tensor is sparse \(torch.sparse_coo\); sparse_allreduce_async .*sparse_as_dense=True"
+    )
+    with pytest.raises(ValueError, match=text):
+        CALLS[call](torch.eye(12).to_sparse())
     with pytest.raises(ValueError, match="host memory"):
         CALLS[call](torch.ones(12, device="meta"))
 
@@ -58,6 +60,8 @@ def test_errors_name_operation_and_tensor():
         hvd.allreduce_async(gap)
     with pytest.raises(ValueError, match=r"^grouped_allreduce 'bad': tensor 2 of 2: the tensor is"):
         hvd.grouped_allreduce_([torch.ones(2), gap], name="bad")
+    with pytest.raises(ValueError, match=r"^allgather 'bad': the tensor is sparse"):
+        hvd.allgather(torch.eye(4).to_sparse(), name="bad")
     with pytest.raises(ValueError, match=r"^allreduce 'bad': the tensor is not contiguous"):
         adapter.allreduce_batch_async_(
             [torch.ones(3), gap], ["allreduce.first", "allreduce.bad"], hvd.Sum

@@ -59,6 +59,12 @@ def test_other_devices_are_refused(attributes: Any) -> None:
         attributes.submit(Engine(), None, "x", tensor("meta"), None, Intent.WAIT)
 
 
+def test_an_older_torch_says_what_to_do_with_a_sparse_tensor(attributes: Any) -> None:
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(ValueError, match=r"sparse_allreduce_async .*sparse_as_dense=True"):
+        attributes.submit(Engine(), None, "x", sparse, None, Intent.WAIT)
+
+
 @pytest.mark.parametrize(
     ("device", "has_cuda", "is_kept"),
     [("cuda:0", True, True), ("cuda:0", False, False), ("cpu", True, False)],
