@@ -152,6 +152,16 @@ class Fragment:
         if weight == 1:
             self.agreed_at = step
 
+    def put_agreed(self) -> list[Array]:
+        """Give the variables the agreed values; returns those of this rank."""
+        own = read_values(self._exchange.keras, self._variables)
+        assign_values(self._exchange.keras, self._variables, self._agreed)
+        return own
+
+    def put_back(self, own: list[Array]) -> None:
+        """The reverse of ``put_agreed``."""
+        assign_values(self._exchange.keras, self._variables, own)
+
     def drop(self) -> None:
         """Wait for what is under way, and forget it."""
         if self._flight is not None:

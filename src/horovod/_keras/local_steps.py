@@ -9,6 +9,8 @@ have no base; ``with_base`` adds the base of one Keras. What the words mean, and
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -118,6 +120,30 @@ class LocalStepsCallback:
             fragment.send_rest(step)
         for fragment in self._fragments:
             fragment.merge(1.0, step)
+
+    @contextmanager
+    def agreed_parameters(self) -> Iterator[None]:
+        """Inside, the trainable variables have the values that ranks last agreed on.
+
+        To evaluate or save the model: between two batches of ``fit``, in a callback or a loop of
+        the user's own. No communication. Afterwards this rank has its own again. Do not train
+        inside. Before ``fit`` and on ranks outside of the set nothing changes.
+
+        Raises:
+            ValueError: the model has other trainable variables than when ``fit`` began.
+        """
+        fragments = self._fragments
+        if not fragments:
+            yield
+            return
+        self._attach()
+        own = [fragment.put_agreed() for fragment in fragments]
+        try:
+            yield
+        finally:
+            attach_state(self.model)  # an evaluation that failed may have left values in its step
+            for fragment, values in zip(fragments, own, strict=True):
+                fragment.put_back(values)
 
     def _start_alike(self, values: list[Array]) -> None:
         rules, process_set = self._rules, self._process_set

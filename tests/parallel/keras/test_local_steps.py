@@ -106,6 +106,33 @@ def test_the_next_batch_goes_on_from_what_was_agreed(case):
     assert_close(found, expected.finish()[hvd.rank()])
 
 
+def test_agreed_parameters_for_an_evaluation():
+    callback = hvd.callbacks.DiLoCoCallback(sync_every=3)
+    goals = rows(STEPS, hvd.rank())
+    agreed, losses = [], []
+
+    class Evaluate(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            with callback.agreed_parameters():
+                agreed.append(cases.values_of(self.model.weights))
+
+        def on_epoch_end(self, epoch, logs=None):
+            with callback.agreed_parameters():
+                losses.append(self.model.evaluate(goals, goals, batch_size=1, verbose=0))
+
+    recorder = Recorder()
+    found = fit(make_model(), callback, Evaluate(), recorder)
+    expected = reference("plain", hvd.size())
+    for step, (values, own) in enumerate(zip(agreed, recorder.values, strict=True), 1):
+        assert cases.are_equal_on_all_ranks(values)
+        assert_close(own, expected.run(1)[hvd.rank()])
+        assert_close(values, expected.agreed)
+        assert step % 3 == 0 or not np.array_equal(values[0], own[0])
+    point = np.concatenate([np.ravel(value) for value in expected.agreed])
+    np.testing.assert_allclose(losses, [np.mean(np.sum((point - goals) ** 2, 1)) / 2], 1e-5)
+    assert_close(found, expected.finish()[hvd.rank()])
+
+
 def test_local_sgd_averages_what_any_optimizer_has_made():
     images, labels = cases.share(48, *cases.digits(192))
     batch = 48 // hvd.size()
