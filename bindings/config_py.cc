@@ -86,6 +86,9 @@ void bind_config(nb::module_& module) {
       .def_prop_rw(
           "rounding_seed", [](const EngineConfig& c) { return c.formats.rounding.seed; },
           [](EngineConfig& c, std::uint64_t seed) { c.formats.rounding.seed = seed; })
+      .def_prop_rw(
+          "is_feeding_back", [](const EngineConfig& c) { return c.formats.is_feeding_back; },
+          [](EngineConfig& c, bool is) { c.formats.is_feeding_back = is; })
       .def_rw("fuse_groups", &EngineConfig::fuse_groups)
       .def_rw("cache_capacity", &EngineConfig::cache_capacity)
       .def_rw("stall_check", &EngineConfig::stall_check)

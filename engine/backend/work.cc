@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "kernels/low_bit.h"
 
 namespace hvd {
 
@@ -60,6 +61,18 @@ bool is_adasum(std::span<const Work> works) {
     throw Error(ErrorCode::kInternal, "a bucket mixes Adasum with another reduce op");
   }
   return true;
+}
+
+void feed_back(Work& work) {
+  KeptErrors& kept = *work.kept;
+  const bool is_coded = is_low_bit(work.format);
+  const std::size_t count = work.request->element_count();
+  if (kept.size() == count && count != 0) {
+    add_errors(work.request->dtype, work.in, kept.data(), count, work.out);
+    work.in = work.out;
+  }
+  kept.resize(is_coded ? count : 0);
+  if (is_coded) work.errors = kept.data();
 }
 
 View moved_view(const Work& work) {

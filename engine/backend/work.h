@@ -14,6 +14,9 @@
 
 namespace hvd {
 
+// What low-bit formats have left out of a tensor, by element; empty: nothing yet.
+using KeptErrors = std::vector<float>;
+
 // Ranks are set ranks of the set that runs the bucket. Row counts are here, not in the request: it
 // is this rank's own, and the first dimensions of the others may differ.
 struct Work {
@@ -28,8 +31,13 @@ struct Work {
   StreamDependency* dependency = nullptr;  // of tensors on a GPU
   DeviceBlock* block = nullptr;            // the memory of `out`, if the engine allocates it
   float* errors = nullptr;                 // where the errors of a low-bit format go
+  KeptErrors* kept = nullptr;              // those of the last use; null: they are not kept
   Rounding rounding = {};                  // to its codes
 };
+
+// Error feedback: adds what is kept to the tensor, which is in its output then, and keeps what the
+// format leaves out this time. Nothing happens if the tensor travels exactly and nothing is kept.
+void feed_back(Work& work);
 
 // A rank of a set of ranks.
 struct Place {

@@ -21,6 +21,7 @@ constexpr KernelTable all_kernels_of(const char* isa) {
   fill_low_bits<Isa, Int8Code, LinkFormat::kInt8>(table);
   fill_low_bits<Isa, Fp8Code, LinkFormat::kFp8>(table);
   fill_low_bits<Isa, Int4Code, LinkFormat::kInt4>(table);
+  fill_errors<Isa>(table);
   return table;
 }
 

@@ -48,9 +48,9 @@ using GramKernel = void (*)(const GramBlock& block);
 
 inline constexpr std::size_t kGramLanes = 32;  // partial sums of a dot product
 
-// One call of encode(), add_coded() or decode(), flattened.
+// One call of encode(), add_coded(), decode() or add_errors(), flattened.
 struct LowBitCall {
-  const std::byte* const* sources;  // one; add_coded: any number
+  const std::byte* const* sources;  // one; add_coded: any number; add_errors: tensor and errors
   std::size_t source_count;
   std::byte* to;
   std::size_t count;
@@ -74,6 +74,7 @@ struct KernelTable {
   Kernel weighted_sums[kDtypeCount];
   GramKernel grams[kDtypeCount];
   LowBitKernels low_bits[kLinkFormatCount];  // by format; empty where it is none
+  LowBitKernel add_errors[kDtypeCount];      // null where unsupported
 };
 
 enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512 };
@@ -89,7 +90,7 @@ void accumulate_gram_with(const KernelTable& table, Dtype dtype,
                           std::span<const std::byte* const> sources, std::size_t count,
                           double* gram);
 
-// encode(), add_coded() and decode() with a chosen table.
+// encode(), add_coded(), decode() and add_errors() with a chosen table.
 void encode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* from,
                  std::size_t count, std::byte* coded, const Coding& coding);
 void add_coded_with(const KernelTable& table, LinkFormat format,
@@ -97,6 +98,8 @@ void add_coded_with(const KernelTable& table, LinkFormat format,
                     const Coding& coding);
 void decode_with(const KernelTable& table, LinkFormat format, Dtype dtype, const std::byte* coded,
                  std::size_t count, std::byte* to, float factor);
+void add_errors_with(const KernelTable& table, Dtype dtype, const std::byte* from,
+                     const float* errors, std::size_t count, std::byte* to);
 
 // reduce() with a chosen table.
 void reduce_with(const KernelTable& table, const ReduceSpec& spec,

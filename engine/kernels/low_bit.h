@@ -54,4 +54,9 @@ void add_coded(LinkFormat format, std::span<const std::byte* const> sources, std
 void decode(LinkFormat format, Dtype dtype, const std::byte* coded, std::size_t count,
             std::byte* to, float factor = 1.0F);
 
+// to[i] = from[i] + errors[i], added in float32 and rounded to the dtype. `to` may equal `from`.
+// REQUIRES: has_low_bits(dtype).
+void add_errors(Dtype dtype, const std::byte* from, const float* errors, std::size_t count,
+                std::byte* to);
+
 }  // namespace hvd

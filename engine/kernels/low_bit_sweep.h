@@ -324,6 +324,29 @@ constexpr void fill_low_bit_dtype(LowBitKernels& kernels, Dtype dtype) {
   kernels.decode[index_of(dtype)] = LowBits<Isa, Code>::template decode<Codec>;
 }
 
+// Adds errors in float32 to elements of any dtype that has low bits.
+template <class Isa, class Codec>
+void add_errors_to(const LowBitCall& call) {
+  constexpr std::size_t kBytes = sizeof(typename Codec::Stored);
+  for (std::size_t at = 0; at < call.count; at += kLowBitBlock) {
+    const std::size_t left = call.count - at;
+    const std::size_t count = left < kLowBitBlock ? left : kLowBitBlock;
+    BlockLanes<Isa> lanes;
+    BlockLanes<Isa> errors;
+    lanes.template load<Codec>(call.sources[0] + at * kBytes, count);
+    errors.template load<Direct<float>>(call.sources[1] + at * sizeof(float), count);
+    for (int i = 0; i < BlockLanes<Isa>::kVectors; ++i) lanes.parts[i] += errors.parts[i];
+    lanes.template store<Codec>(call.to + at * kBytes, count);
+  }
+}
+
+template <class Isa>
+constexpr void fill_errors(KernelTable& table) {
+  table.add_errors[index_of(Dtype::kFloat32)] = add_errors_to<Isa, Direct<float>>;
+  table.add_errors[index_of(Dtype::kFloat16)] = add_errors_to<Isa, Float16<Isa>>;
+  table.add_errors[index_of(Dtype::kBfloat16)] = add_errors_to<Isa, Bfloat16>;
+}
+
 template <class Isa, class Code, LinkFormat kFormat>
 constexpr void fill_low_bits(KernelTable& table) {
   static_assert(LowBits<Isa, Code>::kBlockBytes == low_bit_block_bytes(kFormat));

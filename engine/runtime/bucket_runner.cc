@@ -63,7 +63,10 @@ void BucketRunner::begin(ProcessSetContext& context) {
   context.bucket_bytes = 0;
   for (const Work& work : works) context.bucket_bytes += work.request->size_bytes();
   if (context.spans_hosts()) {
-    for (Work& work : works) work.format = decided(work.request->format, tuning.link_format);
+    for (Work& work : works) {
+      work.format = decided(work.request->format, tuning.link_format);
+      if (work.kept != nullptr) feed_back(work);
+    }
   }
   if (context.id == 0) cycle_time_us_.store(tuning.cycle_time_us, std::memory_order_relaxed);
   context.backend->begin(works.empty() ? Kind::kBarrier : works.front().request->kind, works,
@@ -152,6 +155,7 @@ void BucketRunner::resolve_absent(ProcessSetContext& context, const BucketItem& 
       work->dependency = nullptr;
       work->block = nullptr;
       work->errors = nullptr;
+      work->kept = nullptr;
       work->rounding = {};  // the number of this use is not known here
     }
   }
@@ -207,6 +211,7 @@ void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const Buc
     work->dependency = entry.dependency.get();
     work->block = nullptr;
     work->errors = entry.tensors[i].errors;
+    work->kept = kept_errors_of(context, entry, i);
     work->rounding = entry.rounding.of(i);
     if (collective_of(request.kind).keeps_shape()) continue;
     const std::int64_t rows = result_rows(*work, {.rank = context.rank, .size = context.size()});
@@ -219,6 +224,18 @@ void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const Buc
     entry.outputs.push_back(
         make_integers(*outputs_, received_splits(*work, context), {context.size()}));
   }
+}
+
+// Where the engine keeps the errors of a tensor; null where it does not: the caller does, the
+// tensor is exact, or its name will not come again.
+KeptErrors* BucketRunner::kept_errors_of(const ProcessSetContext& context, Entry& entry,
+                                         std::size_t i) const {
+  const Request& request = entry.requests[i];
+  if (!world_.config.formats.is_feeding_back || !context.spans_hosts()) return nullptr;
+  if (!may_be_low_bit(request.format) || request.numbering != Numbering::kNone) return nullptr;
+  if (entry.tensors[i].errors != nullptr) return nullptr;
+  if (entry.kept_errors.size() <= i) entry.kept_errors.resize(entry.requests.size());
+  return &entry.kept_errors[i];
 }
 
 // The next work of the bucket, without its addresses; null if there is no data to move.

@@ -35,6 +35,7 @@ class BucketRunner : private CommonParts {
   Output make_output(const Tensor& tensor, const Request& request, std::int64_t rows);
   DeviceBlockPtr allocate_on_gpu(int device, std::size_t size_bytes);
   void add_works(ProcessSetContext& context, Entry& entry, const BucketItem& item);
+  KeptErrors* kept_errors_of(const ProcessSetContext& context, Entry& entry, std::size_t i) const;
   Work* add_work(ProcessSetContext& context, const Request& request, const BucketItem& item);
   void end(ProcessSetContext& context);
   void count_link_bytes(ProcessSetContext& context);

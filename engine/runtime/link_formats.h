@@ -20,6 +20,9 @@ struct LinkFormats {
   // Tensors whose names have one of these parts are exact. Case does not matter in ASCII.
   std::vector<std::string> exact_parts = {};
   Rounding rounding = {};  // to low-bit formats
+  // Whether the engine adds what they leave out of a tensor to the next one of its name. This
+  // rank's own affair.
+  bool is_feeding_back = false;
 
   // What takes the place of the request's format. `name`: empty where it is not known.
   LinkFormat of(const Request& request, std::string_view name, bool is_engines) const;

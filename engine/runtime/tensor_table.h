@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backend/work.h"
 #include "control/negotiation_table.h"
 #include "core/rounding.h"
 #include "gpu/stream_dependency.h"
@@ -40,7 +41,8 @@ struct Entry {
   std::uint32_t bound_slot = SlotRef::kNone;  // by_slot_ points here, and nowhere else, to it
   std::vector<Request> requests;              // one for each tensor, at least one
   std::vector<Tensor> tensors;
-  std::vector<std::int64_t> splits;  // of an alltoall
+  std::vector<KeptErrors> kept_errors;  // by tensor, where the engine keeps them
+  std::vector<std::int64_t> splits;     // of an alltoall
   std::uint64_t signature = 0;
   std::uint64_t uses = 0;     // how often the name has come
   Rounding rounding = {};     // of this use, in low-bit formats

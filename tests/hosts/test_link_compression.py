@@ -92,6 +92,30 @@ def test_embeddings_and_norms_of_tensorflow_are_exact(lab: Lab) -> None:
         assert all(found == expected for found in report.values()), report
 
 
+@pytest.mark.parametrize("is_fed_back", [False, True])
+def test_the_engine_adds_what_was_left_out_to_the_next_tensor(lab: Lab, is_fed_back: bool) -> None:
+    setting = {"HOROVOD_LINK_COMPRESSION": "int4"}
+    if is_fed_back:
+        setting["HOROVOD_LINK_COMPRESSION_FEEDBACK"] = "1"
+    job = lab.start_worker((2, 1), "fed_back.py", environment=setting)
+    job.check(timeout_s=500)
+    reports = lab.read_from(range(3), "report", job)
+    for report in reports.values():
+        assert report.pop("input is kept")
+        assert report.pop("exact by name") < 0.001
+        assert report.pop("running number") > 8  # no later tensor has its name
+        assert all((error < 6) == is_fed_back for error in report.values()), report
+
+
+def test_tensorflow_has_error_feedback_by_the_engine(lab: Lab) -> None:
+    setting = {"HOROVOD_LINK_COMPRESSION_FEEDBACK": "1"}
+    job = lab.start_worker((1, 1), "fed_back_tf.py", environment=setting)
+    job.check(timeout_s=500)
+    for report in lab.read_from(range(2), "report", job).values():
+        assert set(report) == {"eager", "graph"}
+        assert all(error < 6 for error in report.values()), report
+
+
 def test_chances_are_the_same_from_run_to_run(lab: Lab) -> None:
     chance = {
         "HOROVOD_LINK_COMPRESSION": "int4",

@@ -325,6 +325,7 @@ def _engine_config(
     config.link_format_exact_parts = [part for part in parts if part]
     config.is_rounding_stochastic = settings.link_compression_rounding == "stochastic"
     config.rounding_seed = settings.link_compression_seed
+    config.is_feeding_back = settings.link_compression_feedback
     config.fuse_groups = not settings.disable_group_fusion
     config.cache_capacity = settings.cache_capacity
     config.stall_check = not settings.stall_check_disable

@@ -112,6 +112,33 @@ TEST_CASE("low bits: the largest of a block keeps 16 bits, and coding again chan
   }
 }
 
+TEST_CASE("low bits: errors are added in float32, with the same bits on every instruction set") {
+  std::mt19937 random(3);
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16}) {
+    for (const std::size_t count : kCounts) {
+      const Floats errors = random_floats(count, random);
+      Bytes tensor(count * size_of(dtype));
+      std::ranges::generate(tensor, [&] { return static_cast<std::byte>(random() % 0x70); });
+      Bytes expected(tensor.size());
+      add_errors_with(*kernel_table(Isa::kPortable), dtype, tensor.data(), errors.data(), count,
+                      expected.data());
+      if (dtype == Dtype::kFloat32) {
+        Floats sums(count);
+        std::memcpy(sums.data(), tensor.data(), tensor.size());
+        for (std::size_t i = 0; i < count; ++i) sums[i] += errors[i];
+        REQUIRE(std::memcmp(sums.data(), expected.data(), tensor.size()) == 0);
+      }
+      for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+        if (kernel_table(isa) == nullptr) continue;
+        Bytes found = tensor;  // in place
+        add_errors_with(*kernel_table(isa), dtype, found.data(), errors.data(), count,
+                        found.data());
+        REQUIRE(found == expected);
+      }
+    }
+  }
+}
+
 TEST_CASE("low bits: ties go to even") {
   Floats values(128);
   values[0] = 126;  // so the scale is 1

@@ -275,6 +275,13 @@ class EngineSettings:
         "on all ranks",
         maximum=2**62,
     )
+    link_compression_feedback: bool = define(
+        False,
+        "add what int8, fp8 and int4 leave out of a tensor to the next tensor of its name, which "
+        "is right for gradients; optimizers of PyTorch and JAX with compression=... do it by "
+        "themselves",
+        flag=Flag("--link-compression-feedback", "tuning", key="params.link_compression_feedback"),
+    )
     start_timeout_s: float = define(
         30.0,
         "longest time for all ranks to meet in init, and before it for horovodrun to start them on "
