@@ -8,6 +8,7 @@ import math
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from horovod.core.base import threads
@@ -34,7 +35,8 @@ _TRIES = 3
 _PAUSE_S = 1.0
 _CONNECT_S = 5.0
 _END_S = 1.0  # for a thread that is connecting
-_FOLLOW_S = 300.0  # after all parts have arrived once
+_MOST_TIMES = 3  # that a part arrives: it changes sooner than it travels
+_FOLLOW_S = 300.0  # after the wait for all parts
 
 
 class PartClient:
@@ -60,6 +62,7 @@ class PartClient:
         self.numbers: set[int] = set()
         self._put_lock = threading.Lock()
         self._versions = [NONE] * len(parts)
+        self._times: Counter[int] = Counter()
         self._has_news = threading.Event()  # it has all, or has given up
         self._is_stopped = threading.Event()
         self._until = math.inf
@@ -69,7 +72,7 @@ class PartClient:
             threads.start(self._thread)
 
     def wait(self, timeout_s: float) -> None:
-        """Block until all parts have arrived once, or will not, or for ``timeout_s``."""
+        """Block until all parts are here, or it is clear that they will not be, or for so long."""
         if self._thread.is_alive():
             self._has_news.wait(timeout_s)
 
@@ -113,9 +116,8 @@ class PartClient:
                 is_current = answer.is_current
                 if answer.part != NONE:
                     self._take(answer, stream)
-                elif is_current and not self._has_news.is_set():
-                    self._until = time.monotonic() + _FOLLOW_S
-                    self._has_news.set()
+                elif is_current:
+                    self._end_wait()
 
     def _connect(self, addresses: tuple[tuple[str, int], ...]) -> tuple[socket.socket, PartStream]:
         """A connection at the first address where rank 0 proves that it is a rank of this job."""
@@ -157,6 +159,14 @@ class PartClient:
             self._parts.put(number, header, data)
             self.numbers.add(number)
         self._versions[number] = answer.version
+        self._times[number] += 1
+        if self._times[number] == _MOST_TIMES:
+            self._end_wait()
+
+    def _end_wait(self) -> None:
+        if not self._has_news.is_set():
+            self._until = time.monotonic() + _FOLLOW_S
+            self._has_news.set()
 
 
 def _unfit(field: str, found: object, expected: str) -> BadMessageError:

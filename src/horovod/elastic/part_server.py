@@ -63,11 +63,6 @@ class _Client:
 _Numbered = tuple[int, int, StatePart]  # number, version, part
 
 
-def _urgency(numbered: _Numbered) -> tuple[bool, int, int]:
-    _, version, part = numbered
-    return part.is_settled, part.changed_at, version
-
-
 class _Versions:
     """Gives each content of each part a number; no two servers give the same ones."""
 
@@ -259,8 +254,9 @@ class PartServer:
     def _compare(self, versions: Sequence[int]) -> tuple[_Numbered | None, bool]:
         """A part that the client should get next, if any; and whether it is current.
 
-        One that is about to change waits, unless the client has none. The longer ago a part has
-        changed, the sooner it will change again, so it comes later.
+        One that is about to change waits, unless the client has none. Those that it has none of
+        come first. The longer ago a part has changed, the sooner it will change again, so it comes
+        later.
         """
         with self._lock:
             now = self._versions.look(self._parts.read())
@@ -271,5 +267,10 @@ class PartServer:
             for number, (version, part) in enumerate(now)
             if versions[number] != version and (part.is_settled or versions[number] == NONE)
         ]
-        best = max(lacking, key=_urgency, default=None)
+
+        def urgency(each: _Numbered) -> tuple[bool, bool, int, int]:
+            number, version, part = each
+            return part.is_settled, versions[number] == NONE, part.changed_at, version
+
+        best = max(lacking, key=urgency, default=None)
         return best, best is None

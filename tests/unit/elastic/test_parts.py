@@ -333,6 +333,22 @@ def test_a_server_that_closes_ends_its_connections(parts: Texts) -> None:
         assert is_closed_by_peer(stranger)
 
 
+def test_the_wait_for_parts_that_change_sooner_than_they_travel_ends(parts: Texts) -> None:
+    class Restless(Texts):
+        def bytes_of(self, tensor: bytes) -> memoryview:
+            found = super().bytes_of(tensor)
+            self.values[2] = b"%d" % len(self.sent)
+            return found
+
+    restless = Restless(*parts.values)
+    with (
+        contextlib.closing(PartServer(restless, SECRET, [new_loopback()])) as server,
+        following(server.addresses, empty()) as client,
+    ):
+        client.wait(PATIENCE_S)
+        assert not server.should_wait()  # for a client that has never had all
+
+
 def test_a_client_does_not_follow_for_ever(
     server: PartServer, parts: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

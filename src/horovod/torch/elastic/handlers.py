@@ -172,7 +172,9 @@ class LocalStepsStateHandler(OptimizerStateHandler):
     root_others: dict[str, Any] | None = None
 
     def save(self) -> None:
-        super().save()
+        found = self.value.state_dict()
+        outer = _on_host(found.pop(OUTER_STATE))
+        self._saved = _host_copy(found) | {OUTER_STATE: outer}
         self._own = _host_copy(self.params())
 
     def restore(self) -> None:
@@ -247,6 +249,22 @@ class SamplerStateHandler(_StateDictHandler):
 
     def reset(self) -> None:
         self.value.reset()
+
+
+def _on_host(outer: dict[str, Any]) -> dict[str, Any]:
+    """An outer state with its tensors in host memory, not copied if they are there already.
+
+    Fragments never change their tensors, but take new ones.
+    """
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: moved(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [moved(each) for each in value]
+        return value.detach().cpu() if isinstance(value, Tensor) else value
+
+    return {key: moved(value) for key, value in outer.items()}
 
 
 def _host_copy(value: Any) -> Any:
