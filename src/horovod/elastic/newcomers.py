@@ -46,16 +46,16 @@ class PartService:
     def begin(self, state: State) -> None:
         """Serve the parts of ``state`` if this process is rank 0 now, else do not any more."""
         self._spans_hosts |= world.cross_size() > 1
-        parts = state._parts()
+        parts, secret = state._parts(), secret_in(os.environ)
         is_open = world.settings().link_protection != "encrypted"
-        if parts is None or world.rank() != 0 or not is_open:
+        if parts is None or not secret or world.rank() != 0 or not is_open:
             self.end(state)
             return
         if self._server is None:
             spans_hosts = self._spans_hosts or _is_elsewhere(os.environ)
             try:
                 hosts = listening_hosts(os.environ, spans_hosts)
-                self._server = PartServer(parts, secret_in(os.environ), hosts)
+                self._server = PartServer(parts, secret, hosts)
             except (InitError, OSError) as error:
                 _log.warning("cannot serve the state to ranks that join later: %s", error)
                 return

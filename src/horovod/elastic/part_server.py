@@ -204,7 +204,7 @@ class PartServer:
         try:
             stream = self._prove(client)
             while not self._has_ended.is_set():
-                request = PartRequest.from_bytes(stream.receive())
+                request = self._read(stream.receive())
                 if client.asked_at:  # for a part, which has arrived
                     client.seconds += time.monotonic() - client.asked_at
                 self._answer(client, request, stream)
@@ -212,6 +212,13 @@ class PartServer:
             pass  # it has joined or ended, or does not know the secret
         finally:
             self._forget(client)
+
+    def _read(self, message: bytes) -> PartRequest:
+        request = PartRequest.from_bytes(message)
+        found, expected = len(request.versions), len(self._parts)
+        if found != expected:
+            raise BadMessageError(request.message, "versions", f"{found} numbers", str(expected))
+        return request
 
     def _prove(self, client: _Client) -> PartStream:
         client.socket.settimeout(_HANDSHAKE_S)
@@ -260,7 +267,7 @@ class PartServer:
         """
         with self._lock:
             now = self._versions.look(self._parts.read())
-        if not now or len(versions) != len(now):
+        if not now:
             return None, False
         lacking = [
             (number, version, part)

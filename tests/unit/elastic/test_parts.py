@@ -230,9 +230,9 @@ def test_without_the_secret_nothing_arrives(server: PartServer, parts: Texts) ->
 def test_another_number_of_parts_is_of_another_state(
     server: PartServer, parts: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_server, "ANSWER_S", 0.0)
+    monkeypatch.setattr(part_client, "_PAUSE_S", 0.0)
     with following(server.addresses, Texts(b"?")) as client:
-        client.wait(0.2)
+        client.wait(PATIENCE_S)
         assert not client.numbers
     assert parts.sent == []
 
@@ -288,7 +288,13 @@ def test_data_of_another_length_than_announced_is_refused(parts, caplog, monkeyp
     assert "has '4 bytes' in field data; expected 3" in text or "4 bytes in field data" in text
 
 
-@pytest.mark.parametrize("request_", [b"{", b"{}", PartRequest((-2,), False).to_bytes()])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        *(b"{", b"{}", PartRequest((-2, 1, 1, 1), False).to_bytes()),
+        *(PartRequest((1,) * count, True).to_bytes() for count in (0, 3, 5)),
+    ],
+)
 def test_an_impossible_request_ends_its_connection_only(
     server: PartServer, parts: Texts, request_: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
