@@ -63,12 +63,12 @@ struct BlockLanes {
     }
   }
 
-  // The bits of the largest magnitude below `limit`, which is beyond the infinities' or theirs.
-  [[gnu::always_inline]] std::int32_t largest_below(std::int32_t limit) const {
+  // The bits of the largest magnitude up to `limit`: all, or the largest finite one.
+  [[gnu::always_inline]] std::int32_t largest_up_to(std::int32_t limit) const {
     Ints most{};
     for (int i = 0; i < kVectors; ++i) {
       const Ints bits = as<Ints>(parts[i]) & 0x7fffffff;
-      const Ints magnitude = bits & (bits < limit);
+      const Ints magnitude = bits & (bits <= limit);
       most = magnitude > most ? magnitude : most;
     }
     std::int32_t lanes[kLanes];
@@ -147,11 +147,12 @@ struct CodedBlock {
   template <class Rounder>
   [[gnu::always_inline]] static void encode(const Rounder& rounder, Lanes& lanes,
                                             std::byte* coded) {
-    const std::int32_t largest = lanes.largest_below(0x7fffffff);
+    const std::int32_t largest = lanes.largest_up_to(0x7fffffff);
     if (largest < kInfinityBits) {
       encode_scaled<false>(rounder, lanes, scale_of(largest, Code::kLargest), coded);
     } else {
-      const float scale = scale_of(lanes.largest_below(kInfinityBits), Code::kLargestBesideMarks);
+      const float scale =
+          scale_of(lanes.largest_up_to(kInfinityBits - 1), Code::kLargestBesideMarks);
       encode_scaled<true>(rounder, lanes, scale, coded);
     }
   }

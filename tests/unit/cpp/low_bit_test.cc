@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -192,6 +193,19 @@ TEST_CASE("low bits: NaN and infinities survive, and spare their neighbours") {
       } else {
         REQUIRE(result[i] == clean[i]);
       }
+    }
+  }
+}
+
+TEST_CASE("low bits: NaN with any bits survives, also alone") {
+  // As memset(0xff) makes it, without its sign, and one that signals.
+  for (const std::uint32_t bits : {0xffffffffU, 0x7fffffffU, 0x7f800001U}) {
+    for (const LinkFormat format : kFormats) {
+      Floats values(200, 1.5F);
+      values[130] = std::bit_cast<float>(bits);
+      const Floats result = through(format, values);
+      REQUIRE(std::isnan(result[130]));
+      REQUIRE(result[131] == doctest::Approx(1.5));
     }
   }
 }
