@@ -1,7 +1,7 @@
 """Low-bit allreduces between two hosts: bytes, time and accuracy.
 
 The hosts are namespaces of this machine. "1 Gbit/s" limits what each sends; otherwise only
-processors limit the speed. The ranks of three jobs, one for each HOROVOD_LINK_COMPRESSION, are
+processors limit the speed. The ranks of the jobs, one for each HOROVOD_LINK_COMPRESSION, are
 alive at once and measured in turns, round after round. A figure is the median over rounds of the
 slower rank's time per call. Accuracies are those of the digits of scikit-learn, and losses those of
 a transformer of characters, after training with ``DistributedOptimizer(compression=...)``, one

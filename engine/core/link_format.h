@@ -17,14 +17,15 @@ enum class LinkFormat : std::uint8_t {
   kInt8 = 2,
   kFp8 = 3,
   kInt4 = 4,
+  kMxfp8 = 5,
   // The tuning of the bucket decides (core/tuning.h).
-  kTuned = 5,
+  kTuned = 6,
 };
-inline constexpr int kLinkFormatCount = 6;
+inline constexpr int kLinkFormatCount = 7;
 
 // As in Python and in the environment.
-inline constexpr const char* kLinkFormatNames[kLinkFormatCount] = {"as set", "none", "int8",
-                                                                   "fp8",    "int4", "tuned"};
+inline constexpr const char* kLinkFormatNames[kLinkFormatCount] = {"as set", "none",  "int8", "fp8",
+                                                                   "int4",   "mxfp8", "tuned"};
 
 constexpr const char* name_of(LinkFormat format) {
   return static_cast<int>(format) < kLinkFormatCount ? kLinkFormatNames[static_cast<int>(format)]
@@ -43,10 +44,11 @@ constexpr LinkFormat decided(LinkFormat format, LinkFormat tuned) {
   return format == LinkFormat::kTuned ? tuned : format;
 }
 
-// Elements that share a scale, and the bytes of such a block on a link (kernels/low_bit.h).
+// Elements that are coded together, and the bytes of such a block on a link: codes, and a word of
+// scales (kernels/low_bit.h).
 inline constexpr std::size_t kLowBitBlock = 128;
 constexpr std::size_t low_bit_block_bytes(LinkFormat format) {
-  return (format == LinkFormat::kInt4 ? kLowBitBlock / 2 : kLowBitBlock) + sizeof(float);
+  return (format == LinkFormat::kInt4 ? kLowBitBlock / 2 : kLowBitBlock) + sizeof(std::uint32_t);
 }
 
 constexpr std::size_t low_bit_bytes(LinkFormat format, std::size_t elements) {

@@ -18,9 +18,10 @@ constexpr KernelTable all_kernels_of(const char* isa) {
   fill_adasum<Isa, Bfloat16>(table, Dtype::kBfloat16);
   fill_adasum<Isa, Direct<float>>(table, Dtype::kFloat32);
   fill_adasum<Isa, Direct<double>>(table, Dtype::kFloat64);
-  fill_low_bits<Isa, Int8Code, LinkFormat::kInt8>(table);
-  fill_low_bits<Isa, Fp8Code, LinkFormat::kFp8>(table);
-  fill_low_bits<Isa, Int4Code, LinkFormat::kInt4>(table);
+  fill_low_bits<Isa, LinkFormat::kInt8, Int8Code>(table);
+  fill_low_bits<Isa, LinkFormat::kFp8, Fp8Code>(table);
+  fill_low_bits<Isa, LinkFormat::kInt4, Int4Code>(table);
+  fill_low_bits<Isa, LinkFormat::kMxfp8, Fp8Code, PowersOfTwo>(table);
   fill_errors<Isa>(table);
   return table;
 }

@@ -8,17 +8,23 @@
 
 #include "kernels/kernel_table.h"
 #include "kernels/low_bit_codes.h"
+#include "kernels/low_bit_scales.h"
 #include "kernels/sweep.h"
 #include "kernels/vectors.h"
 
 namespace hvd {
 namespace {
 
-// The lowest bit of a scale marks a block with values that are not finite. Scales do not use their
-// lowest byte.
-inline constexpr std::uint32_t kScaleBits = 0xffffff00U;
-inline constexpr std::uint32_t kNotFiniteMark = 1;
-inline constexpr std::int32_t kInfinityBits = 0x7f800000;
+template <int kLanes>
+[[gnu::always_inline]] inline std::int32_t largest_lane(Vector<std::int32_t, kLanes> vector) {
+  if constexpr (kLanes == 1) {
+    return vector[0];
+  } else {
+    Vector<std::int32_t, kLanes / 2> halves[2];
+    __builtin_memcpy(halves, &vector, sizeof vector);
+    return largest_lane<kLanes / 2>(halves[0] > halves[1] ? halves[0] : halves[1]);
+  }
+}
 
 // The elements of a block as floats.
 template <class Isa>
@@ -63,19 +69,21 @@ struct BlockLanes {
     }
   }
 
-  // The bits of the largest magnitude up to `limit`: all, or the largest finite one.
-  [[gnu::always_inline]] std::int32_t largest_up_to(std::int32_t limit) const {
-    Ints most{};
-    for (int i = 0; i < kVectors; ++i) {
-      const Ints bits = as<Ints>(parts[i]) & 0x7fffffff;
-      const Ints magnitude = bits & (bits <= limit);
-      most = magnitude > most ? magnitude : most;
+  // The bits of the largest magnitude up to `limit` of each group of elements: of all, or of those
+  // that are finite.
+  template <int kGroups>
+  [[gnu::always_inline]] void find_largest(std::int32_t limit,
+                                           std::int32_t (&largest)[kGroups]) const {
+    constexpr int kParts = kVectors / kGroups;
+    for (int group = 0; group < kGroups; ++group) {
+      Ints most{};
+      for (int i = group * kParts; i < (group + 1) * kParts; ++i) {
+        const Ints bits = as<Ints>(parts[i]) & 0x7fffffff;
+        const Ints magnitude = bits & (bits <= limit);
+        most = magnitude > most ? magnitude : most;
+      }
+      largest[group] = largest_lane<kLanes>(most);
     }
-    std::int32_t lanes[kLanes];
-    __builtin_memcpy(lanes, &most, sizeof lanes);
-    std::int32_t largest = 0;
-    for (const std::int32_t lane : lanes) largest = lane > largest ? lane : largest;
-    return largest;
   }
 
   Floats parts[kVectors];
@@ -131,8 +139,8 @@ struct ByChance {
   std::uint32_t first;
 };
 
-// One coded block.
-template <class Isa, class Code>
+// One coded block: the word of its scales, then its codes.
+template <class Isa, class Code, class Scales>
 struct CodedBlock {
   using Lanes = BlockLanes<Isa>;
   static constexpr int kLanes = Lanes::kLanes;
@@ -147,63 +155,66 @@ struct CodedBlock {
   template <class Rounder>
   [[gnu::always_inline]] static void encode(const Rounder& rounder, Lanes& lanes,
                                             std::byte* coded) {
-    const std::int32_t largest = lanes.largest_up_to(0x7fffffff);
-    if (largest < kInfinityBits) {
-      encode_scaled<false>(rounder, lanes, scale_of(largest, Code::kLargest), coded);
+    std::int32_t largest[Scales::kGroups];
+    lanes.find_largest(0x7fffffff, largest);
+    bool is_plain = true;
+    for (const std::int32_t each : largest) is_plain &= each < Scales::kPlainBelow;
+    if (is_plain) {
+      encode_scaled<true>(rounder, lanes, Scales::template word_of<true>(largest), coded);
     } else {
-      const float scale =
-          scale_of(lanes.largest_up_to(kInfinityBits - 1), Code::kLargestBesideMarks);
-      encode_scaled<true>(rounder, lanes, scale, coded);
+      lanes.find_largest(kInfinityBits - 1, largest);
+      encode_scaled<false>(rounder, lanes, Scales::template word_of<false>(largest), coded);
     }
   }
 
   // Adds to what is there, or replaces it.
   template <bool kIsAdded>
   [[gnu::always_inline]] static void decode(const std::byte* coded, Lanes& lanes) {
-    std::uint32_t bits;
-    __builtin_memcpy(&bits, coded, sizeof bits);
-    const float scale = __builtin_bit_cast(float, bits& kScaleBits);
-    if ((bits & kNotFiniteMark) == 0) {
-      decode_scaled<false, kIsAdded>(coded + sizeof bits, scale, lanes);
+    std::uint32_t scales;
+    __builtin_memcpy(&scales, coded, sizeof scales);
+    const std::byte* const codes = coded + sizeof scales;
+    if (is_plain(scales, codes)) {
+      decode_scaled<true, kIsAdded>(codes, scales, lanes);
     } else {
-      decode_scaled<true, kIsAdded>(coded + sizeof bits, scale, lanes);
+      decode_scaled<false, kIsAdded>(codes, scales, lanes);
     }
   }
 
  private:
-  [[gnu::always_inline]] static float scale_of(std::int32_t largest, float largest_code) {
-    const float scale = __builtin_bit_cast(float, largest) / largest_code;
-    if (!(scale > Code::kLeastScale)) return Code::kLeastScale;
-    return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, scale) & kScaleBits);
-  }
+  // Of the elements that have code k of each word.
+  static constexpr int group_of(int k) { return k * Scales::kGroups / kPerWord; }
 
-  template <bool kHasMark, class Rounder>
+  template <bool kIsPlain, class Rounder>
   [[gnu::always_inline]] static void encode_scaled(const Rounder& rounder, Lanes& lanes,
-                                                   float scale, std::byte* coded) {
-    const std::uint32_t bits =
-        __builtin_bit_cast(std::uint32_t, scale) | (kHasMark ? kNotFiniteMark : 0U);
-    __builtin_memcpy(coded, &bits, sizeof bits);
-    const float inverse = 1.0F / scale;
+                                                   std::uint32_t scales, std::byte* coded) {
+    __builtin_memcpy(coded, &scales, sizeof scales);
+    float scale[Scales::kGroups];
+    float inverse[Scales::kGroups];
+    Scales::unpack(scales, scale);
+    for (int group = 0; group < Scales::kGroups; ++group) inverse[group] = 1.0F / scale[group];
     for (int word = 0; word < kStep; ++word) {
       Bits words{};
       for (int k = 0; k < kPerWord; ++k) {
         const int part = word + k * kStep;
-        words |= encode_part<kHasMark>(rounder, lanes.parts[part], part, scale, inverse)
-                 << (Code::kBits * k);
+        const int group = group_of(k);
+        words |=
+            encode_part<kIsPlain>(rounder, lanes.parts[part], part, scale[group], inverse[group])
+            << (Code::kBits * k);
       }
-      store_vector(coded + sizeof bits + word * sizeof(Bits), words);
+      store_vector(coded + sizeof scales + word * sizeof(Bits), words);
     }
   }
 
   // `number`: of the part.
-  template <bool kHasMark, class Rounder>
+  template <bool kIsPlain, class Rounder>
   [[gnu::always_inline]] static Bits encode_part(const Rounder& rounder, Floats& part, int number,
                                                  float scale, float inverse) {
-    constexpr float kLargest = kHasMark ? Code::kLargestBesideMarks : Code::kLargest;
+    constexpr float kLargest = kIsPlain ? Code::kLargest : Code::kLargestBesideMarks;
     const Floats lanes = part;
-    Coded<kLanes> coded = rounder.template encode<Code>(lanes * inverse, number, kLargest);
+    const Floats limited = kIsPlain ? lanes : Scales::limited(lanes);
+    Coded<kLanes> coded = rounder.template encode<Code>(limited * inverse, number, kLargest);
     part = lanes - coded.values * scale;
-    if constexpr (kHasMark) {
+    if constexpr (!kIsPlain) {
       const Ints bits = as<Ints>(lanes);
       const auto is_finite = (bits & 0x7fffffff) < kInfinityBits;
       const Bits infinity = bits < 0 ? Bits{} + Code::kMinusInfinity : Bits{} + Code::kInfinity;
@@ -214,15 +225,40 @@ struct CodedBlock {
     return coded.codes;
   }
 
-  template <bool kHasMark, bool kIsAdded>
-  [[gnu::always_inline]] static void decode_scaled(const std::byte* codes, float scale,
+  [[gnu::always_inline]] static bool is_plain(std::uint32_t scales, const std::byte* codes) {
+    if constexpr (Scales::kHasMark) {
+      return (scales & Scales::kMark) == 0;
+    } else {
+      return is_finite(codes);
+    }
+  }
+
+  // REQUIRES: codes of 8 bits, of which those from kInfinity on, without sign, stand for no number.
+  [[gnu::always_inline]] static bool is_finite(const std::byte* codes) {
+    constexpr std::uint32_t kEach = 0x01010101U;
+    Bits carried{};  // into the signs
+    for (int word = 0; word < kStep; ++word) {
+      const Bits words = load_vector<Bits>(codes + word * sizeof(Bits));
+      carried |= (words & (0x7fU * kEach)) + (0x80U - Code::kInfinity) * kEach;
+    }
+    std::uint32_t lanes[kLanes];
+    __builtin_memcpy(lanes, &carried, sizeof lanes);
+    std::uint32_t all = 0;
+    for (const std::uint32_t lane : lanes) all |= lane;
+    return (all & (0x80U * kEach)) == 0;
+  }
+
+  template <bool kIsPlain, bool kIsAdded>
+  [[gnu::always_inline]] static void decode_scaled(const std::byte* codes, std::uint32_t scales,
                                                    Lanes& lanes) {
+    float scale[Scales::kGroups];
+    Scales::unpack(scales, scale);
     for (int word = 0; word < kStep; ++word) {
       const Bits words = load_vector<Bits>(codes + word * sizeof(Bits));
       for (int k = 0; k < kPerWord; ++k) {
         const Bits of_part = (words >> (Code::kBits * k)) & Code::kMask;
-        Floats values = Code::template decode<kLanes>(of_part) * scale;
-        if constexpr (kHasMark) values = with_special(of_part, values);
+        Floats values = Code::template decode<kLanes>(of_part) * scale[group_of(k)];
+        if constexpr (!kIsPlain) values = with_special(of_part, values);
         Floats& part = lanes.parts[word + k * kStep];
         part = kIsAdded ? part + values : values;
       }
@@ -237,12 +273,12 @@ struct CodedBlock {
 };
 
 // The three kernels.
-template <class Isa, class Code>
+template <class Isa, class Code, class Scales>
 struct LowBits {
   using Lanes = BlockLanes<Isa>;
-  using Coder = CodedBlock<Isa, Code>;
+  using Coder = CodedBlock<Isa, Code, Scales>;
   using Plain = Direct<float>;
-  static constexpr std::size_t kBlockBytes = kLowBitBlock / 8 * Code::kBits + sizeof(float);
+  static constexpr std::size_t kBlockBytes = kLowBitBlock / 8 * Code::kBits + sizeof(std::uint32_t);
 
   template <class Codec>
   static void encode(const LowBitCall& call) {
@@ -319,10 +355,10 @@ struct LowBits {
   }
 };
 
-template <class Isa, class Code, class Codec>
+template <class Format, class Codec>
 constexpr void fill_low_bit_dtype(LowBitKernels& kernels, Dtype dtype) {
-  kernels.encode[index_of(dtype)] = LowBits<Isa, Code>::template encode<Codec>;
-  kernels.decode[index_of(dtype)] = LowBits<Isa, Code>::template decode<Codec>;
+  kernels.encode[index_of(dtype)] = Format::template encode<Codec>;
+  kernels.decode[index_of(dtype)] = Format::template decode<Codec>;
 }
 
 // Adds errors in float32 to elements of any dtype that has low bits.
@@ -348,14 +384,15 @@ constexpr void fill_errors(KernelTable& table) {
   table.add_errors[index_of(Dtype::kBfloat16)] = add_errors_to<Isa, Bfloat16>;
 }
 
-template <class Isa, class Code, LinkFormat kFormat>
+template <class Isa, LinkFormat kFormat, class Code, class Scales = OneScale<Code>>
 constexpr void fill_low_bits(KernelTable& table) {
-  static_assert(LowBits<Isa, Code>::kBlockBytes == low_bit_block_bytes(kFormat));
+  using Format = LowBits<Isa, Code, Scales>;
+  static_assert(Format::kBlockBytes == low_bit_block_bytes(kFormat));
   LowBitKernels& kernels = table.low_bits[static_cast<int>(kFormat)];
-  fill_low_bit_dtype<Isa, Code, Direct<float>>(kernels, Dtype::kFloat32);
-  fill_low_bit_dtype<Isa, Code, Float16<Isa>>(kernels, Dtype::kFloat16);
-  fill_low_bit_dtype<Isa, Code, Bfloat16>(kernels, Dtype::kBfloat16);
-  kernels.add_coded = LowBits<Isa, Code>::add_coded;
+  fill_low_bit_dtype<Format, Direct<float>>(kernels, Dtype::kFloat32);
+  fill_low_bit_dtype<Format, Float16<Isa>>(kernels, Dtype::kFloat16);
+  fill_low_bit_dtype<Format, Bfloat16>(kernels, Dtype::kBfloat16);
+  kernels.add_coded = Format::add_coded;
 }
 
 }  // namespace

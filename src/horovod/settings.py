@@ -81,7 +81,7 @@ class Settings(EngineSettings):
     autotune_link_compression: tuple[str, ...] = define(
         (),
         "formats that the search may try as HOROVOD_LINK_COMPRESSION, if that has no value: int8, "
-        "fp8 or int4, with commas between them; the same on all ranks",
+        "fp8, mxfp8 or int4, with commas between them; the same on all ranks",
         choices=LINK_COMPRESSIONS[1:],
         flag=Flag("--autotune-link-compression", "autotune", key="autotune.link_compression"),
     )

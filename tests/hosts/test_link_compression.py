@@ -18,7 +18,7 @@ FIXED = {
 }
 
 
-@pytest.mark.parametrize("level", ["none", "int8", "fp8", "int4"])
+@pytest.mark.parametrize("level", ["none", "int8", "fp8", "mxfp8", "int4"])
 def test_the_setting_is_for_all_scripts(lab: Lab, level: str) -> None:
     setting = {"HOROVOD_LINK_COMPRESSION": level}
     job = lab.start_worker((2, 1), "set_compression.py", environment=setting)

@@ -57,6 +57,7 @@ def test_formats_to_tune_without_autotuning_are_said(is_tuned: bool) -> None:
         (Settings(autotune_link_compression=("int8",)), LinkFormat.EXACT),
         (Settings(autotune=True, autotune_link_compression=("int8",)), LinkFormat.TUNED),
         (Settings(link_compression="fp8"), LinkFormat.FP8),
+        (Settings(link_compression="mxfp8"), LinkFormat.MXFP8),
         (
             Settings(autotune=True, autotune_link_compression=("int8",), link_compression="fp8"),
             LinkFormat.FP8,

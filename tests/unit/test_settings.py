@@ -30,7 +30,7 @@ def test_values_are_read_with_their_type():
             "HOROVOD_STALL_CHECK_DISABLE": "1",
             "HOROVOD_LOG_LEVEL": "DEBUG",
             "HOROVOD_THREAD_AFFINITY": "3,1",
-            "HOROVOD_AUTOTUNE_LINK_COMPRESSION": "int8, FP8",
+            "HOROVOD_AUTOTUNE_LINK_COMPRESSION": "int8, FP8, mxFP8",
             "HOROVOD_SOMETHING_ELSE": "ignored",
         }
     )
@@ -39,7 +39,7 @@ def test_values_are_read_with_their_type():
     assert settings.stall_check_disable is True
     assert settings.log_level == "debug"
     assert settings.thread_affinity == (3, 1)
-    assert settings.autotune_link_compression == ("int8", "fp8")
+    assert settings.autotune_link_compression == ("int8", "fp8", "mxfp8")
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_values_are_read_with_their_type():
         ("HOROVOD_LOG_LEVEL", "loud", "expected one of trace, debug"),
         ("HOROVOD_THREAD_AFFINITY", "0,x", "an integer"),
         ("HOROVOD_THREAD_AFFINITY", "-1", "at least 0"),
-        ("HOROVOD_AUTOTUNE_LINK_COMPRESSION", "int8,int9", "some of int8, fp8, int4, with commas"),
-        ("HOROVOD_AUTOTUNE_LINK_COMPRESSION", "none", "some of int8, fp8, int4, with commas"),
+        ("HOROVOD_AUTOTUNE_LINK_COMPRESSION", "int8,int9", "fp8, mxfp8, int4, with commas"),
+        ("HOROVOD_AUTOTUNE_LINK_COMPRESSION", "none", "some of int8, fp8, mxfp8, int4"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(name, value, expected):

@@ -251,7 +251,7 @@ def _check_compression(title: str, compression: Any) -> None:
     if issubclass(kind, FeedbackCompressor):
         raise ValueError(
             f"{title}: compression={kind.__name__} keeps errors, which this callback does not; use "
-            "none, fp16, bf16, int8, fp8 or int4"
+            "none, fp16, bf16, int8, fp8, mxfp8 or int4"
         )
 
 

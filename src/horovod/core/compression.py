@@ -15,7 +15,14 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 # Those that each binding has in its ``compression``.
-__all__ = ["Compressor", "FP8Compressor", "Int4Compressor", "Int8Compressor", "NoneCompressor"]
+__all__ = [
+    "Compressor",
+    "FP8Compressor",
+    "Int4Compressor",
+    "Int8Compressor",
+    "MXFP8Compressor",
+    "NoneCompressor",
+]
 
 
 # The part of an element's index that travels for itself, with top-k.
@@ -31,7 +38,8 @@ class LinkFormat(IntEnum):
     INT8 = 2
     FP8 = 3
     INT4 = 4
-    TUNED = 5  # as autotuning says; never of a compressor
+    MXFP8 = 5
+    TUNED = 6  # as autotuning says; never of a compressor
 
 
 # By the values of HOROVOD_LINK_COMPRESSION.
@@ -39,6 +47,7 @@ LINK_FORMATS = {
     "none": LinkFormat.EXACT,
     "int8": LinkFormat.INT8,
     "fp8": LinkFormat.FP8,
+    "mxfp8": LinkFormat.MXFP8,
     "int4": LinkFormat.INT4,
 }
 
@@ -89,8 +98,14 @@ class FP8Compressor(NoneCompressor):
     link_format = LinkFormat.FP8
 
 
+class MXFP8Compressor(NoneCompressor):
+    """FP8 with a power of two as scale for each 32 elements, after OCP Microscaling (MX)."""
+
+    link_format = LinkFormat.MXFP8
+
+
 class Int4Compressor(NoneCompressor):
-    """The same with 4 bits: for gradients with error feedback, as optimizers of PyTorch and JAX."""
+    """Int8 with 4 bits: for gradients with error feedback, as optimizers of PyTorch and JAX."""
 
     link_format = LinkFormat.INT4
 
@@ -107,6 +122,7 @@ class CommonCompression:
     none = NoneCompressor
     int8 = Int8Compressor
     fp8 = FP8Compressor
+    mxfp8 = MXFP8Compressor
     int4 = Int4Compressor
 
 
@@ -129,7 +145,7 @@ class FeedbackCompressor(Compressor):
         raise ValueError(
             f"Compression.{cls.title} remembers errors and is more than one reduction: it works as "
             "DistributedOptimizer(compression=...), not with single operations; use "
-            "none, fp16, bf16, int8, fp8 or int4 there"
+            "none, fp16, bf16, int8, fp8, mxfp8 or int4 there"
         )
 
     @staticmethod

@@ -130,8 +130,8 @@ class LocalSteps:
         if is_refused:
             raise ValueError(
                 f"{self.title}: compression={compression_text(compression)} cannot reduce single "
-                f"{tensors}, as hvd.allreduce does; use none, fp16, bf16, int8, fp8, int4 or "
-                "topk()"
+                f"{tensors}, as hvd.allreduce does; use none, fp16, bf16, int8, fp8, mxfp8, int4 "
+                "or topk()"
             )
 
     def check_fragments(self, parameter_count: int) -> None:

@@ -11,11 +11,11 @@ import horovod.torch as hvd
 from horovod.errors import MismatchError
 from horovod.torch.compression import Compression
 
-FORMATS = [Compression.int8, Compression.fp8, Compression.int4]
+FORMATS = [Compression.int8, Compression.fp8, Compression.mxfp8, Compression.int4]
 # Of the largest element of a block, for a sum of two coded parts and its own coding.
-MOST_ERROR = {Compression.int8: 0.02, Compression.fp8: 0.15, Compression.int4: 0.3}
+MOST_ERROR = dict(zip(FORMATS, (0.02, 0.15, 0.15, 0.3), strict=True))
 
-pytestmark = pytest.mark.parametrize("compression", FORMATS, ids=["int8", "fp8", "int4"])
+pytestmark = pytest.mark.parametrize("compression", FORMATS, ids=["int8", "fp8", "mxfp8", "int4"])
 
 
 def values(count: int, rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -4,7 +4,7 @@ from horovod.settings import Settings
 MB = 1024 * 1024
 ONE_HOST = Surroundings(is_native=True, spans_hosts=False)
 HOSTS = Surroundings(is_native=True, spans_hosts=True)
-ALLOWED = Settings(autotune_link_compression=("int4", "int8"))
+ALLOWED = Settings(autotune_link_compression=("int4", "mxfp8", "int8"))
 
 
 def names(knobs):
@@ -32,7 +32,7 @@ def test_what_the_surroundings_have_no_use_for_is_no_knob():
 def test_formats_are_tried_only_if_they_are_allowed():
     *others, formats = knobs_for(ALLOWED, (), HOSTS)
     assert tuple(others) == knobs_for(Settings(), (), HOSTS)
-    assert formats == Knob("link_compression", ("none", "int8", "int4"))
+    assert formats == Knob("link_compression", ("none", "int8", "mxfp8", "int4"))
 
 
 def test_formats_are_no_knob_without_a_use_for_them_or_with_a_fixed_one():

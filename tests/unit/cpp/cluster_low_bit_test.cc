@@ -16,7 +16,8 @@ namespace cluster_low_bit_tests {
 
 using namespace test;
 
-constexpr LinkFormat kFormats[] = {LinkFormat::kInt8, LinkFormat::kFp8, LinkFormat::kInt4};
+constexpr LinkFormat kFormats[] = {LinkFormat::kInt8, LinkFormat::kFp8, LinkFormat::kInt4,
+                                   LinkFormat::kMxfp8};
 constexpr std::size_t kCounts[] = {1, 100, 129, 5000, 70'001, 300'000};
 
 const std::vector<std::vector<int>> kHostSizes{{1, 1}, {2, 2}, {3, 1}, {1, 2, 3}, {2, 2, 2, 2}};
@@ -224,21 +225,23 @@ TEST_CASE("cluster low bits: NaN and infinity reach all ranks, alone") {
   std::mt19937 random(43);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for_each_map([&](const HostMap& map, int size) {
-    Tensor tensor = low_bit_tensor(map, size, LinkFormat::kInt8, 2000, random);
-    const auto put = [&](std::size_t index, float value) {
-      std::memcpy(tensor.in[0].data() + index * sizeof value, &value, sizeof value);
-    };
-    put(17, std::nanf(""));
-    put(18, -kInfinity);
-    std::vector<Bucket> buckets{{tensor}};
-    wipe(buckets);
-    ClusterWorld world(map, buckets);
-    run_stepped(world, random);
-    for (const Bytes& out : buckets[0][0].out) {
-      REQUIRE(out == buckets[0][0].out[0]);
-      REQUIRE(std::isnan(float_in(out, 17)));
-      REQUIRE(float_in(out, 18) == -kInfinity);
-      for (std::size_t i = 19; i < 2000; ++i) REQUIRE(std::isfinite(float_in(out, i)));
+    for (const LinkFormat format : kFormats) {
+      Tensor tensor = low_bit_tensor(map, size, format, 2000, random);
+      const auto put = [&](std::size_t index, float value) {
+        std::memcpy(tensor.in[0].data() + index * sizeof value, &value, sizeof value);
+      };
+      put(17, std::nanf(""));
+      put(18, -kInfinity);
+      std::vector<Bucket> buckets{{tensor}};
+      wipe(buckets);
+      ClusterWorld world(map, buckets);
+      run_stepped(world, random);
+      for (const Bytes& out : buckets[0][0].out) {
+        REQUIRE(out == buckets[0][0].out[0]);
+        REQUIRE(std::isnan(float_in(out, 17)));
+        REQUIRE(float_in(out, 18) == -kInfinity);
+        for (std::size_t i = 19; i < 2000; ++i) REQUIRE(std::isfinite(float_in(out, i)));
+      }
     }
   });
 }

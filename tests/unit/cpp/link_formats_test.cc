@@ -76,6 +76,7 @@ TEST_CASE("link formats: what is tuned is what the setting would be for") {
   };
   CHECK(format_of(request_for(LinkFormat::kAsSet)) == LinkFormat::kTuned);
   CHECK(format_of(request_for(LinkFormat::kInt4)) == LinkFormat::kInt4);
+  CHECK(format_of(request_for(LinkFormat::kMxfp8)) == LinkFormat::kMxfp8);
   CHECK(format_of(request_for(LinkFormat::kExact)) == LinkFormat::kExact);
   CHECK(format_of(request_for(LinkFormat::kAsSet), "bias") == LinkFormat::kExact);
   CHECK(format_of(request_for(LinkFormat::kAsSet, Dtype::kInt64)) == LinkFormat::kExact);
@@ -85,7 +86,7 @@ TEST_CASE("link formats: what is tuned is what the setting would be for") {
 }
 
 TEST_CASE("link formats: a bucket decides what is tuned, and nothing else") {
-  for (const LinkFormat tuned : {LinkFormat::kExact, LinkFormat::kFp8}) {
+  for (const LinkFormat tuned : {LinkFormat::kExact, LinkFormat::kFp8, LinkFormat::kMxfp8}) {
     CHECK(decided(LinkFormat::kTuned, tuned) == tuned);
     CHECK(decided(LinkFormat::kExact, tuned) == LinkFormat::kExact);
     CHECK(decided(LinkFormat::kInt4, tuned) == LinkFormat::kInt4);
@@ -105,6 +106,8 @@ TEST_CASE("link formats: what cannot be done is refused by name") {
                  "compression=int8 needs float32, float16 or bfloat16, found int64"));
   CHECK(contains(refusal(request_for(LinkFormat::kFp8, Dtype::kFloat64)),
                  "compression=fp8 needs float32, float16 or bfloat16, found float64"));
+  CHECK(contains(refusal(request_for(LinkFormat::kMxfp8, Dtype::kFloat64)),
+                 "compression=mxfp8 needs float32, float16 or bfloat16, found float64"));
   CHECK(contains(refusal(request_for(LinkFormat::kInt8, Dtype::kFloat32, ReduceOp::kMin)),
                  "compression=int8 needs op Sum or Average, found Min"));
   CHECK(contains(refusal(request_for(LinkFormat::kInt8), false),

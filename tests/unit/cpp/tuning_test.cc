@@ -99,10 +99,11 @@ TEST_CASE("tuning: rank 0 alone tunes, and only what can be") {
 }
 
 constexpr LinkFormat kFormats[] = {LinkFormat::kExact, LinkFormat::kInt8, LinkFormat::kFp8,
-                                   LinkFormat::kExact, LinkFormat::kInt4};
+                                   LinkFormat::kExact, LinkFormat::kInt4, LinkFormat::kMxfp8};
 // Of the sum over two hosts of two ranks, whose elements are at most 2 on each: each host's sum and
-// the sum over the hosts are coded once, with half a step of error.
-constexpr float kMostErrors[] = {0, 0.07F, 1.1F, 0, 1.2F};
+// the sum over the hosts are coded once, with half a step of error. Powers of two as scales keep
+// small whole numbers.
+constexpr float kMostErrors[] = {0, 0.07F, 1.1F, 0, 1.2F, 0};
 
 class FormatsWorld : public WorldOfThreads {
  public:

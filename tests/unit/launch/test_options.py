@@ -101,8 +101,8 @@ def test_every_flag_gives_its_variable_a_value(
         ("--start-timeout 1234567.5", {"HOROVOD_START_TIMEOUT": "1234567.5"}),
         ("--thread-affinity 3,0", {"HOROVOD_THREAD_AFFINITY": "3,0"}),
         (
-            "--autotune-link-compression Int8,fp8",
-            {"HOROVOD_AUTOTUNE_LINK_COMPRESSION": "int8,fp8"},
+            "--autotune-link-compression Int8,fp8,MXfp8",
+            {"HOROVOD_AUTOTUNE_LINK_COMPRESSION": "int8,fp8,mxfp8"},
         ),
         (
             "--no-stall --log-l INFO",
@@ -132,7 +132,7 @@ def test_values(words: str, expected: dict[str, str], parser: argparse.ArgumentP
         ("--thread-affinity -1", "must be at least 0"),
         (
             "--autotune-link-compression int8,fp16",
-            "expected some of int8, fp8, int4, with commas",
+            "expected some of int8, fp8, mxfp8, int4, with commas",
         ),
         ("--log-level LOUD", "expected one of trace, debug"),
     ],

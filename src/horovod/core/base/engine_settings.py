@@ -12,8 +12,14 @@ from horovod.core.base.setting import Flag
 
 GPU_OPERATIONS = ("auto", "nccl", "host")
 LINK_PROTECTIONS = ("control", "integrity", "encrypted")
-# What travels between hosts, as a part of float32's bytes: codes, and a float32 for 128 of them.
-LINK_SHARES = {"none": 1.0, "int8": 33 / 128, "fp8": 33 / 128, "int4": 17 / 128}
+# What travels between hosts, as a part of float32's bytes: codes, and four bytes for 128 of them.
+LINK_SHARES = {
+    "none": 1.0,
+    "int8": 33 / 128,
+    "fp8": 33 / 128,
+    "mxfp8": 33 / 128,
+    "int4": 17 / 128,
+}
 LINK_COMPRESSIONS = tuple(LINK_SHARES)
 ROUNDINGS = ("nearest", "stochastic")
 # Values that images have left over from builds of the original. There NCCL was a wish of the build,
@@ -244,8 +250,8 @@ class EngineSettings:
     link_compression: str = define(
         "none",
         "how an allreduce travels between machines, where the program does not say it: none, "
-        "exactly; int8 or fp8, a quarter of float32's bytes, or int4, an eighth, for averages and "
-        "sums of float32, float16 and bfloat16 in host memory; the same on all ranks",
+        "exactly; int8, fp8 or mxfp8, a quarter of float32's bytes, or int4, an eighth, for "
+        "averages and sums of float32, float16 and bfloat16 in host memory; the same on all ranks",
         choices=LINK_COMPRESSIONS,
         flag=Flag("--link-compression", "tuning", key="params.link_compression"),
     )
@@ -264,8 +270,8 @@ class EngineSettings:
     )
     link_compression_rounding: str = define(
         "nearest",
-        "how int8, fp8 and int4 round: nearest, to the nearest code; stochastic, up or down by "
-        "chance, so that the mean is exact; the same on all ranks",
+        "how int8, fp8, mxfp8 and int4 round: nearest, to the nearest code; stochastic, up or "
+        "down by chance, so that the mean is exact; the same on all ranks",
         choices=ROUNDINGS,
         flag=Flag("--link-compression-rounding", "tuning", key="params.link_compression_rounding"),
     )
@@ -277,7 +283,7 @@ class EngineSettings:
     )
     link_compression_feedback: bool = define(
         False,
-        "add what int8, fp8 and int4 leave out of a tensor to the next tensor of its name, which "
+        "add what low-bit formats leave out of a tensor to the next tensor of its name, which "
         "is right for gradients; optimizers of PyTorch and JAX with compression=... do it by "
         "themselves",
         flag=Flag("--link-compression-feedback", "tuning", key="params.link_compression_feedback"),
