@@ -281,12 +281,13 @@ class EngineSettings:
         "on all ranks",
         maximum=2**62,
     )
-    link_compression_feedback: bool = define(
-        False,
-        "add what low-bit formats leave out of a tensor to the next tensor of its name, which "
-        "is right for gradients; optimizers of PyTorch and JAX with compression=... do it by "
+    link_compression_feedback: bool = switch(
+        "--link-compression-feedback",
+        "tuning",
+        "params.link_compression_feedback",
+        "add what low-bit formats leave out of a tensor to the next tensor of its name, which is "
+        "right for gradients; optimizers of PyTorch and JAX with compression=... do it by "
         "themselves",
-        flag=Flag("--link-compression-feedback", "tuning", key="params.link_compression_feedback"),
     )
     start_timeout_s: float = define(
         30.0,
