@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -21,10 +22,32 @@ from horovod.torch.fragments import Fragment, FragmentHeader
 from horovod.torch.functions import broadcast_parameters
 
 
-def digest_of(fragment: Fragment) -> str:
-    """Equal for equal fragments, of any rank. None of its gradients is under way."""
-    digest = hashlib.sha256(repr(tuple(fragment.header)).encode())
-    for tensor in fragment.tensors:
+class Digests:
+    """The digests of fragments; each is made again when its fragment has changed."""
+
+    def __init__(self) -> None:
+        # By number: header, references to the tensors, digest. They keep no tensor.
+        self._known: dict[int, tuple[FragmentHeader, list[ref[Tensor]], str]] = {}
+
+    def of(self, fragments: Sequence[Fragment]) -> list[str]:
+        """Equal for equal fragments, of any rank. None of their gradients is under way."""
+        return [self._of(number, fragment) for number, fragment in enumerate(fragments)]
+
+    def _of(self, number: int, fragment: Fragment) -> str:
+        header, tensors = fragment.header, fragment.tensors
+        refs = [ref(tensor) for tensor in tensors]  # the same object for the same tensor
+        if (known := self._known.get(number)) is not None:
+            pairs = zip(known[1], refs, strict=False)
+            if known[0] == header and all(one is other for one, other in pairs):
+                return known[2]
+        digest = _digest_of(header, tensors)
+        self._known[number] = header, refs, digest
+        return digest
+
+
+def _digest_of(header: FragmentHeader, tensors: Sequence[Tensor]) -> str:
+    digest = hashlib.sha256(repr(tuple(header)).encode())
+    for tensor in tensors:
         digest.update(_bytes_of(tensor))
     return digest.hexdigest()
 

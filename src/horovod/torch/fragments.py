@@ -16,7 +16,7 @@ them: agreed minus own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -97,8 +97,12 @@ class Fragment:
         """Take the parameters as they are for the agreed ones: all, or those that are new."""
         for param in self.params[len(self.agreed) :]:
             self.agreed.append(param.detach().to(_outer_dtype(param), copy=True))
-            if self._rules.outer_momentum:
-                self.momentum.append(torch.zeros_like(self.agreed[-1]))
+        self.begin_momentum()
+
+    def begin_momentum(self) -> None:
+        """Momentum is zero where there is none yet."""
+        if self._rules.outer_momentum:
+            self.momentum += map(torch.zeros_like, self.agreed[len(self.momentum) :])
 
     def make_room(self, header: FragmentHeader) -> None:
         """Have tensors as ``header`` says, with unspecified contents."""
@@ -204,19 +208,39 @@ def outer_state(fragments: Sequence[Fragment], rules: LocalSteps, step: int) -> 
     }
 
 
+# A tensor of an outer state, for a parameter.
+Take = Callable[[Tensor, Tensor], Tensor]
+
+
+def copied(value: Tensor, param: Tensor) -> Tensor:
+    """A copy beside the parameter, in the dtype of agreed parameters."""
+    return value.detach().to(param.device, _outer_dtype(param), copy=True)
+
+
+def moved(value: Tensor, param: Tensor) -> Tensor:
+    """The same, or the tensor itself if it is right."""
+    return value.to(param.device, _outer_dtype(param))
+
+
+def _taken(values: Sequence[Tensor], fragment: Fragment, take: Take) -> list[Tensor]:
+    return [take(*pair) for pair in zip(values, fragment.params, strict=False)]
+
+
 def put_outer_state(
     state: dict[str, Any] | None,
     fragments: Sequence[Fragment],
     rules: LocalSteps,
-    are_fixed: bool = False,
+    are_fixed: bool,
+    take: Take,
 ) -> int:
-    """Have the fragments go on from a state, which is copied; the number of steps.
+    """Have the fragments go on from a state; the number of steps.
 
     Args:
         state: None: start anew.
         fragments: of all parameters.
         rules: their schedule.
         are_fixed: there are errors of a compression, which belong to the fragments of the state.
+        take: what becomes of its tensors.
 
     Raises:
         ValueError: it does not fit the parameters or the arguments.
@@ -230,13 +254,12 @@ def put_outer_state(
     begin = 0
     for number, fragment in enumerate(fragments):
         part = slice(begin, begin + len(fragment.params))
-        fragment.begin()
-        copy_all(fragment.agreed, state["agreed"][part])
-        if fragment.momentum and state["momentum"]:
-            copy_all(fragment.momentum, state["momentum"][part])
+        fragment.agreed = _taken(state["agreed"][part], fragment, take)
+        if rules.outer_momentum:
+            fragment.momentum = _taken(state["momentum"][part], fragment, take)
+        fragment.begin_momentum()
         fragment.agreed_at = min(state["agreed_at"][part])
-        arrived = zip(fragment.agreed, state["arrived"].get(number, ()), strict=False)
-        fragment.gradients = [g.detach().to(agreed, copy=True) for agreed, g in arrived]
+        fragment.gradients = _taken(state["arrived"].get(number, ()), fragment, take)
         begin = part.stop
     return int(state["step"])
 

@@ -32,11 +32,14 @@ from horovod.elastic import is_elastic_job
 from horovod.numpy.objects import check_equal_settings
 from horovod.torch.compression import Compression
 from horovod.torch.error_feedback import has_errors, load_errors, with_errors, without_errors
-from horovod.torch.fragment_transfer import digest_of, transfer
+from horovod.torch.fragment_transfer import Digests, transfer
 from horovod.torch.fragments import (
     Fragment,
     FragmentHeader,
+    Take,
+    copied,
     copy_all,
+    moved,
     outer_state,
     put_outer_state,
 )
@@ -53,7 +56,7 @@ class Standing(NamedTuple):
     """Where a rank is, for ranks to compare before states are sent."""
 
     step: int
-    digests: list[str]  # of agreed parameters, outer momentum and what has arrived, by fragment
+    digests: list[str]  # see ``LocalStepsOptimizer.digests``
     headers: list[FragmentHeader]
     options: str  # a digest of those of parameter groups; empty: unknown
     hosts: int
@@ -70,6 +73,7 @@ class LocalStepsOptimizer(SteppingAlone):
     local_step: int
     _rules: LocalSteps
     _fragments: list[Fragment]
+    _digests: Digests
     _exchange: PlainExchange | TopKExchange
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -169,13 +173,20 @@ class LocalStepsOptimizer(SteppingAlone):
         Raises:
             ValueError: it does not fit the parameters or the arguments.
         """
+        self._load(state_dict, copied)
+
+    def take_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """``load_state_dict`` without copies of outer tensors, which nothing may change later."""
+        self._load(state_dict, moved)
+
+    def _load(self, state_dict: dict[str, Any], take: Take) -> None:
         self.drop()
         outer = state_dict.get(OUTER_STATE)
         given = {key: value for key, value in state_dict.items() if key != OUTER_STATE}
         super().load_state_dict(without_errors(given))
         feedback = self._exchange.feedback
         are_fixed = has_errors(given, feedback)
-        self.local_step = put_outer_state(outer, self._fragments, self._rules, are_fixed)
+        self.local_step = put_outer_state(outer, self._fragments, self._rules, are_fixed, take)
         load_errors(given, feedback)
 
     def drop(self) -> None:
@@ -227,16 +238,23 @@ class LocalStepsOptimizer(SteppingAlone):
         Raises:
             ValueError: a rank has other settings than the first one; on all ranks alike.
         """
-        rules, fragments = self._rules, self._fragments
-        for fragment in fragments:
-            fragment.wait()
-            if fragment.has_begun:
-                fragment.begin()  # for parameters that came after the last step
-        digests, headers = [digest_of(f) for f in fragments], [f.header for f in fragments]
+        rules = self._rules
+        digests, headers = self.digests(), [each.header for each in self._fragments]
         options = digest_of_options(self)
         own = Standing(self.local_step, digests, headers, options, cross_size(), note)
         settings = self._settings()
         return check_equal_settings(rules.title, rules.name, settings, process_set, own)
+
+    def digests(self) -> list[str]:
+        """By fragment, of agreed parameters, outer momentum and what has arrived.
+
+        Waits for what is under way. What has not changed since the last call costs nothing.
+        """
+        for fragment in self._fragments:
+            fragment.wait()
+            if fragment.has_begun:
+                fragment.begin()  # for parameters that came after the last step
+        return self._digests.of(self._fragments)
 
     @property
     def fragments(self) -> Sequence[Fragment]:
@@ -390,6 +408,7 @@ def _make(
         else PlainExchange(compression, operation, process_set, is_compared=True)
     )
     parts = parts_of([param.numel() for param in params], rules.fragments)
+    result._digests = Digests()
     result._fragments = [Fragment(number, params[part], rules) for number, part in enumerate(parts)]
     if has_others(process_set) and not is_elastic_job():
         check_equal_settings(rules.title, rules.name, result._settings(), process_set)

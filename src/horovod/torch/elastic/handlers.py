@@ -176,12 +176,13 @@ class LocalStepsStateHandler(OptimizerStateHandler):
         outer = _on_host(found.pop(OUTER_STATE))
         self._saved = _host_copy(found) | {OUTER_STATE: outer}
         self._own = _host_copy(self.params())
+        self.value.digests()  # here, since all ranks wait in ``sync``
 
     def restore(self) -> None:
-        # Loading copies the outer state. Copies of the rest: optimizers keep what they load.
+        # Nothing changes the outer tensors. Copies of the rest: optimizers keep what they load.
         outer = {key: value for key, value in self._saved.items() if key == OUTER_STATE}
         inner = {key: value for key, value in self._saved.items() if key not in outer}
-        self.value.load_state_dict(_host_copy(inner) | outer)
+        self.value.take_state_dict(_host_copy(inner) | outer)
         self.value.zero_grad()
         self._put_own()
 
@@ -262,7 +263,7 @@ def _on_host(outer: dict[str, Any]) -> dict[str, Any]:
             return {key: moved(each) for key, each in value.items()}
         if isinstance(value, list):
             return [moved(each) for each in value]
-        return value.detach().cpu() if isinstance(value, Tensor) else value
+        return value.cpu() if isinstance(value, Tensor) else value
 
     return {key: moved(value) for key, value in outer.items()}
 
