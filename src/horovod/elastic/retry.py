@@ -199,6 +199,7 @@ def _call_until_done(
                 state.sync()
                 client.note_sync(state)
             client.begin(state)
+            state._is_as_saved = False
             return func()
         except MismatchError:
             raise
@@ -221,10 +222,12 @@ def _leave(
         except HorovodInternalError as error:  # values that a lost rank still owed
             reason = error
         else:
+            state._note_saved()
             client.note_update(state, keeps_state=reason.skip_sync)
             return not reason.skip_sync
     _log.warning("going back to the last commit and starting again: %s", reason)
     state.restore()
+    state._note_saved()
     client.note_failure(state, reason)
     return True
 

@@ -39,6 +39,7 @@ class State:
         self._checkpoint = ""
         self._unread: tuple[str, bool] | None = None
         self._part_server: PartServer | None = None  # on rank 0, while it trains
+        self._is_as_saved = False
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Keep a copy of the current values in host memory; no communication.
@@ -181,6 +182,10 @@ class State:
             update_res: its kind, a ``HostUpdate``.
         """
         self._host_messages.put((timestamp, update_res))
+
+    def _note_saved(self) -> None:
+        """What was saved is the state as it is, until ``sync``; called by the loop."""
+        self._is_as_saved = not self._reset_callbacks  # these may change it
 
     def _parts(self) -> StateParts | None:
         """What a process can get before it joins; None: it gets everything when it joins."""

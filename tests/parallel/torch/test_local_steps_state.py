@@ -269,6 +269,32 @@ def test_ranks_that_agree_already_send_no_tensors(make_model, batch_of, monkeypa
     assert_equal(values(model), before)
 
 
+@pytest.mark.parametrize("change", ["", "reset callback", "root's options"])
+def test_what_the_loop_has_saved_is_not_saved_again(make_model, batch_of, change):
+    """A copy takes long where ranks wait for it."""
+    model, optimizer = make(make_model)
+    state = TorchState(model=model, optimizer=optimizer, batch=0)
+    state.sync()
+    train(model, optimizer, batch_of, range(6))
+    if change == "reset callback":
+        state.register_reset_callbacks([lambda: None])
+    if change == "root's options" and hvd.rank() == 0:
+        optimizer.param_groups[0]["lr"] = 0.5
+    state.save()
+    state._note_saved()
+    before = state.saved_values()["handlers"]
+    state.sync()
+    after = state.saved_values()["handlers"]
+    is_kept = after["optimizer"]["parameters"] is before["optimizer"]["parameters"]
+    gets_options = change == "root's options" and hvd.rank() > 0
+    assert is_kept == (change != "reset callback" and not gets_options)
+    assert (after["model"] is before["model"]) == (change != "reset callback")
+    train(model, optimizer, batch_of, range(6, 8))
+    state.sync()  # not by the loop
+    again = state.saved_values()["handlers"]["optimizer"]["parameters"]
+    assert again is not after["optimizer"]["parameters"]
+
+
 def test_ranks_that_differ_in_other_values_get_those_of_rank_zero(make_model, batch_of):
     model, optimizer = make(make_model)
     state = TorchState(model=model, optimizer=optimizer, batch=0)

@@ -162,10 +162,13 @@ class TorchState(ObjectState):
         own = {id(param) for handler in alone for param in handler.params()}
         for each in alone:
             each.others = self._saved_state
+        is_as_saved, self._is_as_saved = self._is_as_saved, False
         try:
             for handler in handlers:
                 if isinstance(handler, ModelStateHandler):
                     handler.left_out = own
+                if isinstance(handler, StateHandler):
+                    handler.is_as_saved = is_as_saved
                 handler.sync()
             self._sync_objects(alone)
         except BaseException:
