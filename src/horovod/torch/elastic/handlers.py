@@ -151,13 +151,15 @@ class ShardedStateHandler(OptimizerStateHandler):
 
 
 class _Note(NamedTuple):
-    """What a rank says of itself when states become equal, beside what the optimizer says."""
+    """What a rank says of itself when states become equal, beside what the optimizer says.
 
-    others: str  # a digest of what else all ranks must have; empty if it is unknown
-    options: list[dict[str, Any]] | None = None  # of rank 0: those of parameter groups
-    objects: dict[str, Any] | None = (
-        None  # of rank 0: what else all ranks must have, if it is small
-    )
+    ``others``: a digest of what else all ranks must have; empty if it is unknown. Rank 0 adds the
+    ``options`` of parameter groups, and these ``objects`` if they are small.
+    """
+
+    others: str
+    options: list[dict[str, Any]] | None = None
+    objects: dict[str, Any] | None = None
 
 
 class LocalStepsStateHandler(OptimizerStateHandler):
