@@ -13,13 +13,11 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from horovod.core import world
 from horovod.core.base import threads
 from horovod.core.base.checked import BadMessageError
-from horovod.elastic.part_client import PartClient
-from horovod.elastic.part_server import PartServer
-from horovod.elastic.parts import PartServerAddresses
 from horovod.elastic.state import State
 from horovod.errors import InitError
 from horovod.rendezvous.bootstrap import (
@@ -28,6 +26,11 @@ from horovod.rendezvous.bootstrap import (
     new_launcher_store,
     secret_in,
 )
+
+# Server and client are imported where they are used: few processes have one.
+if TYPE_CHECKING:
+    from horovod.elastic.part_server import PartServer
+    from horovod.elastic.parts import PartServerAddresses
 
 _log = logging.getLogger("horovod.elastic")
 
@@ -51,6 +54,9 @@ class PartService:
         if parts is None or not secret or world.rank() != 0 or not is_open:
             self.end(state)
             return
+        from horovod.elastic.part_server import PartServer
+        from horovod.elastic.parts import PartServerAddresses
+
         if self._server is None:
             spans_hosts = self._spans_hosts or _is_elsewhere(os.environ)
             try:
@@ -80,6 +86,8 @@ def receiving_parts(state: State) -> Iterator[None]:
     if parts is None or not secret:
         yield
         return
+    from horovod.elastic.part_client import PartClient
+
     client = PartClient(parts, secret, _find_server)
     try:
         client.wait(world.settings().elastic_timeout_s * _PART_OF_TIMEOUT)
@@ -100,6 +108,8 @@ def _is_elsewhere(environ: Mapping[str, str]) -> bool:
 
 def _find_server() -> PartServerAddresses:
     """Where rank 0 serves parts. Raises TimeoutError if it does not, InitError without a store."""
+    from horovod.elastic.parts import PartServerAddresses
+
     store = new_launcher_store(os.environ, _STORE_S)
     try:
         said = store.get(_KEY, 0.0)
@@ -121,5 +131,5 @@ def _publish(addresses: PartServerAddresses) -> None:
             finally:
                 store.close()
 
-    with suppress(OSError):  # without a thread nobody learns of it
+    with suppress(OSError):  # no thread: new processes find no address, and get all in ``sync``
         threads.start(threading.Thread(target=say, name="horovod-parts", daemon=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 from weakref import ref
 
 import torch
@@ -16,10 +17,12 @@ from torch import Tensor
 from horovod.core.handles import wait_for_all
 from horovod.core.process_sets import ProcessSet
 from horovod.core.world import rank
-from horovod.elastic.parts import StatePart
 from horovod.torch import adapter
 from horovod.torch.fragments import Fragment, FragmentHeader
 from horovod.torch.functions import broadcast_parameters
+
+if TYPE_CHECKING:
+    from horovod.elastic.parts import StatePart
 
 
 class Digests:

@@ -17,16 +17,18 @@ them: agreed minus own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from horovod.core.local_steps import LocalSteps, mixed
-from horovod.elastic.parts import StatePart
 from horovod.errors import HorovodInternalError, MismatchError
 from horovod.torch.gradient_exchange import PendingGroup, PlainExchange
 from horovod.torch.topk import TopKExchange
+
+if TYPE_CHECKING:
+    from horovod.elastic.parts import StatePart
 
 
 class FragmentHeader(NamedTuple):
@@ -79,6 +81,8 @@ class Fragment:
     @property
     def part(self) -> StatePart:
         """Both as they are now; from any thread, where only a look at a pause shows all at once."""
+        from horovod.elastic.parts import StatePart  # for processes that join, which are few
+
         is_settled = self._pending is None and not self.gradients
         header, tensors = self.header, self.tensors
         size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in tensors)

@@ -47,6 +47,14 @@ def values(model: nn.Module) -> list[Tensor]:
     return [param.detach().clone() for param in model.parameters()]
 
 
+def check_go_on_alike(model, optimizer, batch_of) -> None:
+    """After further steps the first and the last rank have the same parameters."""
+    train(model, optimizer, batch_of, range(6, 14))
+    optimizer.finish()
+    both = hvd.allgather(torch.cat([v.reshape(-1) for v in values(model)]).unsqueeze(0))
+    assert torch.equal(both[0], both[-1])
+
+
 @pytest.mark.parametrize("saved_at", [1, 3, 4, 5, 9])
 def test_a_loaded_run_goes_on_with_the_same_bits(make_model, batch_of, saved_at):
     """Also while fragments are on their way; saving changes nothing."""
@@ -179,10 +187,7 @@ def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of, monk
         assert found["state"].keys() == moments.keys()
         for key, entry in moments.items():
             assert torch.equal(entry["exp_avg"], found["state"][key]["exp_avg"])
-    train(model, optimizer, batch_of, range(6, 14))
-    optimizer.finish()
-    both = hvd.allgather(torch.cat([v.reshape(-1) for v in values(model)]).unsqueeze(0))
-    assert torch.equal(both[0], both[-1])
+    check_go_on_alike(model, optimizer, batch_of)
 
 
 def test_a_rank_that_has_parts_of_the_state_gets_the_others(make_model, batch_of):
@@ -207,10 +212,7 @@ def test_a_rank_that_has_parts_of_the_state_gets_the_others(make_model, batch_of
             state._parts().put(number, header, data)
     state.sync()
     assert (optimizer.local_step, state.batch) == (6, 0)
-    train(model, optimizer, batch_of, range(6, 14))
-    optimizer.finish()
-    both = hvd.allgather(torch.cat([v.reshape(-1) for v in values(model)]).unsqueeze(0))
-    assert torch.equal(both[0], both[-1])
+    check_go_on_alike(model, optimizer, batch_of)
 
 
 def test_parts_are_of_one_content_until_a_fragment_is_merged(make_model, batch_of):

@@ -112,7 +112,7 @@ TEST_CASE("stall monitor: the world ends at the shutdown time") {
   CHECK(alarm->operation == "allreduce 'x'");
 }
 
-TEST_CASE("stall monitor: a bucket behind one of another set blames nobody; the other one does") {
+TEST_CASE("stall monitor: a bucket behind one of another set names no rank; the other one does") {
   Monitored rank0(0, SharedSpace::in_process());
   rank0.sets.add(1, {0, 1}, {});
   ProcessSetContext& behind = *rank0.sets.find(0);

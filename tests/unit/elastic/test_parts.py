@@ -117,7 +117,7 @@ def test_all_parts_arrive_before_the_wait_ends(server: PartServer, parts: Texts)
 
 def test_changes_follow_and_training_waits_for_them(server: PartServer, parts: Texts) -> None:
     room = empty()
-    assert not server.should_wait()  # nobody is there
+    assert not server.should_wait()  # there is no client
     with following(server.addresses, room) as client:
         client.wait(PATIENCE_S)
         for number in (2, 0):
@@ -125,7 +125,7 @@ def test_changes_follow_and_training_waits_for_them(server: PartServer, parts: T
             assert server.should_wait()
             until(lambda: not server.should_wait())
         assert values_after(client, room) == parts.values
-    parts.change(0, b"nobody needs it")
+    parts.change(0, b"no client needs it")
     until(lambda: not server.should_wait())
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from horovod.core.process_sets import global_process_set
 from horovod.core.world import rank
+from horovod.elastic import is_elastic_job
 from horovod.torch.functions import (
     apply_options,
     broadcast_object,
@@ -182,7 +183,8 @@ class LocalStepsStateHandler(OptimizerStateHandler):
         outer = _on_host(found.pop(OUTER_STATE))
         self._saved = _host_copy(found) | {OUTER_STATE: outer}
         self._own = _host_copy(self.params())
-        self.value.digests()  # here, since all ranks wait in ``sync``
+        if is_elastic_job():
+            self.value.digests()  # here, since all ranks wait in ``sync``
 
     def restore(self) -> None:
         # Nothing changes the outer tensors. Copies of the rest: optimizers keep what they load.
