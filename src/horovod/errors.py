@@ -85,7 +85,8 @@ class AlteredObjectError(HorovodInternalError):
     messages could also have cut the connection.
 
     Attributes:
-        operation: ``broadcast_object``, ``allgather_object``, or ``agreement`` on process sets.
+        operation: ``broadcast_object``, ``allgather_object``, ``broadcast_numbers``, or
+            ``agreement`` on process sets.
         name: name of the operation.
         sender: rank whose object it should have been.
     """

@@ -19,7 +19,7 @@ from horovod.core.world import rank, restart
 from horovod.elastic import run_fn
 from horovod.elastic.retry import engine_errors
 from horovod.elastic.state import VariablesState, build_optimizer, check_no_shares
-from horovod.numpy.objects import broadcast_object
+from horovod.numpy.objects import broadcast_numbers, broadcast_object
 
 R = TypeVar("R")
 
@@ -37,6 +37,7 @@ class KerasState(VariablesState):
     """
 
     _keras: Any
+    _root_numbers = staticmethod(broadcast_numbers)
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         if not model.built:

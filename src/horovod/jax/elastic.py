@@ -22,6 +22,7 @@ from horovod.elastic.retry import engine_errors
 from horovod.elastic.state import check_names
 from horovod.jax.functions import broadcast_object, is_key
 from horovod.jax.sharded_state import check_no_shares
+from horovod.numpy.objects import broadcast_numbers
 
 __all__ = ["JaxState", "run"]
 
@@ -108,6 +109,7 @@ class JaxState(ObjectState):
     """
 
     _leaves = (_SavedLeaf(),)
+    _root_numbers = staticmethod(broadcast_numbers)
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(broadcast_object, rank, **kwargs)

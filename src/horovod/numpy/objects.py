@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -24,7 +25,9 @@ from horovod.core.process_sets import ProcessSet, check_process_set, global_proc
 from horovod.core.world import engine, object_key, rank
 from horovod.errors import AlteredObjectError
 from horovod.numpy.adapter import allgather, broadcast_
-from horovod.rendezvous.base.authentication import CODE_BYTES
+from horovod.rendezvous.base.authentication import CODE_BYTES, is_proof, prove
+
+_NUMBERS = b"horovod numbers"
 
 _Bytes = NDArray[np.uint8]
 
@@ -101,6 +104,30 @@ def allgather_object(
         _sign(codes, data)
         records = allgather(data, f"{name}.t", process_set)
         return [cloudpickle.loads(payload) for payload in codes.payloads(lengths, records.data)]
+
+
+def broadcast_numbers(numbers: Sequence[int]) -> tuple[int, ...]:
+    """Give all ranks rank 0's whole numbers of 64 bits, by one broadcast; blocks until it is done.
+
+    Their code (a proof of the world's key) has no nonces: numbers that rank 0 has sent before in
+    this world pass too. So use it where such numbers do no harm.
+
+    Args:
+        numbers: equally many on every rank.
+
+    Raises:
+        AlteredObjectError: see ``broadcast_object``.
+        HorovodInternalError: ranks disagree about the operation, or a rank was lost.
+    """
+    name, key, size_bytes = "broadcast_numbers", object_key(), 8 * len(numbers)
+    fields = struct.pack(f">{len(numbers)}q", *numbers)
+    data = np.frombuffer(bytearray(fields + prove(key, _NUMBERS, fields)), np.uint8)
+    with _ending_the_world():
+        received = broadcast_(data, 0, name).tobytes()
+        fields, code = received[:size_bytes], received[size_bytes:]
+        if not is_proof(code, key, _NUMBERS, fields):
+            raise AlteredObjectError(name, name, 0)
+    return struct.unpack(f">{len(numbers)}q", fields)
 
 
 def check_equal_settings(

@@ -109,6 +109,7 @@ class StoreAllgather:
         self._is_published = False
         self._refused: set[str] = set()
         self._unsent: tuple[str, bytes] | None = None  # goes with the next request
+        self._received: list[bytes] = []
 
     @property
     def _is_first(self) -> bool:
@@ -158,7 +159,7 @@ class StoreAllgather:
             self.post(value)
         else:
             self._find_first(value)
-        return self.wait()
+        return self._received or self.wait()
 
     def wait(self) -> list[bytes]:
         """Wait for all values after ``post`` or ``begin``; raises as ``exchange``."""
@@ -185,21 +186,30 @@ class StoreAllgather:
             raise problem
 
     def _find_first(self, value: bytes) -> None:
-        """Post the value, and wait for the first rank."""
-        own, here = f"{self.key}/{self.rank}", f"{self.key}/here"
-        wait_s = self.deadline.remaining_s()
+        """Post the value, and wait for all values; take over the time that the first rank has."""
+        own, here, everything = (f"{self.key}/{name}" for name in (self.rank, "here", "all"))
+        found_at = 0.0
 
-        def is_refused(earlier: bytes) -> bool:
-            return self._problem_of_earlier(earlier) is not None
+        def should_stop(number: int, found: bytes | None) -> bool:
+            nonlocal found_at
+            found_at = time.monotonic()
+            return number == 0 and self._problem_of_earlier(found) is not None
 
+        wanted = [(here, 0.0), (everything, self.deadline.remaining_s())]
         try:
-            earlier, seconds = self._proven.swap_and_take(own, value, here, wait_s, is_refused)
+            earlier, *found = self._proven.swap_and_take(own, value, wanted, should_stop)
         except UnprovenError:
             self._refuse("here", here)
         self._refuse_earlier(earlier)
+        seconds, answer = found
+        if answer is not None:
+            self._received = self._published(answer)
+        if seconds is None:
+            seconds, found_at = self._take("here", 0.0), time.monotonic()
         if seconds is None:
             raise self._absent_first("did not arrive")
         self.deadline = Deadline(self._seconds_in(seconds))
+        self.deadline.at = found_at + self.deadline.timeout_s
 
     def _seconds_in(self, value: bytes) -> float:
         (seconds,) = _SECONDS.unpack(value) if len(value) == _SECONDS.size else (math.nan,)
@@ -222,6 +232,10 @@ class StoreAllgather:
             if self.deadline.has_passed and self._take("all", _GRACE_S) is None:
                 raise self._absent_first("stopped answering")
             return None
+        return self._published(answer)
+
+    def _published(self, answer: bytes) -> list[bytes]:
+        """The values that the first rank has published; raises as ``exchange``."""
         self._is_published = True
         if answer[:1] == _FAILURE:
             raise failure_from_bytes(answer[1:], f"rank {self.ranks[0]}")

@@ -16,6 +16,7 @@ from horovod.core.world import rank, restart
 from horovod.elastic import run_fn
 from horovod.elastic.retry import engine_errors
 from horovod.elastic.state import VariablesState, build_optimizer, check_no_shares, variables_of
+from horovod.numpy.objects import broadcast_numbers
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
@@ -51,6 +52,8 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
 
 
 class _VariablesState(VariablesState):
+    _root_numbers = staticmethod(broadcast_numbers)
+
     @_with_engine_errors
     def sync(self) -> None:
         """Make all ranks equal to rank 0, and save; collective, blocks until done."""

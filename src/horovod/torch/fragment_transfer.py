@@ -6,10 +6,8 @@ a rank joins, as parts of the state (``horovod.elastic.parts``).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -18,41 +16,11 @@ from horovod.core.handles import wait_for_all
 from horovod.core.process_sets import ProcessSet
 from horovod.core.world import rank
 from horovod.torch import adapter
-from horovod.torch.fragments import Fragment, FragmentHeader
+from horovod.torch.fragments import Fragment, FragmentHeader, bytes_of
 from horovod.torch.functions import broadcast_parameters
 
 if TYPE_CHECKING:
     from horovod.elastic.parts import StatePart
-
-
-class Digests:
-    """The digests of fragments; each is made again when its fragment has changed."""
-
-    def __init__(self) -> None:
-        # By number: header, references to the tensors, digest. They keep no tensor.
-        self._known: dict[int, tuple[FragmentHeader, list[ref[Tensor]], str]] = {}
-
-    def of(self, fragments: Sequence[Fragment]) -> list[str]:
-        """Equal for equal fragments, of any rank. None of their gradients is under way."""
-        return [self._of(number, fragment) for number, fragment in enumerate(fragments)]
-
-    def _of(self, number: int, fragment: Fragment) -> str:
-        header, tensors = fragment.header, fragment.tensors
-        refs = [ref(tensor) for tensor in tensors]  # the same object for the same tensor
-        if (known := self._known.get(number)) is not None:
-            pairs = zip(known[1], refs, strict=False)
-            if known[0] == header and all(one is other for one, other in pairs):
-                return known[2]
-        digest = _digest_of(header, tensors)
-        self._known[number] = header, refs, digest
-        return digest
-
-
-def _digest_of(header: FragmentHeader, tensors: Sequence[Tensor]) -> str:
-    digest = hashlib.sha256(repr(tuple(header)).encode())
-    for tensor in tensors:
-        digest.update(_bytes_of(tensor))
-    return digest.hexdigest()
 
 
 def transfer(
@@ -138,7 +106,7 @@ class FragmentParts:
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
         """See ``StateParts``."""
-        return _bytes_of(tensor)
+        return bytes_of(tensor)
 
     def expected_bytes(self, number: int, header: tuple[int, ...]) -> int:
         """See ``StateParts``."""
@@ -160,9 +128,4 @@ class FragmentParts:
                 found = torch.frombuffer(data, dtype=torch.uint8, count=size_bytes, offset=start)
                 tensor.copy_(found.clone().view(tensor.dtype).reshape(tensor.shape))
             start += size_bytes
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    contents: memoryview = flat.cpu().numpy().data
-    return contents
+        fragment.digest()  # here, since all ranks wait in ``sync``

@@ -16,8 +16,10 @@ them: agreed minus own.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -40,6 +42,19 @@ class FragmentHeader(NamedTuple):
     arrived: int
 
 
+class _Digest(NamedTuple):
+    """The digest of what these are, and of what is in the tensors, which it does not keep."""
+
+    header: FragmentHeader
+    tensors: list[ref[Tensor]]
+    text: str
+
+    def is_of(self, header: FragmentHeader, tensors: Sequence[ref[Tensor]]) -> bool:
+        """Whether it is theirs, without another look into them."""
+        pairs = zip(self.tensors, tensors, strict=False)
+        return self.header == header and all(one is other for one, other in pairs)
+
+
 class Fragment:
     """Some parameters of a model, their agreed values and the outer gradient under way.
 
@@ -59,6 +74,7 @@ class Fragment:
         self.params = list(params)
         self._number = number
         self._rules = rules
+        self._digest: _Digest | None = None
         self.forget()
 
     @property
@@ -87,6 +103,17 @@ class Fragment:
         header, tensors = self.header, self.tensors
         size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
         return StatePart(header, tuple(tensors), size_bytes, self.agreed_at, is_settled)
+
+    def digest(self) -> str:
+        """Equal for equal fragments, of any rank. Nothing to do if it has not changed since."""
+        header, tensors = self.header, self.tensors
+        refs = [ref(tensor) for tensor in tensors]  # the same object for the same tensor
+        if self._digest is None or not self._digest.is_of(header, refs):
+            found = hashlib.sha256(repr(tuple(header)).encode())
+            for tensor in tensors:
+                found.update(bytes_of(tensor))
+            self._digest = _Digest(header, refs, found.hexdigest())
+        return self._digest.text
 
     def forget(self) -> None:
         """Start anew: the agreed parameters are those at the next ``begin``."""
@@ -187,6 +214,13 @@ class Fragment:
         if weight == 1 and len(self.gradients) == len(self.params):
             self.agreed_at = step
         self.gradients = []
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Its contents, in host memory."""
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    contents: memoryview = flat.cpu().numpy().data
+    return contents
 
 
 def _outer_dtype(param: Tensor) -> torch.dtype:

@@ -154,6 +154,14 @@ def test_an_object_that_was_sent_before(monkeypatch: pytest.MonkeyPatch) -> None
     expect_the_end(lambda: hvd.broadcast_object("2nd, more", 0))
 
 
+@pytest.mark.parametrize("position", [0, 7, 16, -1])
+def test_numbers(monkeypatch: pytest.MonkeyPatch, position: int) -> None:
+    numbers = (2**63 - 1, -(2**63)) if hvd.rank() == 0 else (0, 0)
+    assert objects.broadcast_numbers(numbers) == (2**63 - 1, -(2**63))
+    alter(monkeypatch, "broadcast_", flip(position))
+    expect_the_end(lambda: objects.broadcast_numbers(numbers))
+
+
 def test_a_new_world_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = []
     for _ in range(2):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import horovod.torch as hvd
-from horovod.torch import fragment_transfer, local_steps
+from horovod.torch import fragment_transfer, local_steps_optimizer
 from horovod.torch.elastic import TorchState
 
 STREAMING = {"sync_every": 4, "fragments": 2, "overlap": 2, "merge_weight": 0.5}
@@ -162,7 +162,7 @@ def test_a_rank_that_joins_gets_the_agreed_parameters(make_model, batch_of, monk
 
     With more hosts than ranks join, the tensors are sent to these ranks only.
     """
-    monkeypatch.setattr(local_steps, "cross_size", lambda: hosts)
+    monkeypatch.setattr(local_steps_optimizer, "cross_size", lambda: hosts)
     if hosts > 1:
         monkeypatch.setattr(fragment_transfer, "broadcast_parameters", None)
     model, optimizer = make(make_model)
@@ -328,7 +328,7 @@ def test_options_that_cannot_be_compared_travel(make_model, batch_of, monkeypatc
     state = TorchState(model=model, optimizer=optimizer)
     state.sync()
     train(model, optimizer, batch_of, range(6))
-    monkeypatch.setattr(local_steps, "digest_of_options", lambda optimizer: "")
+    monkeypatch.setattr(local_steps_optimizer, "digest_of_options", lambda optimizer: "")
     if hvd.rank() == 0:
         optimizer.param_groups[0]["lr"] = 0.5
     state.commit()

@@ -83,22 +83,25 @@ def swap_and_get(
     store: Store,
     key: str,
     value: bytes,
-    wanted: str,
-    timeout_s: float,
-    is_refused: Callable[[bytes], bool],
-) -> tuple[bytes | None, bytes | None]:
-    """What ``key`` was before ``set``, and the value of ``wanted``; None for what is not there.
+    wanted: Sequence[tuple[str, float]],
+    should_stop: Callable[[int, bytes | None], bool],
+) -> list[bytes | None]:
+    """What ``key`` was before ``set``, and the values of the keys ``wanted``; None: not there.
 
-    As ``set_and_get`` in one round trip, if it can be. If what ``key`` was ``is_refused``,
-    ``wanted`` is not waited for. InitError if the store is lost.
+    As ``set_and_get`` in one round trip, if it can be. Each wanted key has a time to wait for it,
+    in seconds, which begins when the key before has been found. ``should_stop`` is called with the
+    number of each value when it is known; what follows is not waited for if it says so. InitError
+    if the store is lost.
     """
     if isinstance(store, StoreClient):
-        return store.swap_and_get(key, value, wanted, timeout_s, is_refused)
-    before = _value_or_none(store, key, 0.0)
+        return store.swap_and_get(key, value, wanted, should_stop)
+    found = [_value_or_none(store, key, 0.0)]
     store.set(key, value)
-    if before is not None and is_refused(before):
-        return before, None
-    return before, _value_or_none(store, wanted, timeout_s)
+    for each, timeout_s in wanted:
+        if should_stop(len(found) - 1, found[-1]):
+            break
+        found.append(_value_or_none(store, each, timeout_s))
+    return found
 
 
 def _value_or_none(store: Store, key: str, timeout_s: float) -> bytes | None:
@@ -108,7 +111,8 @@ def _value_or_none(store: Store, key: str, timeout_s: float) -> bytes | None:
         return None
 
 
-_Asked = tuple[wire.Operation, str, bytes]  # with a key and the value to set, if any
+# With a key, the value to set, and how long to wait for it in seconds, if any.
+_Asked = tuple[wire.Operation, str, bytes, float]
 _IsLast = Callable[[int, bytes], bool]  # of the number of an answer and its body
 
 
@@ -155,31 +159,35 @@ class StoreClient:
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """See ``Store.get``."""
-        return _found(key, self._ask([_get(key)], timeout_s)[-1], timeout_s)
+        return _found(key, self._ask([_get(key, timeout_s)])[-1], timeout_s)
 
     def set_and_get(self, key: str, value: bytes, wanted: str, timeout_s: float) -> bytes:
         """``set`` of a value, then ``get`` of the key ``wanted``, in one round trip."""
-        answers = self._ask([_set(key, value), _get(wanted)], timeout_s)
+        answers = self._ask([_set(key, value), _get(wanted, timeout_s)])
         return _found(wanted, answers[-1], timeout_s)
 
     def swap_and_get(
         self,
         key: str,
         value: bytes,
-        wanted: str,
-        timeout_s: float,
-        is_refused: Callable[[bytes], bool],
-    ) -> tuple[bytes | None, bytes | None]:
+        wanted: Sequence[tuple[str, float]],
+        should_stop: Callable[[int, bytes | None], bool],
+    ) -> list[bytes | None]:
         """See the function of this name."""
+        asked = [_get(key, 0.0), *(_get(*each) for each in wanted)]
+        asked.insert(1, _set(key, value))
+        found: list[bytes | None] = []
 
         def is_last(number: int, answer: bytes) -> bool:
-            before = _value_in(answer) if number == 0 else None
-            return before is not None and is_refused(before)
+            if number == 0:
+                found.clear()  # asked again over another connection
+            if number == 1:  # of the ``set``
+                return False
+            found.append(_value_in(answer))
+            return number < len(asked) - 1 and should_stop(len(found) - 1, found[-1])
 
-        asked = [_get(key), _set(key, value), _get(wanted)]
-        answers = self._ask(asked, timeout_s, is_last)
-        is_whole = len(answers) == len(asked)
-        return _value_in(answers[0]), _value_in(answers[-1]) if is_whole else None
+        self._ask(asked, is_last)
+        return found
 
     def close(self) -> None:
         """See ``Store.close``."""
@@ -189,10 +197,9 @@ class StoreClient:
     def _ask(
         self,
         asked: Sequence[_Asked],
-        timeout_s: float = 0.0,
         is_last: _IsLast = lambda number, answer: False,
     ) -> list[bytes]:
-        """The bodies of the answers to these requests. Only the last one waits for its value.
+        """The bodies of the answers to these requests.
 
         Answers after one that ``is_last`` are not waited for.
         """
@@ -202,10 +209,10 @@ class StoreClient:
             requests = [self._request(*each) for each in asked]
             # Interrupted before the answer, the next request would take it for its own.
             with on_error(self.close):
-                answers = self._exchange(requests, timeout_s, is_last)
+                answers = self._exchange(requests, is_last)
             if len(answers) < len(asked):
                 self._channel.close()  # one is outstanding; the next request dials again
-        for (_, key, _), body in zip(asked, answers, strict=False):
+        for (_, key, *_), body in zip(asked, answers, strict=False):
             if body[0] == wire.Status.ABANDONED:
                 raise AbandonedError(f"init: {body[1:].decode(errors='replace')}")
             if body[0] == wire.Status.FULL:
@@ -213,28 +220,28 @@ class StoreClient:
                 raise InitError(f"init: {key!r} cannot be set: {text}")
         return answers
 
-    def _request(self, operation: wire.Operation, key: str, value: bytes) -> wire.Request:
+    def _request(
+        self, operation: wire.Operation, key: str, value: bytes, timeout_s: float
+    ) -> wire.Request:
         self._count += 1
-        request = wire.Request(operation, key.encode(), value, 0, self._id, self._count)
+        timeout_ms = math.ceil(timeout_s * 1000)
+        request = wire.Request(operation, key.encode(), value, timeout_ms, self._id, self._count)
         wire.check_size(request.to_bytes())
         return request
 
-    def _exchange(
-        self,
-        requests: Sequence[wire.Request],
-        timeout_s: float,
-        is_last: _IsLast,
-    ) -> list[bytes]:
+    def _exchange(self, requests: Sequence[wire.Request], is_last: _IsLast) -> list[bytes]:
         """The bodies of the answers, over this connection or a later one."""
-        until = time.monotonic() + timeout_s
+        start = time.monotonic()
         attempts: _Attempts | None = None
         while True:
-            left_s = max(0.0, until - time.monotonic())
-            timeout_ms = math.ceil(left_s * 1000)
-            timed = [*requests[:-1], requests[-1]._replace(timeout_ms=timeout_ms)]
+            passed_ms = int((time.monotonic() - start) * 1000)
+            left_ms = [max(0, each.timeout_ms - passed_ms) for each in requests]
+            timed = [
+                each._replace(timeout_ms=left) for each, left in zip(requests, left_ms, strict=True)
+            ]
             try:
                 bodies = [each.to_bytes() for each in timed]
-                answers = self._channel.ask(bodies, left_s + _GRACE_S, is_last)
+                answers = self._channel.ask(bodies, sum(left_ms) / 1000 + _GRACE_S, is_last)
             except SilentError:
                 raise
             except LostError as error:
@@ -283,11 +290,11 @@ class StoreClient:
 
 
 def _set(key: str, value: bytes) -> _Asked:
-    return wire.Operation.SET, key, value
+    return wire.Operation.SET, key, value, 0.0
 
 
-def _get(key: str) -> _Asked:
-    return wire.Operation.GET, key, b""
+def _get(key: str, timeout_s: float) -> _Asked:
+    return wire.Operation.GET, key, b"", timeout_s
 
 
 def _value_in(answer: bytes) -> bytes | None:

@@ -7,7 +7,7 @@ value cannot be written or altered, and no chunk can be left out or taken from a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from horovod.rendezvous.base.authentication import PROOF_BYTES, is_proof, prove
 from horovod.rendezvous.store.client import Store, set_and_get, swap_and_get
@@ -54,30 +54,37 @@ class ProvenValues:
         self,
         key: str,
         value: bytes,
-        wanted: str,
-        wait_s: float,
-        is_refused: Callable[[bytes], bool],
-    ) -> tuple[bytes | None, bytes | None]:
-        """``put`` a short value, and ``take`` what was there before and the value of ``wanted``.
+        wanted: Sequence[tuple[str, float]],
+        should_stop: Callable[[int, bytes | None], bool],
+    ) -> list[bytes | None]:
+        """``put`` a short value, and ``take`` what was there before and the ``wanted`` keys.
 
-        At best in one round trip. If what was there ``is_refused``, ``wanted`` is not waited for.
+        At best in one round trip. See ``swap_and_get``; all values but the last must be short.
 
         Raises:
-            UnprovenError: ``wanted`` has no valid proof. What was there before may lack it.
+            UnprovenError: a wanted value has no valid proof. What was there before may lack it.
         """
-        earlier: list[bytes] = []
+        keys = [key, *(each for each, _ in wanted)]
+        taken: list[bytes | None] = []
+        unproven: list[str] = []
 
-        def is_last(before: bytes) -> bool:
+        def is_last(number: int, found: bytes | None) -> bool:
+            # One chunk: the store has this request under way, and cannot be asked for others.
             try:
-                # One chunk: the store has this request under way, and cannot be asked for others.
-                earlier.append(self._proven(key, before, most_chunks=0))
+                value = None if found is None else self._proven(keys[number], found, most_chunks=0)
             except UnprovenError:
-                return False
-            return is_refused(earlier[-1])
+                value = None
+                unproven[:] = keys[max(number, 1) : number + 1]
+            taken[number:] = [value]
+            return bool(unproven) or should_stop(number, value)
 
-        head = self._head_of(key, value)
-        _, found = swap_and_get(self._store, key, head, wanted, wait_s, is_last)
-        return next(iter(earlier), None), None if found is None else self._proven(wanted, found)
+        found = swap_and_get(self._store, key, self._head_of(key, value), wanted, is_last)
+        if unproven:
+            raise UnprovenError(unproven[0])
+        if len(found) == len(keys):
+            last = found[-1]
+            taken[len(wanted) :] = [None if last is None else self._proven(keys[-1], last)]
+        return taken
 
     def _head_of(self, key: str, value: bytes) -> bytes:
         """The first chunk, which counts the others: these are in the store before it."""

@@ -20,7 +20,7 @@ from horovod.torch.functions import (
     describe_options,
     digest_and_size,
 )
-from horovod.torch.local_steps import OUTER_STATE
+from horovod.torch.local_steps_optimizer import OUTER_STATE
 
 _MOST_NOTE_BYTES = 64 * 1024  # of plain objects that travel with what ranks say of themselves
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from horovod.core.world import rank
 from horovod.elastic import ObjectState
 from horovod.elastic.state import check_names
+from horovod.numpy.objects import broadcast_numbers
 from horovod.torch.elastic.handlers import (
     Handler,
     LocalStepsStateHandler,
@@ -28,7 +29,7 @@ from horovod.torch.elastic.handlers import (
 from horovod.torch.elastic.sampler import EpochProgress
 from horovod.torch.fragment_transfer import FragmentParts
 from horovod.torch.functions import broadcast_object
-from horovod.torch.local_steps import LocalStepsOptimizer
+from horovod.torch.local_steps_optimizer import LocalStepsOptimizer
 from horovod.torch.sharded_optimizer import ShardedOptimizer
 
 __all__ = [
@@ -125,6 +126,7 @@ class TorchState(ObjectState):
     """
 
     _leaves = (TensorLeaf(),)
+    _root_numbers = staticmethod(broadcast_numbers)
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 from loopback import new_loopback
@@ -70,11 +69,24 @@ def test_a_value_is_set_also_if_the_wanted_one_is_absent(client: StoreClient) ->
 
 def test_a_swap_says_what_was_there(client: StoreClient) -> None:
     for store in (client, MemoryStore()):
-        swap = partial(swap_and_get, store, "key")
-        assert swap(b"1", "absent", 0.0, lambda before: False) == (None, None)
-        assert swap(b"2", "key", 30, lambda before: before == b"2") == (b"1", b"2")
-        assert swap(b"3", "absent", 300, lambda before: before == b"2") == (b"2", None)
-        assert store.get("key", 30) == b"3"
+        store.set("there", b"0")
+        seen: list[tuple[int, bytes | None]] = []
+
+        def stop_at_2(
+            number: int, found: bytes | None, seen: list[tuple[int, bytes | None]] = seen
+        ) -> bool:
+            seen.append((number, found))
+            return found == b"2"
+
+        def swap(value: bytes, *wanted: tuple[str, float]) -> list[bytes | None]:
+            return swap_and_get(store, "key", value, wanted, stop_at_2)  # noqa: B023
+
+        assert swap(b"1", ("absent", 0.0)) == [None, None]
+        assert swap(b"2", ("there", 30), ("key", 30)) == [b"1", b"0", b"2"]
+        assert swap(b"3", ("absent", 300)) == [b"2"]
+        assert swap(b"2", ("key", 30), ("absent", 300)) == [b"3", b"2"]
+        assert store.get("key", 30) == b"2"
+        assert seen == [(0, None), (0, b"1"), (1, b"0"), (0, b"2"), (0, b"3"), (1, b"2")]
 
 
 def test_get_waits_for_set(server: StoreServer, client: StoreClient) -> None:

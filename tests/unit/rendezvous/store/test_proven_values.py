@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from functools import partial
 
 import pytest
 from worlds import SECRET, MemoryStore
@@ -38,17 +37,20 @@ def test_a_value_is_read_as_it_was_written(store: MemoryStore, length: int) -> N
 
 
 def test_a_swap_takes_only_what_is_proven(store: MemoryStore) -> None:
-    refused = {b"3", bytes(99)}
-    arguments = {"wait_s": 0.0, "is_refused": refused.__contains__}
-    swap = partial(ProvenValues(store, SECRET, b"role").swap_and_take, "other", **arguments)
-    assert swap(b"1", "key") == (None, VALUE)
-    assert swap(b"2", "nothing") == (b"1", None)
+    def swap(value: bytes, *wanted: tuple[str, float]) -> list[bytes | None]:
+        mine = ProvenValues(store, SECRET, b"role")
+        return mine.swap_and_take("other", value, wanted, lambda number, found: found == b"3")
+
     store.set("other", bytes(99))
-    assert swap(b"3", "other") == (None, b"3")
-    assert swap(b"4", "key", wait_s=300.0) == (b"3", None)
+    assert swap(b"1", ("key", 0.0)) == [None, VALUE]
+    assert swap(b"2", ("other", 0.0), ("nothing", 0.0)) == [b"1", b"2", None]
+    assert swap(b"3", ("other", 0.0), ("nothing", 300.0)) == [b"2", b"3"]
+    assert swap(b"4", ("nothing", 300.0)) == [b"3"]
     store.set("key", bytes(99))
-    with pytest.raises(UnprovenError):
-        swap(b"5", "key")
+    for wanted in (["key"], ["key", "other"], ["other", "key"]):
+        with pytest.raises(UnprovenError):
+            swap(b"5", *((key, 0.0) for key in wanted))
+    assert ProvenValues(store, SECRET, b"role").take("other", 0.0) == b"5"
 
 
 def test_a_swap_asks_for_no_further_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +61,12 @@ def test_a_swap_asks_for_no_further_chunks(monkeypatch: pytest.MonkeyPatch) -> N
         with closing(StoreClient(address, SECRET, timeout_s=60)) as client:
             mine = ProvenValues(client, SECRET, b"role")
             mine.put("key", VALUE)
-            found = mine.swap_and_take("key", b"1", "key", 60.0, lambda earlier: True)
-    assert found == (None, b"1")
+            found = mine.swap_and_take("key", b"1", [("key", 60.0)], lambda *_: False)
+            assert found == [None, b"1"]
+            mine.put("other", VALUE)  # of several chunks, but the last one that is wanted
+            assert mine.swap_and_take(
+                "key", b"2", [("key", 60.0), ("other", 60.0)], lambda *_: False
+            ) == [b"1", b"2", VALUE]
 
 
 def test_every_flipped_bit_is_refused(store: MemoryStore) -> None:
