@@ -173,7 +173,13 @@ void bind_values(nb::module_& module) {
           },
           "kind"_a, "op"_a = static_cast<int>(ReduceOp::kSum), "root"_a = 0, "prescale"_a = 1.0,
           "postscale"_a = 1.0, "process_set"_a = 0, "is_flat"_a = false, "title"_a = "",
-          "group"_a = "", "link_format"_a = static_cast<int>(LinkFormat::kAsSet));
+          "group"_a = "", "link_format"_a = static_cast<int>(LinkFormat::kAsSet))
+      .def(
+          "title_of",
+          [](const Operation& self, nb::handle name, std::size_t index, std::size_t count) {
+            return title_of(self, name, {index, count});
+          },
+          "name"_a.none(), "index"_a = 0, "count"_a = 0);
   nb::class_<TensorReader, Streams>(module, "TensorReader")
       .def(nb::init<nb::handle, Explain>(), "capsule"_a, "explain"_a);
 }

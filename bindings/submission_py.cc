@@ -53,7 +53,9 @@ Operand read_unnamed(const TensorReader& reader, const Operation& operation, nb:
   return operand;
 }
 
-std::string title(const Operation& operation, nb::handle name, const GroupPlace& place) {
+}  // namespace
+
+std::string title_of(const Operation& operation, nb::handle name, const GroupPlace& place) {
   Request request = operation.request();
   request.is_grouped = place.count > 0;
   std::string text = name.is_none() ? name_of(request) : title_of(text_of(name), request);
@@ -61,15 +63,14 @@ std::string title(const Operation& operation, nb::handle name, const GroupPlace&
   return text + ": " + place_text(place.index, place.count);
 }
 
-}  // namespace
-
 Operand read(const TensorReader& reader, const Operation& operation, nb::handle name, nb::handle in,
              nb::handle out, const GroupPlace& place) {
   try {
     return read_unnamed(reader, operation, in, out);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
-    throw Error(ErrorCode::kInvalidArgument, title(operation, name, place) + ": " + error.what());
+    throw Error(ErrorCode::kInvalidArgument,
+                title_of(operation, name, place) + ": " + error.what());
   }
 }
 

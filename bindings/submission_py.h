@@ -51,6 +51,9 @@ struct GroupPlace {
   std::size_t count = 0;
 };
 
+// What errors call the tensor of a call. `name`: of the operation, or None.
+std::string title_of(const Operation& operation, nanobind::handle name, const GroupPlace& place);
+
 // `name`: of the operation, for errors, or None. `out`: `in` itself for an operation in place, None
 // where the engine allocates the result. Throws Error(kInvalidArgument) for a tensor that cannot be
 // sent, and where the output does not fit.

@@ -8,6 +8,7 @@ an interrupted wait all buffers are still valid.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from operator import index
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -238,6 +239,48 @@ class PendingOperations(Generic[T]):
         for handle, pending in list(self._pending.items()):
             if pending[0] is engine:
                 self._pending[handle] = (_OfParent(refusal), *pending[1:])
+
+
+def named_error(
+    error: ValueError,
+    operation: _native.Operation,
+    name: str | None,
+    index: int = 0,
+    count: int = 0,
+) -> ValueError:
+    """``error`` about a tensor of a call; of a group, where it is one of ``count``."""
+    return ValueError(f"{operation.title_of(name, index, count)}: {error}")
+
+
+Described = tuple[int, list[int], int]  # address, shape, dtype
+
+
+def describe_all(
+    describe: Callable[[T], Described],
+    place_of: Callable[[T], int],
+    tensors: Sequence[T],
+    outputs: Sequence[T] | None,
+    operation: _native.Operation,
+    names: Iterable[str | None],
+    *,
+    is_group: bool,
+) -> list[tuple[int, int, list[int], int]]:
+    """Input and output address, shape and dtype of each, for the engine; ``outputs`` None: 0.
+
+    ``describe`` and ``place_of`` look at an input and an output; their ``ValueError`` gets the name
+    of the tensor: the one in ``names``, and its place if it ``is_group``.
+    """
+    described: list[tuple[int, int, list[int], int]] = []
+    count = len(tensors) if is_group else 0
+    given: Iterable[T | None] = repeat(None) if outputs is None else outputs
+    for tensor, output, name in zip(tensors, given, names, strict=False):
+        try:
+            address, shape, dtype = describe(tensor)
+            place = 0 if output is None else place_of(output)
+        except ValueError as error:
+            raise named_error(error, operation, name, len(described), count) from None
+        described.append((address, place, shape, dtype))
+    return described
 
 
 def submit_and_wait(

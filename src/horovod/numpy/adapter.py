@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,14 @@ from numpy.typing import NDArray
 
 from horovod.core.calls import Call
 from horovod.core.collectives import Collectives
-from horovod.core.handles import PendingOperations, integers, submit_and_wait, wait_for_all
+from horovod.core.handles import (
+    PendingOperations,
+    describe_all,
+    integers,
+    named_error,
+    submit_and_wait,
+    wait_for_all,
+)
 from horovod.core.operations import Dtype, Intent, Result
 
 if TYPE_CHECKING:
@@ -70,8 +78,11 @@ class NumpyAdapter:
         intent: Intent,
         splits: Sequence[int] = (),
     ) -> int:
-        address, shape, dtype = _describe(tensor)
-        out = 0 if output is None else _writable(output)
+        try:
+            address, shape, dtype = _describe(tensor)
+            out = 0 if output is None else _writable(output)
+        except ValueError as error:
+            raise named_error(error, operation, name) from None
         return engine.submit(operation, name, address, out, shape, dtype, intent, splits)
 
     run: Callable[..., list[_native.Output]] = submit_and_wait
@@ -84,7 +95,8 @@ class NumpyAdapter:
         tensors: list[Array],
         intent: Intent,
     ) -> int:
-        return engine.submit_many(operation, names, describe_all(tensors, tensors), intent)
+        described = _describe_all(tensors, tensors, operation, names, is_group=False)
+        return engine.submit_many(operation, names, described, intent)
 
     def submit_group(
         self,
@@ -96,12 +108,11 @@ class NumpyAdapter:
         intent: Intent,
         members: Sequence[str] = (),
     ) -> int:
-        described = describe_all(tensors, outputs)
+        described = _describe_all(tensors, outputs, operation, repeat(name), is_group=True)
         return engine.submit_group(operation, name, described, intent, members=list(members))
 
     def empty_like(self, tensor: Array) -> Array:
-        _describe(tensor)
-        return np.empty(tensor.shape, tensor.dtype)
+        return np.empty_like(tensor, order="C", subok=False)
 
     def dtype_of(self, tensor: Array) -> Dtype:
         return DTYPES[tensor.dtype]
@@ -142,21 +153,13 @@ def _dtype_of_others(dtype: np.dtype[Any]) -> Dtype:
     return DTYPES.setdefault(dtype, Dtype.BFLOAT16)
 
 
-def describe_all(
-    arrays: list[Array], outputs: list[Array] | None
-) -> list[tuple[int, int, list[int], int]]:
-    """Input and output address, shape and dtype of each, for the engine; ``outputs`` None: 0."""
-    places = repeat(0, len(arrays)) if outputs is None else map(_writable, outputs)
-    pairs = zip(map(_describe, arrays), places, strict=True)
-    return [(address, out, shape, dtype) for (address, shape, dtype), out in pairs]
-
-
 def _writable(array: Array) -> int:
     if not array.flags.writeable:
         raise ValueError("the array is read-only; the result cannot be written into it")
     return array.ctypes.data
 
 
+_describe_all = partial(describe_all, _describe, _writable)
 _collectives: Collectives[Array] = Collectives(NumpyAdapter())
 
 allgather = _collectives.allgather
@@ -227,11 +230,12 @@ class ArrayCalls:
             )
             found = wait_for_all(started, self._pending.synchronize)
             return [result for results in found for result in results]
+        of = repeat(names[0]) if call.is_group else names
         submit = methodcaller(
             "submit_group" if call.is_group else "submit_many",
             call.operation,
             names[0] if call.is_group else list(names),
-            describe_all(arrays, outputs),
+            _describe_all(arrays, outputs, call.operation, of, is_group=call.is_group),
             Intent.WAIT,
             **(_group_options(names, errors) if call.is_group else {}),
         )

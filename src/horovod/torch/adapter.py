@@ -9,6 +9,7 @@ Work that enters the current stream after ``synchronize`` runs after the collect
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -18,7 +19,7 @@ from horovod import _native
 from horovod.core.built import cuda_built
 from horovod.core.collectives import Collectives
 from horovod.core.grouped_collectives import GroupedCollectives
-from horovod.core.handles import integers, submit_and_wait
+from horovod.core.handles import describe_all, integers, named_error, submit_and_wait
 from horovod.core.operations import Dtype, Intent
 from horovod.core.world import has_spare_cores
 from horovod.torch.uncompiled import keep_uncompiled
@@ -159,8 +160,11 @@ class _AttributeAdapter(_TorchAdapter):
         intent: Intent,
         splits: Sequence[int] = (),
     ) -> int:
-        address, shape, dtype = _describe(tensor)
-        out, out_bytes = (0, 0) if output is None else (_describe(output)[0], output.nbytes)
+        try:
+            address, shape, dtype = _describe(tensor)
+            out, out_bytes = (0, 0) if output is None else (_describe(output)[0], output.nbytes)
+        except ValueError as error:
+            raise named_error(error, operation, name) from None
         place = _device_of(tensor), self._streams, out_bytes
         return engine.submit(operation, name, address, out, shape, dtype, intent, splits, *place)
 
@@ -177,8 +181,8 @@ class _AttributeAdapter(_TorchAdapter):
         errors: Sequence[torch.Tensor | None] = (),
         /,
     ) -> int:
+        described = _describe_all(tensors, tensors, operation, names, is_group=False)
         places = [_device_of(tensor) for tensor in tensors], self._streams
-        described = _describe_all(tensors, tensors)
         addresses = _addresses(errors)
         return engine.submit_many(operation, names, described, intent, *places, addresses)
 
@@ -194,8 +198,8 @@ class _AttributeAdapter(_TorchAdapter):
         errors: Sequence[torch.Tensor | None] = (),
         /,
     ) -> int:
+        described = _describe_all(tensors, outputs, operation, repeat(name), is_group=True)
         places = [_device_of(tensor) for tensor in tensors], self._streams
-        described = _describe_all(tensors, outputs)
         out_bytes = [output.nbytes for output in outputs or ()]
         options = (*places, out_bytes, _addresses(errors), list(members))
         return engine.submit_group(operation, name, described, intent, *options)
@@ -215,6 +219,9 @@ def _way_out(tensor: Any) -> str | None:
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
     if (way_out := _way_out(tensor)) is not None:
         raise ValueError(way_out)
+    if not isinstance(tensor, torch.Tensor):
+        found = type(tensor).__name__
+        raise ValueError(f"expected a dense tensor in host memory or on a GPU, found {found}")
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise ValueError(f"the tensor's dtype {tensor.dtype} is not supported")
@@ -245,12 +252,11 @@ def _copied(output: _native.Output, dtype: Dtype) -> torch.Tensor:
     return tensor
 
 
-def _describe_all(
-    tensors: list[torch.Tensor], outputs: list[torch.Tensor] | None
-) -> list[tuple[int, int, list[int], int]]:
-    places = repeat(0, len(tensors)) if outputs is None else (_describe(o)[0] for o in outputs)
-    pairs = zip(map(_describe, tensors), places, strict=True)
-    return [(address, out, shape, dtype) for (address, shape, dtype), out in pairs]
+def _address_of(output: torch.Tensor) -> int:
+    return _describe(output)[0]
+
+
+_describe_all = partial(describe_all, _describe, _address_of)
 
 
 def _make_adapter() -> _TorchAdapter:

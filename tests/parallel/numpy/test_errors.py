@@ -194,3 +194,17 @@ def test_the_old_average_argument():
         assert hvd.allreduce(np.ones(1), average=False)[0] == hvd.size()
     with pytest.raises(ValueError, match="not both"):
         hvd.allreduce(np.ones(1), average=True, op=hvd.Sum)
+
+
+def test_errors_name_operation_and_tensor() -> None:
+    gap = np.ones((4, 4))[:, :2]
+    with pytest.raises(ValueError, match=r"^allgather 'bad': the array is not contiguous"):
+        hvd.allgather(gap, name="bad")
+    with pytest.raises(ValueError, match=r"^allreduce: the array is not contiguous"):
+        hvd.allreduce_async(gap)
+    with pytest.raises(ValueError, match=r"^grouped_allreduce 'bad': tensor 2 of 2: the array is"):
+        hvd.grouped_allreduce_([np.ones(2), gap], name="bad")
+    frozen = np.ones(2)
+    frozen.setflags(write=False)
+    with pytest.raises(ValueError, match=r"^allreduce 'bad': the array is read-only"):
+        hvd.allreduce_(frozen, name="bad")
