@@ -7,6 +7,7 @@ the same error on all ranks. Runs on the thread that called ``init``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import selectors
@@ -327,9 +328,13 @@ def make_region(size_bytes: int) -> int:
         try:
             return _unlinked_file(size_bytes)
         except OSError as second:
+            way_out = ""
+            if second.errno == errno.ENOSPC:
+                way_out = f"; make {_SHM} larger, in a container by docker run --shm-size=1g"
             raise InitError(
-                f"init: cannot make {size_bytes} bytes of shared memory: memfd_create: {first}; "
-                f"file in {_SHM}: {second}"
+                f"init: cannot make memory that the ranks of this host share, of which "
+                f"{_CLAIMED_BYTES >> 20} MiB are taken at first and {size_bytes} bytes reserved: "
+                f"memfd_create: {first}; file in {_SHM}: {second}{way_out}"
             ) from None
 
 
