@@ -219,7 +219,7 @@ def _way_out(tensor: Any) -> str | None:
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
     if (way_out := _way_out(tensor)) is not None:
         raise ValueError(way_out)
-    if not isinstance(tensor, torch.Tensor):
+    if not hasattr(tensor, "layout"):
         found = type(tensor).__name__
         raise ValueError(f"expected a dense tensor in host memory or on a GPU, found {found}")
     dtype = DTYPES.get(tensor.dtype)

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from horovod.core.operations import Dtype, Intent
+from horovod import _native
+from horovod.core.operations import Dtype, Intent, Kind
 from horovod.torch import adapter
+
+ALLREDUCE = _native.Operation(int(Kind.ALLREDUCE))
 
 
 class Engine:
@@ -42,12 +45,12 @@ def attributes() -> Any:
 
 def test_an_older_torch_names_device_and_streams(attributes: Any) -> None:
     engine, gpu, host = Engine(), tensor("cuda:1"), tensor("cpu")
-    attributes.submit(engine, None, "x", gpu, None, Intent.WAIT)
-    attributes.submit_batch(engine, None, ["y", "z"], [gpu, host], Intent.COMPUTE)
-    attributes.submit_group(engine, None, "g", [gpu], None, Intent.COMPUTE)
+    attributes.submit(engine, ALLREDUCE, "x", gpu, None, Intent.WAIT)
+    attributes.submit_batch(engine, ALLREDUCE, ["y", "z"], [gpu, host], Intent.COMPUTE)
+    attributes.submit_group(engine, ALLREDUCE, "g", [gpu], None, Intent.COMPUTE)
     one, many, group = engine.calls
     assert one == (
-        *("submit", None, "x", 4096, 0, [2, 3], Dtype.FLOAT16, Intent.WAIT, ()),
+        *("submit", ALLREDUCE, "x", 4096, 0, [2, 3], Dtype.FLOAT16, Intent.WAIT, ()),
         *(1, attributes._streams, 0),
     )
     assert many[-3:] == ([1, -1], attributes._streams, [])
@@ -55,14 +58,16 @@ def test_an_older_torch_names_device_and_streams(attributes: Any) -> None:
 
 
 def test_other_devices_are_refused(attributes: Any) -> None:
-    with pytest.raises(ValueError, match=r"nor a CUDA GPU's; move it with \.cpu\(\)"):
-        attributes.submit(Engine(), None, "x", tensor("meta"), None, Intent.WAIT)
+    with pytest.raises(
+        ValueError, match=r"^allreduce 'x': .* nor a CUDA GPU's; move it with \.cpu\(\)"
+    ):
+        attributes.submit(Engine(), ALLREDUCE, "x", tensor("meta"), None, Intent.WAIT)
 
 
 def test_an_older_torch_says_what_to_do_with_a_sparse_tensor(attributes: Any) -> None:
     sparse = torch.eye(3).to_sparse()
-    with pytest.raises(ValueError, match=r"sparse_allreduce_async .*sparse_as_dense=True"):
-        attributes.submit(Engine(), None, "x", sparse, None, Intent.WAIT)
+    with pytest.raises(ValueError, match=r"^allreduce 'x': .*sparse_as_dense=True"):
+        attributes.submit(Engine(), ALLREDUCE, "x", sparse, None, Intent.WAIT)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,12 @@ from torch.distributed import (  # type: ignore[attr-defined]
     DistBackendError,
     PrefixStore,
     ProcessGroup,
+    distributed_c10d,
 )
 
 from horovod.core import world
+from horovod.core.base.torch_plugin import NAME
+from horovod.core.built import cuda_built
 from horovod.torch.distributed.members import Members
 from horovod.torch.distributed.messages import Messages
 from horovod.torch.distributed.operations import Operations
@@ -34,6 +37,9 @@ else:
     _ProcessGroup = ProcessGroup
 
 _LONGEST_GOODBYE = timedelta(seconds=10)
+# From 2.15 on torch attaches its flight recorder to the backends of a group, of which this one has
+# none. The engine has its own.
+getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(NAME)
 
 
 class BaseGroup(_ProcessGroup):
@@ -105,6 +111,11 @@ class BaseGroup(_ProcessGroup):
 
     def _get_backend(self, device: Any) -> BaseGroup:
         return self
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        # torch's property knows backends only, and ``split_group`` asks it from 2.15 on.
+        return [torch.device("cpu"), *([torch.device("cuda")] if cuda_built() else [])]
 
     def eager_connect_single_device(self, device: torch.device) -> None:
         """The device that ``init_process_group`` was given is known from now on."""

@@ -7,6 +7,7 @@ communication goes through ``horovod.torch.functions``, on the caller's thread.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,7 +71,9 @@ class TensorLeaf:
     def decode(self, header: tuple[Any, ...], data: bytearray) -> Any:
         """The tensor; a dense one is in host memory."""
         if not header:
-            return torch.load(io.BytesIO(data), weights_only=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Validating sparse")  # that it may take time
+                return torch.load(io.BytesIO(data), weights_only=True)
         dtype, shape = getattr(torch, header[0]), header[1]
         if not data:
             return torch.empty(shape, dtype=dtype, device="cpu")
