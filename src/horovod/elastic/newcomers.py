@@ -80,6 +80,9 @@ def receiving_parts(state: State) -> Iterator[None]:
     """First wait until the parts of the state that others have are here; blocks for a limited time.
 
     Inside, changes go on to arrive.
+
+    Raises:
+        MisfitError: the state of this process is not like that of the others.
     """
     parts = state._parts()
     secret = secret_in(os.environ)

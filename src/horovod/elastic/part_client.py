@@ -15,9 +15,11 @@ from horovod.core.base import threads
 from horovod.core.base.checked import BadMessageError
 from horovod.core.base.on_error import on_error
 from horovod.elastic.parts import (
+    HANDSHAKE_S,
     NONE,
     PROTOCOL,
     SILENT_S,
+    MisfitError,
     PartAnswer,
     PartRequest,
     PartServerAddresses,
@@ -26,6 +28,7 @@ from horovod.elastic.parts import (
     receive_exactly,
 )
 from horovod.errors import InitError
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Dialer, ProtocolError
 from horovod.rendezvous.base.tcp import tune
 
@@ -64,6 +67,7 @@ class PartClient:
         self._versions = [NONE] * len(parts)
         self._times: Counter[int] = Counter()
         self._has_news = threading.Event()  # it has all, or has given up
+        self._misfit: MisfitError | None = None
         self._is_stopped = threading.Event()
         self._until = math.inf
         self._socket: socket.socket | None = None
@@ -72,9 +76,15 @@ class PartClient:
             threads.start(self._thread)
 
     def wait(self, timeout_s: float) -> None:
-        """Block until all parts are here, or it is clear that they will not be, or for so long."""
+        """Block until all parts are here, or it is clear that they will not be, or for so long.
+
+        Raises:
+            MisfitError: they do not fit here.
+        """
         if self._thread.is_alive():
             self._has_news.wait(timeout_s)
+        if self._misfit is not None:
+            raise self._misfit
 
     def stop(self) -> None:
         """End the connection; no part is put any more afterwards."""
@@ -87,6 +97,16 @@ class PartClient:
             self._thread.join(_END_S)
 
     def _run(self) -> None:
+        try:
+            self._try_to_follow()
+        except MisfitError as error:
+            self._misfit = error
+        except Exception as error:  # such as no memory for a part
+            _log.warning("%r; the rest of the state follows after joining", error)
+        finally:
+            self._has_news.set()
+
+    def _try_to_follow(self) -> None:
         for number in range(_TRIES):
             if number and self._is_stopped.wait(_PAUSE_S):
                 break
@@ -103,7 +123,6 @@ class PartClient:
                 break
             if self._is_stopped.is_set() or time.monotonic() >= self._until:
                 break
-        self._has_news.set()
 
     def _follow(self, addresses: tuple[tuple[str, int], ...]) -> None:
         connected, stream = self._connect(addresses)
@@ -113,6 +132,8 @@ class PartClient:
             while not self._is_stopped.is_set() and time.monotonic() < self._until:
                 stream.send(PartRequest(tuple(self._versions), is_current).to_bytes())
                 answer = PartAnswer.from_bytes(stream.receive())
+                if answer.parts != len(self._parts):
+                    raise _misfit(f"{answer.parts} parts", f"{len(self._parts)}")
                 is_current = answer.is_current
                 if answer.part != NONE:
                     self._take(answer, stream)
@@ -132,9 +153,10 @@ class PartClient:
         raise last
 
     def _prove(self, connected: socket.socket) -> PartStream:
-        side = Dialer(PROTOCOL, self._secret)
-        connected.sendall(side.hello(receive_exactly(connected, PROTOCOL.challenge_bytes)))
-        side.read_reply(receive_exactly(connected, PROTOCOL.reply_bytes))
+        side, deadline = Dialer(PROTOCOL, self._secret), Deadline(HANDSHAKE_S)
+        challenge = receive_exactly(connected, PROTOCOL.challenge_bytes, deadline)
+        connected.sendall(side.hello(challenge))
+        side.read_reply(receive_exactly(connected, PROTOCOL.reply_bytes, deadline))
         tune(connected, SILENT_S)
         return PartStream(connected, side)
 
@@ -145,7 +167,7 @@ class PartClient:
         try:
             expected = self._parts.expected_bytes(number, header)
         except ValueError as error:
-            raise _unfit("header", list(header), str(error)) from None
+            raise _misfit(f"part {number} of {list(header)}", str(error)) from None
         if size_bytes != expected:
             raise _unfit("size_bytes", size_bytes, str(expected))
         data = bytearray()
@@ -167,6 +189,13 @@ class PartClient:
         if not self._has_news.is_set():
             self._until = time.monotonic() + _FOLLOW_S
             self._has_news.set()
+
+
+def _misfit(found: str, expected: str) -> MisfitError:
+    return MisfitError(
+        f"elastic: the state of rank 0 has {found}, expected {expected} as in this process; make "
+        "models and optimizers alike on all ranks before the elastic function begins"
+    )
 
 
 def _unfit(field: str, found: object, expected: str) -> BadMessageError:

@@ -21,6 +21,7 @@ from horovod.core.base.checked import BadMessageError
 from horovod.elastic.parts import (
     ANSWER_S,
     CHUNK_BYTES,
+    HANDSHAKE_S,
     NONE,
     PROTOCOL,
     SILENT_S,
@@ -31,12 +32,13 @@ from horovod.elastic.parts import (
     StateParts,
     receive_exactly,
 )
+from horovod.rendezvous.base.admission import UnauthenticatedPeers
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Listener, ProtocolError
 from horovod.rendezvous.base.tcp import address_of, listen_at, tune
 
 _MOST_CLIENTS = 64
 _MOST_STRANGERS = 16
-_HANDSHAKE_S = 10.0
 _LOOK_S = 0.5  # until a thread that has nothing to send looks again
 _PATIENCE_S = 30.0  # for which training may go on without a client that lacks something
 _KEEP_S = 10.0  # for which it remembers what a client that is gone has
@@ -46,13 +48,12 @@ _ENDS = (OSError, ProtocolError, BadMessageError)
 
 @dataclass(eq=False)
 class _Client:
-    """A connection. ``has_proved``: it knows the secret.
+    """A connection.
 
     ``seconds``: for ``sent_bytes``; ``asked_at``: when the part under way was asked for, or 0.
     """
 
     socket: socket.socket
-    has_proved: bool = False
     has_been_current: bool = False
     versions: Sequence[int] = ()
     sent_bytes: int = 0
@@ -108,7 +109,9 @@ class PartServer:
         self._secret = secret
         self._lock = threading.Lock()
         self._versions = _Versions()
-        self._clients: set[_Client] = set()
+        self._clients: set[_Client] = set()  # that have proved that they know the secret
+        self._strangers = UnauthenticatedPeers[_Client](_MOST_STRANGERS)
+        self._client_at = 0.0  # when there was one
         self._waits_since: float | None = None
         self._has_ended = threading.Event()
         self._listeners = listen_at([(host, 0) for host in hosts])
@@ -137,6 +140,8 @@ class PartServer:
 
     def _lag_s(self, client: _Client, found: Sequence[tuple[int, StatePart]]) -> float:
         """How long the client would need for what it lacks; ``found`` are parts and versions."""
+        if len(client.versions) != len(found):
+            return 0.0  # it will be told so
         lacking_bytes = sum(
             part.size_bytes
             for number, (version, part) in enumerate(found)
@@ -152,8 +157,10 @@ class PartServer:
         self._close_sockets()
         with self._lock:
             for client in self._clients:
-                with contextlib.suppress(OSError):
-                    client.socket.shutdown(socket.SHUT_RDWR)
+                _end(client)
+            while (stranger := self._strangers.first_to_go()) is not None:
+                self._strangers.remove(stranger)
+                _end(stranger)
 
     def _close_sockets(self) -> None:
         for each in (*self._listeners, self._wake_reader, self._wake_writer):
@@ -164,33 +171,31 @@ class PartServer:
             for each in (*self._listeners, self._wake_reader):
                 selector.register(each, selectors.EVENT_READ, each)
             while not self._has_ended.is_set():
-                is_idle = not (self._clients or self._versions.has_tensors)
-                ready = selector.select(None if is_idle else _KEEP_S)
-                for key, _ in ready:
+                is_idle = not (self._clients or self._strangers or self._versions.has_tensors)
+                for key, _ in selector.select(None if is_idle else _KEEP_S):
                     if key.data is not self._wake_reader:
                         self._welcome(key.data)
                 with self._lock:
-                    if not ready and not self._clients:
+                    is_over = time.monotonic() - self._client_at > _KEEP_S
+                    if is_over and not self._clients:
                         self._versions.forget()
 
     def _welcome(self, listener: socket.socket) -> None:
         try:
-            accepted = listener.accept()[0]
+            accepted, address = listener.accept()
         except OSError:  # it is gone already, or there are too many open files
             self._has_ended.wait(_LOOK_S / 10)
             return
         client = _Client(accepted)
         with self._lock:
-            strangers = sum(not each.has_proved for each in self._clients)
-            is_room = strangers < _MOST_STRANGERS and len(self._clients) < _MOST_CLIENTS
-            if is_room:
-                self._clients.add(client)
+            if self._strangers.is_full and (oldest := self._strangers.first_to_go()) is not None:
+                self._strangers.remove(oldest)
+                _end(oldest)
+            self._strangers.add(client, str(address[0]))
         thread = threading.Thread(
             target=self._serve, args=(client,), name="horovod-part", daemon=True
         )
         try:
-            if not is_room:
-                raise OSError("too many connections")
             threads.start(thread)
         except OSError:
             self._forget(client)
@@ -198,13 +203,16 @@ class PartServer:
     def _forget(self, client: _Client) -> None:
         client.socket.close()
         with self._lock:
-            self._clients.discard(client)
+            self._strangers.remove(client)
+            if client in self._clients:
+                self._clients.remove(client)
+                self._client_at = time.monotonic()
 
     def _serve(self, client: _Client) -> None:
         try:
             stream = self._prove(client)
             while not self._has_ended.is_set():
-                request = self._read(stream.receive())
+                request = PartRequest.from_bytes(stream.receive())
                 if client.asked_at:  # for a part, which has arrived
                     client.seconds += time.monotonic() - client.asked_at
                 self._answer(client, request, stream)
@@ -213,53 +221,56 @@ class PartServer:
         finally:
             self._forget(client)
 
-    def _read(self, message: bytes) -> PartRequest:
-        request = PartRequest.from_bytes(message)
-        found, expected = len(request.versions), len(self._parts)
-        if found != expected:
-            raise BadMessageError(request.message, "versions", f"{found} numbers", str(expected))
-        return request
-
     def _prove(self, client: _Client) -> PartStream:
-        client.socket.settimeout(_HANDSHAKE_S)
+        connected, deadline = client.socket, Deadline(HANDSHAKE_S)
+        connected.settimeout(HANDSHAKE_S)
         side = Listener(PROTOCOL, self._secret)
-        client.socket.sendall(side.opening)
+        connected.sendall(side.opening)
         try:
-            side.read_hello(receive_exactly(client.socket, PROTOCOL.hello_bytes))
+            side.read_hello(receive_exactly(connected, PROTOCOL.hello_bytes, deadline))
         except ProtocolError:
-            client.socket.sendall(PROTOCOL.refusal)
+            connected.sendall(PROTOCOL.refusal)
             raise
-        client.socket.sendall(side.reply())
-        tune(client.socket, SILENT_S)
-        client.has_proved = True
-        return PartStream(client.socket, side)
+        with self._lock:
+            self._strangers.remove(client)
+            if len(self._clients) == _MOST_CLIENTS:
+                raise ProtocolError("too many processes are about to join")
+            self._clients.add(client)
+        connected.sendall(side.reply())
+        tune(connected, SILENT_S)
+        return PartStream(connected, side)
 
     def _answer(self, client: _Client, request: PartRequest, stream: PartStream) -> None:
         """Answer once there is something else to say than the client knows."""
         client.versions, client.asked_at = request.versions, 0.0
         until = time.monotonic() + ANSWER_S
         while True:
-            lacking, is_current = self._compare(request.versions)
+            count, lacking, is_current = self._compare(request.versions)
             client.has_been_current |= is_current
             is_late = self._has_ended.is_set() or time.monotonic() >= until
-            if lacking is not None or is_late or is_current != request.is_current:
+            is_misfit = count != len(request.versions)
+            if lacking or is_late or is_misfit or is_current != request.is_current:
                 break
             self._has_ended.wait(_LOOK_S)
         if lacking is None:
-            stream.send(PartAnswer(is_current).to_bytes())
+            stream.send(PartAnswer(count, is_current).to_bytes())
+            if is_misfit:
+                raise BadMessageError(
+                    request.message, "versions", str(request.versions), f"{count}"
+                )
             return
         number, version, part = lacking
         client.asked_at = time.monotonic()
         client.sent_bytes += part.size_bytes
-        answer = PartAnswer(False, number, version, part.header, part.size_bytes)
+        answer = PartAnswer(count, False, number, version, part.header, part.size_bytes)
         stream.send(answer.to_bytes())
         for tensor in part.tensors:
             data = self._parts.bytes_of(tensor)
             for start in range(0, data.nbytes, CHUNK_BYTES):
                 stream.send(data[start : start + CHUNK_BYTES])
 
-    def _compare(self, versions: Sequence[int]) -> tuple[_Numbered | None, bool]:
-        """A part that the client should get next, if any; and whether it is current.
+    def _compare(self, versions: Sequence[int]) -> tuple[int, _Numbered | None, bool]:
+        """How many parts there are, the one that the client should get next, if it is current.
 
         One that is about to change waits, unless the client has none. Those that it has none of
         come first. The longer ago a part has changed, the sooner it will change again, so it comes
@@ -267,8 +278,8 @@ class PartServer:
         """
         with self._lock:
             now = self._versions.look(self._parts.read())
-        if not now:
-            return None, False
+        if len(now) != len(versions):
+            return len(now), None, False
         lacking = [
             (number, version, part)
             for number, (version, part) in enumerate(now)
@@ -280,4 +291,10 @@ class PartServer:
             return part.is_settled, versions[number] == NONE, part.changed_at, version
 
         best = max(lacking, key=urgency, default=None)
-        return best, best is None
+        return len(now), best, best is None
+
+
+def _end(client: _Client) -> None:
+    """End its connection, whose thread closes it."""
+    with contextlib.suppress(OSError):
+        client.socket.shutdown(socket.SHUT_RDWR)

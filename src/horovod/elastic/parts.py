@@ -21,9 +21,10 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from horovod.core.base.checked import Fields, Record, between
 from horovod.rendezvous.base import handshake
+from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.records import Records
 
-PROTOCOL = handshake.Protocol(b"hvdpart1")
+PROTOCOL = handshake.Protocol(b"hvdpart2")
 CHUNK_BYTES = 64 * 1024
 MOST_PARTS = 4096
 NONE = -1  # no part, or no version of one
@@ -31,6 +32,7 @@ _MOST_VERSION = 2**63 - 1
 _MOST_NUMBERS = 64  # of a header
 _MOST_MESSAGE_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
+HANDSHAKE_S = 10.0
 # How long an end may say nothing. A server answers at least every ANSWER_S seconds.
 SILENT_S = 30.0
 ANSWER_S = 5.0
@@ -84,6 +86,10 @@ class PartServerAddresses(Record):
     addresses: Annotated[tuple[tuple[str, int], ...], Fields.addresses]
 
 
+class MisfitError(ValueError):
+    """The state of this process is not like rank 0's, so ``sync`` would fail on all ranks."""
+
+
 def _versions(fields: Fields, name: str) -> tuple[int, ...]:
     return fields.integers(name, NONE, _MOST_VERSION, most_of_them=MOST_PARTS)
 
@@ -107,14 +113,15 @@ class PartRequest(Record):
 
 @dataclass(frozen=True)
 class PartAnswer(Record):
-    """A part follows that the client lacks; or none.
+    """A part follows that the client lacks; or none. There are ``parts`` of them.
 
     ``is_current``: the client has all parts, in their last version but for those that are about to
-    change.
+    change. A client with another number of parts gets none.
     """
 
     message = "part answer"
 
+    parts: Annotated[int, between(0, MOST_PARTS)]
     is_current: bool = False
     part: Annotated[int, between(NONE, MOST_PARTS - 1)] = NONE
     version: Annotated[int, between(NONE, _MOST_VERSION)] = NONE
@@ -146,10 +153,11 @@ class PartStream:
         return data
 
 
-def receive_exactly(connected: socket.socket, count: int) -> bytes:
-    """So many bytes; raises as ``PartStream``."""
+def receive_exactly(connected: socket.socket, count: int, deadline: Deadline) -> bytes:
+    """So many bytes before the deadline; raises as ``PartStream``."""
     data = b""
     while len(data) < count:
+        connected.settimeout(max(deadline.remaining_s(), 0.001))
         data += received(connected, count - len(data))
     return data
 

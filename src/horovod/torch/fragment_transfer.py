@@ -101,8 +101,7 @@ class FragmentParts:
 
     def read(self) -> list[StatePart]:
         """See ``StateParts``."""
-        fragments = self._fragments()
-        return [each.part for each in fragments] if all(f.has_begun for f in fragments) else []
+        return [each.part for each in self._fragments()]
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
         """See ``StateParts``."""

@@ -42,6 +42,9 @@ class FragmentHeader(NamedTuple):
     arrived: int
 
 
+_NOTHING = FragmentHeader(0, 0, 0, 0)  # there are no agreed parameters yet
+
+
 class _Digest(NamedTuple):
     """The digest of what these are, and of what is in the tensors, which it does not keep."""
 
@@ -99,10 +102,17 @@ class Fragment:
         """Both as they are now; from any thread, where only a look at a pause shows all at once."""
         from horovod.elastic.parts import StatePart  # for processes that join, which are few
 
-        is_settled = self._pending is None and not self.gradients
-        header, tensors = self.header, self.tensors
+        pending, agreed_at = self._pending, self.agreed_at
+        agreed, momentum, gradients = list(self.agreed), list(self.momentum), list(self.gradients)
+        arrived = [] if pending is not None else gradients
+        header = FragmentHeader(agreed_at, len(agreed), len(momentum), len(arrived))
+        is_settled = pending is None and not gradients
+        if not self._is_header(header):
+            is_settled &= not (agreed or momentum)  # they are just being made
+            header, agreed, momentum, arrived = _NOTHING, [], [], []
+        tensors = (*agreed, *momentum, *arrived)
         size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
-        return StatePart(header, tuple(tensors), size_bytes, self.agreed_at, is_settled)
+        return StatePart(header, tensors, size_bytes, agreed_at, is_settled)
 
     def digest(self) -> str:
         """Equal for equal fragments, of any rank. Nothing to do if it has not changed since."""
@@ -145,10 +155,15 @@ class Fragment:
 
     def check_header(self, header: FragmentHeader) -> None:
         """``ValueError`` if no fragment of these parameters has such a header."""
+        if header != _NOTHING and not self._is_header(header):
+            count = len(self.params)
+            momentum = count if self._rules.outer_momentum else 0
+            raise ValueError(f"{count} agreed, {momentum} of momentum, at most {count} more")
+
+    def _is_header(self, header: FragmentHeader) -> bool:
         count = len(self.params)
         momentum = count if self._rules.outer_momentum else 0
-        if header[1:3] != (count, momentum) or header.arrived > count:
-            raise ValueError(f"{count} agreed, {momentum} of momentum, at most {count} more")
+        return header[1:3] == (count, momentum) and header.arrived <= count
 
     def room_bytes(self, header: FragmentHeader) -> int:
         """How many bytes the tensors of such a fragment have."""

@@ -20,12 +20,15 @@ from horovod.elastic.part_server import PartServer
 from horovod.elastic.parts import (
     CHUNK_BYTES,
     PROTOCOL,
+    MisfitError,
     PartAnswer,
     PartRequest,
     PartServerAddresses,
     StatePart,
+    receive_exactly,
 )
 from horovod.errors import InitError
+from horovod.rendezvous.base.deadlines import Deadline
 
 SECRET = bytes(range(32))
 
@@ -227,14 +230,52 @@ def test_without_the_secret_nothing_arrives(server: PartServer, parts: Texts) ->
     assert parts.sent == []
 
 
-def test_another_number_of_parts_is_of_another_state(
-    server: PartServer, parts: Texts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(part_client, "_PAUSE_S", 0.0)
-    with following(server.addresses, Texts(b"?")) as client:
+def test_another_number_of_parts_is_of_another_state(server: PartServer, parts: Texts) -> None:
+    with (
+        following(server.addresses, Texts(b"?")) as client,
+        pytest.raises(MisfitError, match=r"the state of rank 0 has 4 parts, expected 1 as in this"),
+    ):
         client.wait(PATIENCE_S)
-        assert not client.numbers
     assert parts.sent == []
+
+
+def test_the_number_of_parts_changes_while_a_process_follows(
+    server: PartServer, parts: Texts
+) -> None:
+    with following(server.addresses, empty()) as client:
+        client.wait(PATIENCE_S)
+        parts.values.append(b"another one")
+        parts.changed_at.append(1)
+        assert not server.should_wait()
+        until(lambda: client._misfit is not None)
+
+
+def test_parts_without_contents_arrive_at_once(server: PartServer, parts: Texts) -> None:
+    """As before the first step of a state."""
+    parts.values = [b""] * 4
+    room = empty()
+    with following(server.addresses, room) as client:
+        client.wait(PATIENCE_S)
+        assert values_after(client, room) == parts.values
+
+
+@pytest.mark.parametrize("where", ["put", "find"])
+def test_an_error_of_the_program_ends_the_wait(
+    server: PartServer, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    def fail(*_: object) -> PartServerAddresses:
+        raise RuntimeError("out of memory")
+
+    room = empty()
+    if where == "put":
+        room.put = fail  # type: ignore[method-assign,assignment]
+    addresses = PartServerAddresses(server.addresses)
+    with caplog.at_level(logging.WARNING):
+        client = PartClient(room, SECRET, fail if where == "find" else lambda: addresses)
+        client.wait(PATIENCE_S)
+        client.stop()
+    assert "out of memory" in caplog.text
+    assert "the rest of the state follows after joining" in caplog.text
 
 
 def refused(parts: Texts, room: Texts, caplog: pytest.LogCaptureFixture) -> str:
@@ -248,11 +289,12 @@ def refused(parts: Texts, room: Texts, caplog: pytest.LogCaptureFixture) -> str:
     return caplog.text
 
 
-def test_a_header_that_does_not_fit_is_refused(caplog) -> None:
+def test_a_header_that_does_not_fit_is_refused(server: PartServer) -> None:
     room = empty()
     room.most_bytes = 10
-    text = refused(new_parts(), room, caplog)
-    assert "'part answer' from rank 0 has [196615] in field header; expected at most 10" in text
+    text = r"rank 0 has part 2 of \[196615\], expected at most 10 as in this process; make models"
+    with following(server.addresses, room) as client, pytest.raises(MisfitError, match=text):
+        client.wait(PATIENCE_S)
 
 
 def test_another_length_than_that_of_the_header_is_refused(caplog) -> None:
@@ -265,12 +307,12 @@ def test_another_length_than_that_of_the_header_is_refused(caplog) -> None:
 @pytest.mark.parametrize(
     ("answer", "field"),
     [
-        (PartAnswer(part=4, version=1, header=(1,), size_bytes=1), "part"),
-        (PartAnswer(part=5000, version=1), "part"),
-        (PartAnswer(part=0, version=-2), "version"),
-        (PartAnswer(part=0, version=1, header=(-1,)), "header"),
-        (PartAnswer(part=0, version=1, header=tuple(range(65))), "header"),
-        (PartAnswer(part=0, version=1, header=(1,), size_bytes=-1), "size_bytes"),
+        (PartAnswer(4, part=4, version=1, header=(1,), size_bytes=1), "part"),
+        (PartAnswer(4, part=5000, version=1), "part"),
+        (PartAnswer(4, part=0, version=-2), "version"),
+        (PartAnswer(4, part=0, version=1, header=(-1,)), "header"),
+        (PartAnswer(4, part=0, version=1, header=tuple(range(65))), "header"),
+        (PartAnswer(4, part=0, version=1, header=(1,), size_bytes=-1), "size_bytes"),
     ],
 )
 def test_impossible_numbers_of_a_server_are_refused(
@@ -282,7 +324,7 @@ def test_impossible_numbers_of_a_server_are_refused(
 
 
 def test_data_of_another_length_than_announced_is_refused(parts, caplog, monkeypatch) -> None:
-    told = [PartAnswer(part=0, version=1, header=(3,), size_bytes=3).to_bytes(), b"four"]
+    told = [PartAnswer(4, part=0, version=1, header=(3,), size_bytes=3).to_bytes(), b"four"]
     monkeypatch.setattr(PartServer, "_answer", lambda *given: [*map(given[-1].send, told)])
     text = refused(parts, empty(), caplog)
     assert "has '4 bytes' in field data; expected 3" in text or "4 bytes in field data" in text
@@ -310,23 +352,32 @@ def test_an_impossible_request_ends_its_connection_only(
         assert values_after(client, room) == parts.values
 
 
-def test_strangers_take_a_limited_number_of_places(server: PartServer, parts: Texts) -> None:
+def test_strangers_keep_nobody_out(server: PartServer, parts: Texts) -> None:
     with contextlib.ExitStack() as held:
-        room = empty()
-        client = held.enter_context(following(server.addresses, room))
-        client.wait(PATIENCE_S)
+        strangers = []
         for _ in range(part_server._MOST_STRANGERS):
             stranger = held.enter_context(socket.create_connection(server.addresses[0]))
             read_exactly(stranger, PROTOCOL.challenge_bytes)
-        late = held.enter_context(socket.create_connection(server.addresses[0]))
-        assert is_closed_by_peer(late)
-        parts.change(0, b"still served")
-        until(lambda: not server.should_wait())
+            strangers.append(stranger)
+        room = empty()
+        client = held.enter_context(following(server.addresses, room))
+        client.wait(PATIENCE_S)
         assert values_after(client, room) == parts.values
+        assert is_closed_by_peer(strangers[0])  # the oldest
+
+
+def test_a_slow_stranger_has_no_more_time_for_each_byte() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"x")
+        with pytest.raises(TimeoutError):
+            receive_exactly(ours, 2, Deadline(0.05))
+        theirs.send(b"yz")
+        assert receive_exactly(ours, 2, Deadline(PATIENCE_S)) == b"yz"
 
 
 def test_a_silent_stranger_is_dropped(server: PartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_server, "_HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(part_server, "HANDSHAKE_S", 0.05)
     with socket.create_connection(server.addresses[0]) as stranger:
         assert is_closed_by_peer(stranger)
 
@@ -370,7 +421,7 @@ def test_no_part_is_put_after_the_end(server: PartServer, parts: Texts) -> None:
         client.wait(PATIENCE_S)
         client.stop()
         parts.change(0, b"too late")
-        client._take(PartAnswer(part=0, version=1, header=(0,)), None)  # type: ignore[arg-type]
+        client._take(PartAnswer(4, part=0, version=1, header=(0,)), None)  # type: ignore[arg-type]
         assert room.values[0] == b"first"
 
 

@@ -39,7 +39,8 @@ else:
 _LONGEST_GOODBYE = timedelta(seconds=10)
 # From 2.15 on torch attaches its flight recorder to the backends of a group, of which this one has
 # none. The engine has its own.
-getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(NAME)
+_self_recording: set[str] = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+_self_recording.add(NAME)
 
 
 class BaseGroup(_ProcessGroup):
