@@ -31,7 +31,17 @@ from horovod.errors import HorovodInternalError, MismatchError
 from horovod.jax.error_feedback import first_errors, reduce_corrected
 from horovod.jax.gradient_reduction import TransformationCompressor, alone
 from horovod.jax.optimizer import check_transformation
-from horovod.jax.outer_state import Array, OuterRound, OuterState, keeping, like, on_host
+from horovod.jax.outer_state import (
+    Array,
+    OuterRound,
+    OuterState,
+    check_outer,
+    check_outside,
+    check_shapes,
+    keeping,
+    like,
+    on_host,
+)
 from horovod.jax.topk import TopK, TopKReduction
 from horovod.numpy import adapter
 from horovod.numpy.objects import check_equal_settings
@@ -112,12 +122,12 @@ class LocalStepsOptimizer:
             outer state.
 
         Raises:
-            ValueError: the parameters do not fit the state, or what was on its way when the state
-                was saved is lost (``settle``).
+            ValueError: the parameters or ``outer`` do not fit, the call is inside of ``jit``, or
+                what was on its way when the state was saved is lost (``settle``).
             HorovodInternalError: a reduction failed.
         """
         rules = self._rules
-        self._check_outside("sync", outer["step"])
+        check_outer(f"{rules.title}: sync", params, outer)
         step = outer["step"] + 1
         outer = {**outer, "step": step}
         if not self._process_set.included():
@@ -144,14 +154,18 @@ class LocalStepsOptimizer:
         have changed since. Afterwards all ranks have the agreed parameters, and may go on.
 
         Raises:
-            ValueError: the parameters do not fit the state.
+            ValueError: the parameters do not fit the state, or have changed though no ``sync`` has
+                counted a step.
             HorovodInternalError: a reduction failed.
         """
+        check_outer(f"{self._rules.title}: finish", params, outer)
         if not self._process_set.included():
             return params, outer
         rules = self._rules
         outer = self.settle(outer)
         round_ = self._round("finish", params, outer)
+        if outer["step"] == 0:
+            round_.check_unchanged(f"{rules.title}: finish")
         for number, gradients in outer["arrived"].items():
             round_.merge(number, gradients, rules, rules.merge_weight)
         reached = enumerate(round_.outer["agreed_at"])
@@ -169,6 +183,7 @@ class LocalStepsOptimizer:
         Before each save: what is on its way is in this process only. Training goes on from either
         state with the same bits.
         """
+        check_outer(f"{self._rules.title}: settle", None, outer)
         arrived = dict(outer["arrived"])
         for number, flight in list(self._flights.items()):
             if flight.sent_at <= outer["step"] < flight.sent_at + self._rules.overlap:
@@ -183,11 +198,6 @@ class LocalStepsOptimizer:
         leaves = self._leaves("agreed_parameters", params, outer)
         placed = [like(leaf, value) for leaf, value in zip(leaves, outer["agreed"], strict=True)]
         return jax.tree_util.tree_structure(params).unflatten(placed)
-
-    def _check_outside(self, method: str, value: Any) -> None:
-        if isinstance(value, jax.core.Tracer):
-            title = f"{self._rules.title}: {method}"
-            raise ValueError(f"{title}: call it outside of jit, between inner steps")
 
     def _round(self, method: str, params: Any, outer: OuterState) -> OuterRound:
         found, expected = len(outer["agreed_at"]), self._rules.fragments
@@ -293,9 +303,9 @@ class LocalStepsOptimizer:
 
     def _leaves(self, method: str, params: Any, outer: OuterState | None = None) -> list[Any]:
         title = f"{self._rules.title}: {method}"
+        check_outside(title, params)
         paths = jax.tree_util.tree_flatten_with_path(params)[0]
         for path, leaf in paths:
-            self._check_outside(method, leaf)
             kind = getattr(leaf, "dtype", type(leaf).__name__)
             if isinstance(kind, str) or not jnp.issubdtype(kind, jnp.floating):
                 raise ValueError(
@@ -304,7 +314,7 @@ class LocalStepsOptimizer:
                 )
         leaves = [leaf for _, leaf in paths]
         if outer is not None:
-            _check_shapes(title, leaves, outer["agreed"])
+            check_shapes(title, leaves, outer)
         return leaves
 
 
@@ -387,13 +397,3 @@ def _make(
     rules.check_compression(compression, is_refused, "arrays")
     check_process_set(process_set)
     return LocalStepsOptimizer(optimizer, rules, compression, process_set)
-
-
-def _check_shapes(title: str, leaves: list[Any], agreed: list[Array]) -> None:
-    found = [np.shape(leaf) for leaf in leaves]
-    expected = [array.shape for array in agreed]
-    if found != expected:
-        raise ValueError(
-            f"{title}: params have {len(found)} arrays of shapes {found}, the outer state has "
-            f"{len(expected)} of {expected}"
-        )

@@ -10,7 +10,7 @@ errors     with top-k: a rank, and what of its changes has not been sent, by fra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -35,6 +35,18 @@ class OuterRound:
         self._parts = parts
         lists = {key: list(outer[key]) for key in ("agreed", "momentum", "agreed_at")}
         self.outer: OuterState = {**outer, **lists, "arrived": dict(outer["arrived"])}
+
+    def check_unchanged(self, title: str) -> None:
+        """``ValueError`` for parameters that are not the agreed ones, before the first step.
+
+        Nothing would be sent of them, and ranks would go on with different ones.
+        """
+        for leaf, agreed in zip(self._leaves, self.outer["agreed"], strict=True):
+            if not np.array_equal(on_host(leaf), on_host(like(leaf, agreed)), equal_nan=True):
+                raise ValueError(
+                    f"{title}: params have changed since begin(), but no step was counted; call "
+                    "params, outer = sync(params, outer) after each inner step, outside of jit"
+                )
 
     def changes(self, number: int) -> list[Array]:
         """The outer gradients of a fragment on this rank: new arrays that may be written."""
@@ -88,3 +100,31 @@ def like(leaf: Any, value: Array) -> Any:
     """A value of the outer state as the parameter that ``leaf`` was."""
     array = np.asarray(value).astype(leaf.dtype)
     return jax.device_put(array, leaf.sharding) if isinstance(leaf, jax.Array) else array
+
+
+def check_outer(title: str, params: Any, outer: Any) -> None:
+    """``ValueError`` for what is no outer state, and inside of ``jit``."""
+    if not isinstance(outer, Mapping) or "agreed_at" not in outer:
+        raise ValueError(
+            f"{title}: outer must be what begin() or sync() returned, found "
+            f"{type(outer).__name__}; sync returns (params, outer)"
+        )
+    check_outside(title, (params, outer["step"]))
+
+
+def check_outside(title: str, tree: Any) -> None:
+    """``ValueError`` inside of ``jit``, where a call would run once and not in each step."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(tree)):
+        raise ValueError(f"{title}: call it outside of jit, between inner steps")
+
+
+def check_shapes(title: str, leaves: list[Any], outer: OuterState) -> None:
+    """``ValueError`` for parameters of other shapes than the agreed ones."""
+    check_outer(title, leaves, outer)
+    found = [np.shape(leaf) for leaf in leaves]
+    expected = [array.shape for array in outer["agreed"]]
+    if found != expected:
+        raise ValueError(
+            f"{title}: params have {len(found)} arrays of shapes {found}, the outer state has "
+            f"{len(expected)} of {expected}"
+        )

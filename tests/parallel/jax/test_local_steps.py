@@ -199,6 +199,15 @@ def test_ranks_with_other_arguments_are_told_both(several_ranks):
         optimizer.begin(parameters())
 
 
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.bfloat16])
+def test_finish_without_a_counted_step(dtype):
+    training = Training(dtype=dtype, sync_every=4)
+    training.finish()  # nothing has changed
+    training.params = jax.tree_util.tree_map(lambda param: 2 * param, training.params)
+    with pytest.raises(ValueError, match=r"changed since begin\(\), but no step was counted; call"):
+        training.finish()
+
+
 def test_mistakes_are_told_before_training():
     optimizer = hvd.DiLoCo(optax.sgd(0.1), sync_every=4, fragments=2)
     with pytest.raises(ValueError, match=r"fragments must be at most .* which is 1, found 2"):
@@ -208,6 +217,13 @@ def test_mistakes_are_told_before_training():
     outer = optimizer.begin(parameters())
     with pytest.raises(ValueError, match="call it outside of jit"):
         jax.jit(lambda params: optimizer.finish(params, outer)[0])(parameters())
+    with pytest.raises(ValueError, match="sync: call it outside of jit"):
+        jax.jit(lambda params: optimizer.sync(params, outer)[0])(parameters())
+    for method in (optimizer.sync, optimizer.finish, optimizer.agreed_parameters):
+        with pytest.raises(ValueError, match=r"outer must be .*, found tuple; sync returns \("):
+            method(parameters(), (parameters(), outer))
+    with pytest.raises(ValueError, match=r"outer must be .*, found dict"):
+        optimizer.settle(parameters())
     with pytest.raises(ValueError, match=r"params have 1 arrays of shapes \[\(3,\)\], the outer"):
         optimizer.finish({"a": jnp.ones(3)}, outer)
     for distributed in (optimizer, hvd.DistributedOptimizer(optax.sgd(0.1))):
