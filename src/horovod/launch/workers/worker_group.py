@@ -178,8 +178,8 @@ class LocalWorkerGroup:
         environment = worker_environment(
             plan.environment, spec.rank_info, self._rendezvous, spec.extra, plan.interfaces
         )
-        if spec.rank_info.local_size > 1:
-            environment.setdefault(_THREADS, str(_threads_of(spec.rank_info)))
+        if spec.rank_info.local_size > 1 and not environment.get(_THREADS):  # "" is not set, too
+            environment[_THREADS] = str(_threads_of(spec.rank_info))
         try:
             pipes = spawn(
                 self._own_argv.get(number, plan.argv),

@@ -211,7 +211,13 @@ def test_a_worker_that_cannot_be_started(
 
 @pytest.mark.parametrize(
     ("cores", "local_size", "given", "threads"),
-    [(8, 2, None, "4"), (2, 4, None, "1"), (8, 1, None, "unset"), (8, 2, "3", "3")],
+    [
+        (8, 2, None, "4"),
+        (2, 4, None, "1"),
+        (8, 1, None, "unset"),
+        (8, 2, "3", "3"),
+        (8, 2, "", "4"),
+    ],
 )
 def test_a_worker_has_its_share_of_the_cores_unless_the_user_says_otherwise(
     desk: Desk,
