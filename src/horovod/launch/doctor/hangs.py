@@ -83,7 +83,8 @@ def _divergence(world: RecordedWorld, groups: list[list[Stall]]) -> Finding:
         "divergence",
         f"Ranks wait for each other in different operations: {'; '.join(parts)}.",
         "All ranks have to submit the same operations by the same names: look for a condition that "
-        f"differs between them, such as if rank() == 0{where}.",
+        "differs between them, such as if rank() == 0, or loops with different numbers of steps"
+        f"{where}.",
         tuple(sorted({rank for alike in groups for rank in alike[0].ready})),
         tuple(lines),
         {
@@ -169,7 +170,8 @@ def _advice(world: RecordedWorld, stall: Stall) -> str:
     if instead:
         return (
             "Ranks have to submit the same operations, by the same names: look for a condition "
-            f"that differs between them, such as if rank() == 0{where}."
+            "that differs between them, such as if rank() == 0, or loops with different numbers of "
+            f"steps{where}."
         )
     return (
         "It is slower, does something that does not end, or left its loop: look at where it is"

@@ -138,6 +138,7 @@ def test_ranks_that_have_gone_different_ways() -> None:
     finding = only(examination, "divergence")
     assert "rank 0 (pid 100 on node) in allreduce 'grad', for 12 s" in finding.text
     assert "rank 1 (pid 101 on node) in allreduce 'loss'" in finding.text
+    assert "or loops with different numbers of steps (rank 0 is in /" in finding.advice
     assert "rank 1 is in /home/me/train.py line 41 (validate)" in finding.advice
     assert '  File "/home/me/train.py", line 41, in validate' in finding.lines
     assert not any("flights.py" in line for line in finding.lines)
