@@ -44,16 +44,16 @@ def too_few(needed: str, waited_s: float, living: int, found: str) -> str:
     )
 
 
-def lost_state(world: int, endings: Iterable[Ending], now: float, found: str) -> str:
-    """No worker is left that could give the state to the others."""
+def lost_state(newest: Ready, world: int, endings: Iterable[Ending], now: float, found: str) -> str:
+    """No worker is left that could give the state to the others; perhaps there never was one."""
     lines = ""
     for end in endings:
         process = f"{end.name}, pid {end.pid}," if end.pid else end.name
         lines += f"  {process} {end.what}, {now - end.at:.1f} s ago\n"
-    return (
-        f"horovodrun: no worker with the state is left: all workers of world {world} that had it "
-        f"have ended; the discovery's last answer is {found}\n{lines}"
-    )
+    who = f"all workers of world {world}"
+    if newest.state_version.has_state:
+        who = f"no worker with the state is left: {who} that had it"
+    return f"horovodrun: {who} have ended; the discovery's last answer is {found}\n{lines}"
 
 
 def all_blacklisted(kept: Sequence[Entry], needed: int, found: str) -> str:

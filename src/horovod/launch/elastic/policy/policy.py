@@ -294,7 +294,8 @@ class ElasticPolicy:
         """Form the next world if all its members are there; else see how long to wait."""
         pool = self._pool
         if next_world.is_state_gone(pool, self._newest):
-            self._give_up(texts.lost_state(pool.world, pool.endings, pool.now, self._found))
+            state = (self._newest, pool.world, pool.endings)
+            self._give_up(texts.lost_state(*state, pool.now, self._found))
             return
         chosen = next_world.candidates(pool, self._limits.max_np)
         is_missing = any(entry.phase is not Phase.READY for entry in chosen)

@@ -158,6 +158,18 @@ def test_a_last_holder_that_hangs_for_too_long_is_dead() -> None:
     ) in story.outcome.text
 
 
+def test_without_a_reported_state_none_is_said_to_be_lost() -> None:
+    """As where the script of every worker fails before it trains."""
+    story = running(Story(2, min_np=1), a=2)
+    story.exits(0)
+    story.failed(1, state_version=NOTHING)
+    story.exits(1)
+    assert story.outcome is not None
+    assert story.outcome.text.startswith("horovodrun: all workers of world 2 have ended; the disc")
+    assert "with the state" not in story.outcome.text
+    assert "No worker has reported a committed state.\n" in story.outcome.text
+
+
 def test_who_hangs_is_given_up_once_another_holder_is_back() -> None:
     story = _joined(min_np=1)
     story.failed(4, lost=[2], state_version=NOTHING)

@@ -247,7 +247,7 @@ class Jobs(RuleBasedStateMachine):
                 self.world.abandoned_at = self.now
             elif isinstance(order, Finish):
                 self.is_over = True
-                if "no worker with the state is left" in order.outcome.text:
+                if "have ended; the discovery's last answer" in order.outcome.text:
                     assert not [n for n in self.processes if self.may_have_state(n)]
 
     def start(self, order: Start) -> None:
