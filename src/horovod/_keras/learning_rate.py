@@ -9,6 +9,7 @@ as a constant; there the sums themselves are multiplied, which has the same effe
 from __future__ import annotations
 
 import math
+import reprlib
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,8 +38,8 @@ class LearningRateScheduleCallback:
         steps_per_epoch: batches in an epoch; by default Keras's own number.
 
     Raises:
-        ValueError: ``initial_lr`` is None; or, in training, the number of steps is unknown, or the
-            optimizer's rate is itself a schedule.
+        ValueError: ``initial_lr`` is no number; or, in training, the number of steps is unknown, or
+            the optimizer's rate is itself a schedule.
     """
 
     _keras: Any
@@ -56,8 +57,11 @@ class LearningRateScheduleCallback:
         steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__()
-        if initial_lr is None:
-            raise ValueError("initial_lr must be the learning rate that is multiplied, found None")
+        if not hasattr(initial_lr, "__float__"):
+            raise ValueError(
+                f"{type(self).__name__}: initial_lr must be a number, the learning rate that is "
+                f"multiplied, found {reprlib.repr(initial_lr)}"
+            )
         self.initial_lr = initial_lr
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch

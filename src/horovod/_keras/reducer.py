@@ -12,7 +12,7 @@ from dataclasses import InitVar, dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from horovod._keras.library import variable_key
-from horovod.core.compression import NoneCompressor
+from horovod.core.compression import NoneCompressor, check_compressor
 from horovod.core.gradient_groups import Groups, check_groups, leaf_of, split_into_groups
 from horovod.core.operations import Adasum, Average, Sum, check_passes, check_predivide
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
@@ -49,9 +49,8 @@ class Options:
             raise ValueError(f"op must be Average or Sum, found {self.op!r}")
         check_predivide(self.op, self.gradient_predivide_factor)
         check_passes(self.backward_passes_per_step)
-        kind = self.compression
-        if not hasattr(kind, "compress") and not hasattr(kind, "make_exchange"):
-            raise ValueError(f"compression must be a Compressor, found {kind!r}")
+        if not hasattr(self.compression, "make_exchange"):
+            check_compressor(self.compression)
         check_process_set(self.process_set)
         groups = check_groups(self.groups, num_groups, variable_key)
         object.__setattr__(self, "groups", groups)

@@ -10,6 +10,7 @@ import reprlib
 import warnings
 from collections.abc import Sequence
 from enum import Enum, IntEnum
+from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 from horovod.core.built import rocm_built
@@ -139,11 +140,13 @@ def check_passes(backward_passes_per_step: int) -> None:
     """Refuse a number of backward passes that no step can wait for.
 
     Raises:
-        ValueError: it is less than 1.
+        ValueError: it is no whole number, or less than 1.
     """
-    if backward_passes_per_step <= 0:
+    found = backward_passes_per_step
+    if isinstance(found, bool) or not isinstance(found, Real) or found < 1 or found % 1:
         raise ValueError(
-            f"backward_passes_per_step must be at least 1, found {backward_passes_per_step}"
+            "backward_passes_per_step must be a whole number of at least 1, found "
+            f"{reprlib.repr(found)}"
         )
 
 

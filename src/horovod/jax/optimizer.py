@@ -14,7 +14,7 @@ from horovod.core.compression import (
     check_rounds,
     link_format_of,
 )
-from horovod.core.operations import Adasum, Average, Sharded, Sum, check_sharded
+from horovod.core.operations import Adasum, Average, Sharded, Sum, check_passes, check_sharded
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.jax.error_feedback import with_feedback
 from horovod.jax.gradient_reduction import (
@@ -100,9 +100,7 @@ def DistributedOptimizer(  # noqa: N802
     """
     optax = _optax()
     check_transformation("DistributedOptimizer", optimizer)
-    passes = backward_passes_per_step
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"backward_passes_per_step must be at least 1, found {passes!r}")
+    check_passes(backward_passes_per_step)
     check_compressor(compression)
     check_sharded(sharded, op)
     if isinstance(compression, TransformationCompressor):
@@ -120,6 +118,7 @@ def DistributedOptimizer(  # noqa: N802
     else:
         functions = _reducing(inner, GradientReduction(*reduction))
     result = optax.GradientTransformationExtraArgs(*functions)
+    passes = int(backward_passes_per_step)
     return result if passes == 1 else _every(passes, result)
 
 

@@ -5,7 +5,7 @@ Objects travel outside of TensorFlow, so they need no session, also where a grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.numpy import objects
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
-from horovod.tensorflow.variables import as_tf_variable, operation_names, unique_scope
+from horovod.tensorflow.variables import as_tf_variable, is_variable, operation_names, unique_scope
 
 __all__ = [
     "allgather_object",
@@ -53,10 +53,16 @@ def broadcast_variables(
         done.
 
     Raises:
+        ValueError: ``variables`` is no list of them.
         tf.errors.InvalidArgumentError: there is no such root.
         tf.errors.FailedPreconditionError: ranks disagree about a variable.
         tf.errors.UnknownError: a rank was lost.
     """
+    if not isinstance(variables, Iterable) or is_variable(variables):
+        raise ValueError(
+            "broadcast_variables: expected a list of variables, found "
+            f"{type(variables).__name__}; give [variable]"
+        )
     found = [as_tf_variable(variable) for variable in variables]
     if inplace:
         scope = unique_scope("broadcast_variables")

@@ -203,6 +203,12 @@ def test_refused(options):
         hvd.DistributedOptimizer(**{"optimizer": optax.sgd(0.1), **options})
 
 
+@pytest.mark.parametrize("passes", ["2", 1.5, None, True])
+def test_passes_are_a_whole_number(passes):
+    with pytest.raises(ValueError, match=rf"a whole number of at least 1, found {passes!r}"):
+        hvd.DistributedOptimizer(optax.sgd(0.1), backward_passes_per_step=passes)
+
+
 MAKERS = {
     "plain": hvd.DistributedOptimizer,
     "passes": lambda inner: hvd.DistributedOptimizer(inner, backward_passes_per_step=2),

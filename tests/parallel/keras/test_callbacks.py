@@ -95,8 +95,10 @@ def test_fractions_of_epochs():
 
 
 def test_what_a_schedule_cannot_do():
-    with pytest.raises(ValueError, match="initial_lr"):
+    with pytest.raises(ValueError, match="initial_lr must be a number"):
         hvd.callbacks.LearningRateScheduleCallback(None, 2.0)
+    with pytest.raises(ValueError, match=r"^LearningRateWarmupCallback: initial_lr .*'0.001'$"):
+        hvd.callbacks.LearningRateWarmupCallback("0.001")
     schedule = hvd.callbacks.LearningRateScheduleCallback(1.0, 2.0, staircase=False)
     schedule.set_params({"steps": None})
     with pytest.raises(ValueError, match="steps_per_epoch"):

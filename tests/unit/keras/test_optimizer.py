@@ -56,7 +56,7 @@ shared = Variable()
         ({"groups": [[1]]}, "lists of variables"),
         ({"groups": [[shared], [shared]]}, "one group only"),
         ({"backward_passes_per_step": 0}, "at least 1"),
-        ({"compression": "fp16"}, "Compressor"),
+        ({"compression": "fp16"}, r"Compressor such as hvd.Compression.fp16, found 'fp16'"),
         ({"process_set": [0]}, "ProcessSet"),
         ({"local_layers": "dense"}, "local_layers"),
     ],

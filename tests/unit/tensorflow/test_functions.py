@@ -46,6 +46,12 @@ def test_every_dtype(dtype):
     assert tf.cast(variable, tf.int32).numpy().tolist() == [[1, 0], [1, 1]]
 
 
+@pytest.mark.parametrize("given", [tf.Variable(1.0), tf.Variable([1.0]), 3])
+def test_no_list_of_variables(given):
+    with pytest.raises(ValueError, match=r"expected a list of variables, found .*; give \["):
+        hvd.broadcast_variables(given, 0)
+
+
 def test_nothing():
     assert hvd.broadcast_variables([], 0) is None
     with tf.Graph().as_default():
