@@ -137,6 +137,7 @@ def test_a_step_that_never_ends_is_no_prediction(
         ("--simulate 2 --from none/t.json", "no such file, and none/t.json: there is no such fold"),
         (f"--simulate 2 {MODEL} -o none/x.html", "none is no folder"),
         (f"--simulate 2 {MODEL} --netwrk x", "--netwrk: no such option; did you mean --network?"),
+        (f"--simulate 2 {MODEL} --link-compression int8", "the advice says what formats would gai"),
         (f"--simulate 2 {MODEL} python x.py", "python: expected an option"),
         ("--calibrate -o none/x.json", "none is no folder"),
         ("-np 2 --simulate", "--simulate comes first"),

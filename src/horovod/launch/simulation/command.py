@@ -73,8 +73,16 @@ def run_simulation(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
+class _Parser(OneLineParser):
+    def problem_of(self, word: str) -> str:
+        """A sentence about a word that is not known, perhaps an option of the job."""
+        if word.partition("=")[0] == "--link-compression":
+            return "--link-compression: no such option; the advice says what formats would gain"
+        return super().problem_of(word)
+
+
 def _parser() -> OneLineParser:
-    parser = OneLineParser(
+    parser = _Parser(
         prog="horovodrun --simulate",
         description="Predict how training scales on a cluster that is not at hand.",
         epilog="docs/simulate.md says what is computed, and how close it comes.",
