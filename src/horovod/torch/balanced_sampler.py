@@ -8,9 +8,11 @@ and ranks reach the reduction at the same time.
 from __future__ import annotations
 
 import itertools
+import reprlib
 import time
 import warnings
 from collections.abc import Iterator, Sequence, Sized
+from numbers import Integral
 
 import torch
 from torch.utils.data import Sampler
@@ -71,7 +73,7 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
         step_size: how many all ranks take.
 
     Raises:
-        ValueError: a number is not positive.
+        ValueError: ``batch_size`` or ``every`` is no whole number, or less than 1.
     """
 
     def __init__(
@@ -82,11 +84,12 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
         seed: int = 0,
         every: int = 5,
     ) -> None:
-        if batch_size < 1 or every < 1:
-            raise ValueError(
-                "BalancedSampler: batch_size and every must be positive, found "
-                f"{batch_size} and {every}"
-            )
+        for option, value in (("batch_size", batch_size), ("every", every)):
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(
+                    f"BalancedSampler: {option} must be a whole number of at least 1, found "
+                    f"{reprlib.repr(value)}"
+                )
         self.batch_size = batch_size
         self.every = every
         super().__init__(dataset, shuffle, seed)

@@ -9,6 +9,7 @@ Seide and others: 1-Bit Stochastic Gradient Descent (Interspeech 2014).
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,8 +68,15 @@ def load_errors(state: dict[str, Any], feedback: RankErrors | None) -> None:
     Raises:
         ValueError: they are damaged.
     """
-    if feedback is not None:
-        feedback.load_state_dict(state.get(_ERRORS, {}))
+    if feedback is None:
+        return
+    errors = state.get(_ERRORS, {})
+    if not isinstance(errors, dict):
+        raise ValueError(
+            f"load_state_dict: {_ERRORS!r} must be the dict that state_dict() makes, found "
+            f"{reprlib.repr(errors)}; leave it out to start without errors"
+        )
+    feedback.load_state_dict(errors)
 
 
 def has_errors(state: dict[str, Any], feedback: RankErrors | None) -> bool:

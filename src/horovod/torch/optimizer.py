@@ -14,7 +14,6 @@ from torch import Tensor
 
 from horovod.core.compression import check_compressor, check_rounds
 from horovod.core.operations import (
-    OP_NAMES,
     Adasum,
     Average,
     Sharded,
@@ -22,6 +21,7 @@ from horovod.core.operations import (
     check_passes,
     check_predivide,
     check_sharded,
+    resolve_op,
 )
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
 from horovod.core.world import size
@@ -104,8 +104,7 @@ def DistributedOptimizer(  # noqa: N802
     """
     check_optimizer("DistributedOptimizer", optimizer)
     check_passes(backward_passes_per_step)
-    if op not in tuple(OP_NAMES):
-        raise ValueError(f"DistributedOptimizer: unknown op {op!r}")
+    op = resolve_op(None, op)
     check_predivide(op, gradient_predivide_factor)
     if isinstance(compression, ExchangeCompressor):
         check_rounds(compression, sharded)

@@ -27,7 +27,9 @@ def test_an_unknown_speed_counts_as_the_mean():
     assert split_by_speed([0.0, 0.0], 5) == [3, 2]
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"every": 0}])
-def test_numbers_must_be_positive(options):
-    with pytest.raises(ValueError, match="must be positive"):
-        BalancedSampler(range(3), **options)
+@pytest.mark.parametrize("option", ["batch_size", "every"])
+@pytest.mark.parametrize("value", [0, "3", 2.5, None])
+def test_numbers_must_be_whole_and_positive(option, value):
+    text = f"BalancedSampler: {option} must be a whole number of at least 1, found {value!r}"
+    with pytest.raises(ValueError, match=text):
+        BalancedSampler(range(3), **{option: value})

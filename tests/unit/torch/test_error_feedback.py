@@ -11,7 +11,7 @@ import horovod.torch as hvd
 from horovod.errors import HorovodInternalError
 from horovod.torch import adapter
 from horovod.torch.compression import Compression
-from horovod.torch.error_feedback import ErrorFeedback
+from horovod.torch.error_feedback import ErrorFeedback, load_errors
 from horovod.torch.gradient_exchange import PlainExchange
 from horovod.torch.topk import TopKErrors
 
@@ -59,6 +59,13 @@ def test_damaged_errors_are_refused(kind, errors, text):
         kind().load_state_dict({"rank": 0, "errors": errors})
     with pytest.raises(ValueError, match="load_state_dict: the errors of a compression must be"):
         kind().load_state_dict({"rank": 0})
+
+
+@pytest.mark.parametrize("found", [[], None])
+def test_an_entry_that_is_no_dict_is_refused(found):
+    with pytest.raises(ValueError, match=r"'compression_errors' must be the dict .*found "):
+        load_errors({"compression_errors": found}, ErrorFeedback())
+    load_errors({"compression_errors": found}, None)
 
 
 def test_errors_of_another_model_do_not_count():
