@@ -56,7 +56,11 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Inside, ``step`` uses the gradients as they are: call ``synchronize`` before."""
+        """Inside, ``step`` uses the gradients as they are: call ``synchronize`` before.
+
+        ``step``, also that of a GradScaler, is an ``AssertionError`` inside where gradients are
+        still being reduced.
+        """
         self._should_synchronize = False
         try:
             yield
@@ -73,9 +77,15 @@ class _DistributedOptimizer(WrappedOptimizer):
 
         Returns:
             What the original ``step`` returns.
+
+        Raises:
+            AssertionError: it is called inside ``skip_synchronize`` without ``synchronize`` before;
+                call ``synchronize``, then go on.
         """
         is_reduced = self._is_synchronized_for_scaler and not self._is_pending()
-        if self._should_synchronize and not is_reduced:
+        if not self._should_synchronize:
+            self._check_reduced()
+        elif not is_reduced:
             self._warn_if_synchronized()
             if closure is None:
                 self._reduce()
@@ -143,9 +153,12 @@ class _DistributedOptimizer(WrappedOptimizer):
         # GradScaler.step reads this before it unscales the gradients and looks for infinite ones.
         # That is the last moment to reduce them: later they would change while pending, and ranks
         # would come to different decisions.
-        if _is_read_by_grad_scaler() and self._should_synchronize and not self._is_synchronized:
-            self.synchronize()
-            self._is_synchronized_for_scaler = True
+        if _is_read_by_grad_scaler():
+            if not self._should_synchronize:
+                self._check_reduced()  # here, since it may leave the step out
+            elif not self._is_synchronized:
+                self.synchronize()
+                self._is_synchronized_for_scaler = True
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter
@@ -158,6 +171,14 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     def _is_pending(self) -> bool:
         return self._reducer is not None and self._reducer.is_pending
+
+    def _check_reduced(self) -> None:
+        if self._is_pending():
+            raise AssertionError(
+                "optimizer.step() was called inside optimizer.skip_synchronize() while gradients "
+                "are still being reduced; call optimizer.synchronize() before the "
+                "skip_synchronize() block"
+            )
 
     def _forget_synchronized(self) -> None:
         self._is_synchronized = self._is_synchronized_for_scaler = False

@@ -55,6 +55,23 @@ def test_correct_use_does_not_warn(optimizer, param):
         train(optimizer, param)
 
 
+@pytest.mark.skipif("hvd.size() == 1", reason="a world of one has nothing in flight")
+@pytest.mark.parametrize("with_scaler", [False, True])
+def test_skip_synchronize_without_synchronize(optimizer, param, with_scaler):
+    """No step on gradients of this rank alone."""
+    scaler = torch.amp.GradScaler(param.device.type, enabled=with_scaler, init_scale=2.0)
+    scaler.scale(param.sum() * (hvd.rank() + 1)).backward()
+    text = r"call optimizer\.synchronize\(\) before the skip_synchronize\(\) block"
+    with pytest.raises(AssertionError, match=text), optimizer.skip_synchronize():
+        scaler.step(optimizer)
+    assert not param.any()
+    optimizer.synchronize()
+    with optimizer.skip_synchronize():
+        scaler.step(optimizer)
+    torch.testing.assert_close(param.data, torch.full((3,), -0.1 * mean_of_ranks()))
+    train(optimizer, param)
+
+
 def test_zero_grad_in_flight(optimizer, param):
     if hvd.size() == 1:
         pytest.skip("a world of one has nothing in flight")
