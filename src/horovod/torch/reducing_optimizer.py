@@ -21,6 +21,7 @@ from horovod.torch import adapter
 from horovod.torch.error_feedback import RankErrors, load_errors, with_errors, without_errors
 from horovod.torch.gradient_reducer import GradientReducer
 from horovod.torch.parameters import operation_names
+from horovod.torch.shares import check_has_state
 from horovod.torch.wrapped_optimizer import WrappedOptimizer
 
 
@@ -122,6 +123,7 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load as the original does; pending reductions are dropped and counting starts anew."""
+        check_has_state(state_dict)
         if self._reducer is not None:
             self._reducer.drop()
         self._forget_synchronized()

@@ -13,6 +13,7 @@ from horovod.core.operations import Sharded
 from horovod.torch.gradient_exchange import Compression
 from horovod.torch.reducing_optimizer import _DistributedOptimizer
 from horovod.torch.shared_step import SharedStep
+from horovod.torch.shares import marked
 
 _ELEMENTWISE = tuple(
     getattr(torch.optim, name)
@@ -40,7 +41,7 @@ class ShardedOptimizer(_DistributedOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """The whole state on the first rank of the set; on the others no state, only options.
 
-        Blocks until all ranks of the set call it.
+        Blocks until all ranks of the set call it. The dict of the others cannot be loaded.
         """
         return self._state_dict(everywhere=False)
 
@@ -52,6 +53,9 @@ class ShardedOptimizer(_DistributedOptimizer):
         """Load a whole state, of any number of ranks; each rank keeps its share of it.
 
         All ranks load the same, or the root does and ``broadcast_optimizer_state`` follows.
+
+        Raises:
+            ValueError: it is one that ``state_dict`` gave to another rank than the first.
         """
         super().load_state_dict(state_dict)
         self._share.forget()
@@ -64,12 +68,13 @@ class ShardedOptimizer(_DistributedOptimizer):
     def _state_dict(self, everywhere: bool) -> dict[str, Any]:
         if not self._share.has_stepped:
             return super().state_dict()
-        left = self.state
-        self.state = {**left, **self._share.gathered(everywhere)}  # type: ignore[assignment]
+        left, gathered = self.state, self._share.gathered(everywhere)
+        self.state = {**left, **gathered}  # type: ignore[assignment]
         try:
-            return super().state_dict()
+            found = super().state_dict()
         finally:
             self.state = left
+        return marked(found) if self._share.has_state and not gathered else found
 
     def _reduce(self) -> None:
         super().synchronize()

@@ -88,6 +88,11 @@ class SharedStep:
         """All units so far, in the same order on every rank."""
         return [unit for units in self._units.values() for unit in units]
 
+    @property
+    def has_state(self) -> bool:
+        """Whether this rank keeps state of its shards; without momentum, SGD has none."""
+        return bool(self._inner.state)
+
     def make_exchange(self, *_: Any) -> SharedStep:
         """Itself: it was made with what ``GradientReducer`` tells."""
         return self

@@ -243,6 +243,25 @@ def _parts(
     return unit.cut(flat) if is_root else []
 
 
+_ELSEWHERE = "state_of_first_rank_only"  # in a ``state_dict`` of another rank
+
+
+def marked(state: dict[str, Any]) -> dict[str, Any]:
+    """A ``state_dict`` without the state that the ranks had."""
+    return {**state, _ELSEWHERE: True}
+
+
+def check_has_state(state: dict[str, Any]) -> None:
+    """``ValueError`` if this ``state_dict`` is ``marked``: to load it would lose the state."""
+    if _ELSEWHERE in state:
+        raise ValueError(
+            "load_state_dict: with sharded=True, state_dict() gives the state to the first rank of "
+            "the process set only, and this is the dict of another rank, without state. Load that "
+            "of the first rank on all ranks; or load it there, and let all ranks call "
+            "broadcast_optimizer_state(optimizer, root_rank)"
+        )
+
+
 class _Elements:
     """Stands for a tensor of a shard: each rank has its elements."""
 

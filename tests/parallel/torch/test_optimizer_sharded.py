@@ -154,6 +154,33 @@ def test_one_checkpoint_on_the_root_is_enough() -> None:
     assert_equal_parameters(plain, model)
 
 
+def test_a_state_dict_without_the_state_is_not_loaded() -> None:
+    """It would be lost, of all ranks but the first."""
+    (plain, plain_optimizer), (model, optimizer) = pair(torch.optim.Adam, {})
+    train(plain, plain_optimizer, range(2))
+    train(model, optimizer, range(2))
+    state = copy.deepcopy(optimizer.state_dict())
+    train(model, optimizer, range(2, 3))
+    if hvd.rank() == 0:
+        optimizer.load_state_dict(state)
+    else:
+        for one in (optimizer, plain_optimizer):
+            with pytest.raises(ValueError, match=r"the dict of another rank, without state"):
+                one.load_state_dict(state)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    model.load_state_dict(plain.state_dict())
+    train(plain, plain_optimizer, range(2, 4))
+    train(model, optimizer, range(2, 4))
+    assert_equal_parameters(plain, model)
+
+
+def test_every_rank_loads_its_dict_where_there_is_no_state() -> None:
+    _, (model, optimizer) = pair(torch.optim.SGD, {"lr": 0.1})
+    train(model, optimizer, range(1))
+    optimizer.load_state_dict(optimizer.state_dict())
+    train(model, optimizer, range(1, 2))
+
+
 def test_parameters_with_different_step_counts() -> None:
     (plain, plain_optimizer), (model, optimizer) = pair(torch.optim.Adam, {})
     for one, its in ((plain, plain_optimizer), (model, optimizer)):
