@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import itertools
 import reprlib
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence, Sized
 from numbers import Integral
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import BatchSampler, Sampler
 
 from horovod.core import world
 from horovod.torch import adapter
 from horovod.torch.elastic.sampler import EpochProgress
 
+# What a ``DataLoader`` puts around its ``sampler``, unless ``batch_size`` is None.
+_JOINING = BatchSampler.__iter__.__code__
 _FIRST_STEPS = 2  # they allocate and compile, and are not measured
 
 
@@ -73,7 +76,8 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
         step_size: how many all ranks take.
 
     Raises:
-        ValueError: ``batch_size`` or ``every`` is no whole number, or less than 1.
+        ValueError: ``batch_size`` or ``every`` is no whole number, or less than 1. Later, from a
+            loader: it has this as ``sampler``, and would make batches of batches.
     """
 
     def __init__(
@@ -101,6 +105,8 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
         self.sizes = [self.batch_size] * world.size()
         self._speed = _Speed()
         self._taken = 0
+        # Calls of weight(). None before the next epoch: a loader may have batches from earlier.
+        self._weighted: int | None = None
         self._has_ended = False  # all batches of an epoch were taken
 
     def weight(self, count: int) -> float:
@@ -108,6 +114,7 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
 
         Call it once in each step, with the size of the batch: it also measures.
         """
+        self._count_call()
         self._speed.note(count)
         self.processed_num += self.step_size
         return count * len(self.sizes) / self.step_size
@@ -118,6 +125,15 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
         return -(-left // self.step_size)
 
     def __iter__(self) -> Iterator[list[int]]:
+        if sys._getframe(1).f_code is _JOINING:
+            raise ValueError(
+                "BalancedSampler: each of its items is a whole batch, found a BatchSampler that "
+                "makes batches of them; use DataLoader(data, batch_sampler=sampler), without "
+                "sampler= and batch_size="
+            )
+        return self._batches()
+
+    def _batches(self) -> Iterator[list[int]]:
         if self.processed_num >= len(self.dataset):
             self.set_epoch(self.epoch + 1)
         if self._has_ended and not self._speed.has_begun:
@@ -128,6 +144,9 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
                 UserWarning,
                 stacklevel=2,
             )
+        self._has_ended = False
+        if self._weighted is None:
+            self._weighted = self._taken
         left = itertools.cycle(self._remaining())
         for _ in range(len(self)):
             if self._taken and self._taken % self.every == 0:
@@ -137,6 +156,20 @@ class BalancedSampler(EpochProgress, Sampler[list[int]]):
             begin = sum(self.sizes[: self._rank])
             yield step[begin : begin + self.sizes[self._rank]]
         self._has_ended = True
+
+    def _count_call(self) -> None:
+        """Count a call of weight(). A loader takes batches ahead, so too few tell nothing."""
+        if self._weighted is None:
+            return
+        self._weighted += 1
+        if self._weighted > self._taken:
+            warnings.warn(
+                f"BalancedSampler: call {self._weighted} of weight(), but only {self._taken} "
+                "batches so far: the measured speed and the progress in the epoch are wrong; call "
+                "sampler.weight(len(batch)) once in each step, and keep its result",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _compare(self) -> None:
         """Adapt the sizes to the speeds of all ranks; blocks until all are here."""

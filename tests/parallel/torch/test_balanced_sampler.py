@@ -115,3 +115,42 @@ def test_a_forgotten_weight_is_noticed() -> None:
     list(sampler)
     with pytest.warns(UserWarning, match=r"weight\(\) was never called"):
         list(sampler)
+
+
+def test_batches_of_batches_are_refused() -> None:
+    data = torch.arange(64, device="cpu")
+    for options in ({}, {"batch_size": 2}, {"batch_size": 2, "drop_last": True}):
+        loader = DataLoader(data, sampler=hvd.BalancedSampler(data, batch_size=2), **options)
+        with pytest.raises(ValueError, match=r"use DataLoader\(data, batch_sampler=sampler\)"):
+            next(iter(loader))
+    whole = DataLoader(data, sampler=hvd.BalancedSampler(data, batch_size=2), batch_size=None)
+    assert next(iter(whole)).shape == (2,)
+
+
+def test_a_weight_twice_in_a_step_is_noticed() -> None:
+    sampler = hvd.BalancedSampler(range(8 * hvd.size()), batch_size=2)
+    for step, batch in enumerate(sampler):
+        sampler.weight(len(batch))
+        if step == 1:
+            with pytest.warns(UserWarning, match=r"call 3 of weight\(\), but only 2 batches"):
+                sampler.weight(len(batch))
+            break
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_weight_in_each_step_does_not_warn(workers: int) -> None:
+    """A loader takes batches ahead, and a program may stop early or begin anew."""
+    data = torch.arange(16 * hvd.size(), device="cpu")
+    sampler = hvd.BalancedSampler(data, batch_size=2, every=100)
+    loader = DataLoader(data, batch_sampler=sampler, num_workers=workers)
+    for last in (2, 0, 7, 7):
+        for step, batch in enumerate(loader):
+            sampler.weight(len(batch))
+            if step == last:
+                break
+    for step, batch in enumerate(loader):
+        if step == 3:
+            sampler.load_state_dict(sampler.state_dict())
+        sampler.weight(len(batch))
+    for batch in loader:
+        sampler.weight(len(batch))
