@@ -318,8 +318,10 @@ def make_optimizer(
     )
     parts = parts_of([param.numel() for param in params], rules.fragments)
     result._fragments = [Fragment(number, params[part], rules) for number, part in enumerate(parts)]
-    if has_others(process_set) and not is_elastic_job():
-        check_equal_settings(rules.title, rules.name, result._settings(), process_set)
+    if has_others(process_set):
+        if not is_elastic_job():
+            check_equal_settings(rules.title, rules.name, result._settings(), process_set)
+        result.expect_steps(rules.title)
     return result
 
 

@@ -146,6 +146,8 @@ def DistributedOptimizer(  # noqa: N802
         params = [param for group in optimizer.param_groups for param in group["params"]]
         chosen = choose_groups(groups, names, params, process_set)
         result._reducer.add(params, operation_names(params, names), chosen)
+    if is_reducing:
+        result.expect_steps("DistributedOptimizer")
     return result
 
 

@@ -83,6 +83,8 @@ class _DistributedOptimizer(WrappedOptimizer):
             AssertionError: it is called inside ``skip_synchronize`` without ``synchronize`` before;
                 call ``synchronize``, then go on.
         """
+        if self._is_unused:
+            self._note_first_step()
         is_reduced = self._is_synchronized_for_scaler and not self._is_pending()
         if not self._should_synchronize:
             self._check_reduced()

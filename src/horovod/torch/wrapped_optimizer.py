@@ -5,8 +5,10 @@ A wrapped optimizer has the contents of the user's, and a class of ours before t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -19,6 +21,8 @@ from horovod.torch.gradient_exchange import Exchange
 from horovod.torch.parameters import add_default_names, operation_names
 from horovod.torch.uncompiled import keep_uncompiled
 
+_HOOK = -1  # a key that torch gives to no hook
+
 
 class WrappedOptimizer(torch.optim.Optimizer):
     """Base of the classes that ``wrap`` puts before an optimizer's own class."""
@@ -30,6 +34,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
     process_set: ProcessSet
     gradient_predivide_factor: float
     _compression: Any
+    _is_unused = False  # it has to step, and has not yet
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -55,6 +60,16 @@ class WrappedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         add_default_names(self, self._parameter_names)
 
+    def expect_steps(self, title: str) -> None:
+        """Warn if the original steps and this has not: a program did not assign what it got."""
+        if "_optimizer_step_pre_hooks" in self.__dict__:  # else torch's constructor did not run
+            self._optimizer_step_pre_hooks[_HOOK] = partial(_warn_if_original, title)
+            self._is_unused = True
+
+    def _note_first_step(self) -> None:
+        self._optimizer_step_pre_hooks.pop(_HOOK, None)
+        self._is_unused = False
+
     def _step_original(self, closure: Callable[[], Any] | None) -> Any:
         return super().step(closure) if closure is not None else super().step()
 
@@ -72,6 +87,18 @@ class WrappedOptimizer(torch.optim.Optimizer):
 
 
 keep_uncompiled(WrappedOptimizer)
+
+
+def _warn_if_original(title: str, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """A hook of the original optimizer and of what wraps it, which share their hooks."""
+    if not isinstance(optimizer, WrappedOptimizer):
+        warnings.warn(
+            f"{title}: step() of the optimizer that was given to it, before one of the optimizer "
+            "that it returned: this rank trains alone. Use what it returns: "
+            f"optimizer = hvd.{title}(optimizer, ...)",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def check_optimizer(title: str, optimizer: object) -> None:
@@ -124,6 +151,8 @@ class SteppingAlone(WrappedOptimizer):
         self.__dict__["_step_supports_amp_scaling"] = value
 
     def _step_alone(self, closure: Callable[[], Any] | None) -> Any:
+        if self._is_unused:
+            self._note_first_step()
         if self.__dict__.get("_step_supports_amp_scaling", False):
             return self._step_original(closure)
         # GradScaler has set these attributes on this object and deletes them afterwards. The

@@ -134,6 +134,40 @@ def test_mismatch_is_raised_everywhere_and_leaves_a_working_optimizer(param):
     train(optimizer, param)
 
 
+WRAPPERS = {
+    "DistributedOptimizer": [{}, {"op": hvd.Adasum}, {"sharded": True}],
+    "DiLoCo": [{"sync_every": 2}],
+    "LocalSGD": [{"sync_every": 2}],
+}
+WAYS = [(title, options) for title, many in WRAPPERS.items() for options in many]
+
+
+@pytest.mark.skipif("hvd.size() == 1", reason="a world of one trains alone anyway")
+@pytest.mark.parametrize(("title", "options"), WAYS, ids=str)
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_result_that_was_not_assigned_is_noticed(param, title, options, is_kept):
+    original = torch.optim.SGD([param], lr=0.1)
+    result = getattr(hvd, title)(original, **options)
+    if not is_kept:
+        del result
+    with pytest.warns(UserWarning, match=rf"optimizer = hvd\.{title}\(optimizer, ...\)") as warned:
+        original.step()
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(("title", "options"), WAYS, ids=str)
+def test_an_optimizer_that_steps_needs_no_warning(param, title, options):
+    original = torch.optim.SGD([param], lr=0.1)
+    getattr(hvd, title)(original, **options)
+    optimizer = getattr(hvd, title)(original, **options)
+    for _ in range(2):
+        param.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    del optimizer
+    original.step()
+
+
 def test_neither_copied_nor_pickled(optimizer):
     with pytest.raises(TypeError, match="state_dict"):
         copy.deepcopy(optimizer)
