@@ -103,7 +103,7 @@ class _PlainPending(NamedTuple):
         except HorovodInternalError as error:
             forget(self.errors)
             if self.compression_text and isinstance(error, MismatchError):
-                raise with_compression(error, self.compression_text) from None
+                raise with_compression(error, self.compression_text, _UNLESS_SHAPES) from None
             raise
         if self.copies:
             self._copy_back()
@@ -233,11 +233,18 @@ def exchange_of(
     return PlainExchange(compression, operation, process_set)
 
 
-def with_compression(error: MismatchError, text: str) -> MismatchError:
-    """The same error, which says what compressions may have met."""
+# An error has no data about what differs. Our compressions keep shapes.
+_UNLESS_SHAPES = "if dtypes or numbers of tensors differ, compressions may, too: "
+
+
+def with_compression(error: MismatchError, text: str, condition: str = "") -> MismatchError:
+    """The same error, which says what compressions may have met.
+
+    ``condition``: when they may be the cause; empty: they are compared.
+    """
     return MismatchError(
-        f"{error}; this rank has compression={text} ([0, n] stands for the options of topk, uint8, "
-        "or powersgd, int8)",
+        f"{error}; {condition}this rank has compression={text} ([0, n] stands for the options of "
+        "topk, uint8, or powersgd, int8)",
         operation=error.operation,
     )
 
