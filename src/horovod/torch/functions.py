@@ -52,6 +52,7 @@ class StateLayout(NamedTuple):
     parameter_shapes: list[list[tuple[int, ...]]]  # by parameter group
     state: dict[int, dict[Hashable, Any]]  # by running number of the parameter
     shared: dict[Hashable, Any]  # entries that belong to no parameter
+    is_whole: bool  # False: the root has shared its steps, and each rank has a part of the state
 
 
 def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
@@ -70,6 +71,7 @@ def describe_state(optimizer: torch.optim.Optimizer) -> StateLayout:
             if param in optimizer.state
         },
         shared={key: value for key, value in optimizer.state.items() if key not in known},
+        is_whole=not getattr(optimizer, "is_shared", False),
     )
 
 
@@ -276,6 +278,8 @@ def broadcast_optimizer_state(
         raise ValueError(f"broadcast_optimizer_state: {'; '.join(found)}")
     _broadcast_in_place(apply_layout(optimizer, layout, keep=is_root), root_rank, process_set)
     if isinstance(optimizer, WrappedOptimizer):
+        if layout.is_whole and not is_root:
+            optimizer.forget_shares()
         optimizer.broadcast_rest(root_rank, process_set)
 
 

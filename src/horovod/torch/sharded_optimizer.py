@@ -58,6 +58,10 @@ class ShardedOptimizer(_DistributedOptimizer):
             ValueError: it is one that ``state_dict`` gave to another rank than the first.
         """
         super().load_state_dict(state_dict)
+        self.forget_shares()
+
+    def forget_shares(self) -> None:
+        """Start from ``state``, which is whole."""
         self._share.forget()
 
     @property

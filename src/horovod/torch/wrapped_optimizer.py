@@ -73,6 +73,9 @@ class WrappedOptimizer(torch.optim.Optimizer):
     def _step_original(self, closure: Callable[[], Any] | None) -> Any:
         return super().step(closure) if closure is not None else super().step()
 
+    def forget_shares(self) -> None:
+        """Start from ``state`` alone; nothing to do by default."""
+
     def broadcast_rest(self, root_rank: int, process_set: ProcessSet) -> None:
         """Broadcast the state beside ``state``; nothing by default. All ranks of the set call it.
 

@@ -181,6 +181,34 @@ def test_every_rank_loads_its_dict_where_there_is_no_state() -> None:
     train(model, optimizer, range(1, 2))
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_ranks_that_have_stepped_take_over_what_the_root_loads(is_new: bool) -> None:
+    (plain, plain_optimizer), (model, optimizer) = pair(torch.optim.Adam, {})
+    saved = copy.deepcopy(plain_optimizer.state_dict())
+    train(plain, plain_optimizer, range(2))
+    train(model, optimizer, range(2))
+    if not is_new:
+        saved = copy.deepcopy(plain_optimizer.state_dict())
+        saved["state"][2]["step"] += 3
+    plain_optimizer.load_state_dict(copy.deepcopy(saved))
+    if hvd.rank() == 0:
+        optimizer.load_state_dict(copy.deepcopy(saved))
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    train(plain, plain_optimizer, range(2, 4))
+    train(model, optimizer, range(2, 4))
+    assert_equal_parameters(plain, model)
+
+
+def test_a_broadcast_between_steps_keeps_the_shares() -> None:
+    (plain, plain_optimizer), (model, optimizer) = pair(torch.optim.Adam, {})
+    train(plain, plain_optimizer, range(2))
+    train(model, optimizer, range(2))
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    train(plain, plain_optimizer, range(2, 4))
+    train(model, optimizer, range(2, 4))
+    assert_equal_parameters(plain, model)
+
+
 def test_parameters_with_different_step_counts() -> None:
     (plain, plain_optimizer), (model, optimizer) = pair(torch.optim.Adam, {})
     for one, its in ((plain, plain_optimizer), (model, optimizer)):
