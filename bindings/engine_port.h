@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <variant>
 
 #include "runtime/handle_table.h"
@@ -25,6 +26,17 @@ enum class WorldNumber : int {
   kIncluded = 4,  // 1 for a member of the process set, else 0
 };
 inline constexpr int kWorldNumberCount = 5;
+
+// What to add where there is no world.
+inline constexpr const char* kNewcomer =
+    "; a process that joins a running elastic job is in no world before the function under "
+    "hvd.elastic.run";
+
+// Why EnginePort::number has no answer.
+inline std::string no_answer_about(int set) {
+  return "Horovod has not been initialized, or process set " + std::to_string(set) +
+         " is not registered" + kNewcomer;
+}
 
 // Of tensors on a GPU.
 struct Departure {

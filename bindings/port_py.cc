@@ -26,8 +26,14 @@ void Port::attach(nb::object engine, Place place) {
   const std::lock_guard guard(mutex_);
   engine_.swap(shared);  // the old one, if any, goes after the lock
   place_ = place;
+  newcomer_.reset();
   had_engine_ = true;
   failure_.reset();
+}
+
+void Port::await(std::optional<Newcomer> newcomer) {
+  const std::lock_guard guard(mutex_);
+  newcomer_ = newcomer;
 }
 
 void Port::detach(const Engine& engine) {
@@ -47,7 +53,7 @@ Error Port::no_world() {
     return Error(ErrorCode::kAborted, "Horovod has been shut down; use hvd.init() to begin anew");
   }
   return Error(ErrorCode::kInvalidArgument,
-               "Horovod has not been initialized; use hvd.init() first");
+               std::string("Horovod has not been initialized; use hvd.init() first") + kNewcomer);
 }
 
 void Port::start(int set, std::span<const Submission> submissions, Continuation then) {
@@ -132,9 +138,27 @@ std::optional<Error> Port::take_failure() {
   return std::exchange(failure_, std::nullopt);
 }
 
+std::optional<int> Port::number_of_newcomer(WorldNumber what, int set) {
+  const std::lock_guard guard(mutex_);
+  if (!newcomer_ || set != 0) return std::nullopt;
+  switch (what) {
+    case WorldNumber::kSize:
+      return newcomer_->size;
+    case WorldNumber::kRank:
+      return newcomer_->rank;
+    case WorldNumber::kLocalSize:
+      return newcomer_->place.local_size;
+    case WorldNumber::kLocalRank:
+      return newcomer_->place.local_rank;
+    case WorldNumber::kIncluded:
+      return 0;
+  }
+  return std::nullopt;
+}
+
 std::optional<int> Port::number(WorldNumber what, int set) {
   const std::shared_ptr<Engine> engine = this->engine();
-  if (engine == nullptr) return std::nullopt;
+  if (engine == nullptr) return number_of_newcomer(what, set);
   if (what == WorldNumber::kLocalRank) return place_.local_rank;
   if (what == WorldNumber::kLocalSize) return place_.local_size;
   const std::vector<int> members = engine->members_of(set);
@@ -155,6 +179,14 @@ void bind_port(nb::module_& module) {
             port.attach(std::move(engine), {.local_rank = local_rank, .local_size = local_size});
           },
           "engine"_a, "local_rank"_a, "local_size"_a)
+      .def(
+          "await_world",
+          [](Port& port, int rank, int size, int local_rank, int local_size) {
+            const Port::Place place{.local_rank = local_rank, .local_size = local_size};
+            port.await(Port::Newcomer{.rank = rank, .size = size, .place = place});
+          },
+          "rank"_a, "size"_a, "local_rank"_a, "local_size"_a)
+      .def("await_none", [](Port& port) { port.await(std::nullopt); })
       .def("rethrow", &Port::rethrow)
       .def(
           "take_failure",

@@ -22,6 +22,14 @@ class Port : public EnginePort {
     int local_size = 1;
   };
   void attach(nanobind::object engine, Place place);
+  // Until then this process is about to join a world of others, probably with these numbers. It is
+  // no member yet: what it does before, it does alone. None: it is not any more.
+  struct Newcomer {
+    int rank = 0;
+    int size = 1;
+    Place place;
+  };
+  void await(std::optional<Newcomer> newcomer);
   void detach(const Engine& engine);  // unless another one is attached by now
   // Raises the exception that a signal handler raised in run(), once.
   void rethrow();
@@ -37,12 +45,14 @@ class Port : public EnginePort {
 
  private:
   std::shared_ptr<Engine> engine();
+  std::optional<int> number_of_newcomer(WorldNumber what, int set);
   bool is_interrupted();
   Error no_world();
 
   std::mutex mutex_;
   std::shared_ptr<Engine> engine_;  // keeps the Python object alive
   Place place_;
+  std::optional<Newcomer> newcomer_;
   bool had_engine_ = false;
   std::optional<Error> failure_;
   std::unique_ptr<nanobind::python_error> raised_;  // under the GIL

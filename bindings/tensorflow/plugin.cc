@@ -106,8 +106,7 @@ void compute_world_number(void* kernel, TF_OpKernelContext* context) {
     set_scalar(context, *value);
     return;
   }
-  const Status status(TF_INVALID_ARGUMENT, "Horovod has not been initialized, or process set " +
-                                               std::to_string(set) + " is not registered");
+  const Status status(TF_INVALID_ARGUMENT, no_answer_about(set));
   TF_OpKernelContext_Failure(context, status.get());
 }
 

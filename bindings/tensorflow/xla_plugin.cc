@@ -45,8 +45,7 @@ void run_world_number(void* output, const void**, const char* text, std::size_t 
     const auto [what, set] = read_world_question({text, text_size});
     const std::optional<int> value = attached_port().number(what, set);
     if (!value) {
-      throw Error(ErrorCode::kInvalidArgument, "Horovod has not been initialized, or process set " +
-                                                   std::to_string(set) + " is not registered");
+      throw Error(ErrorCode::kInvalidArgument, no_answer_about(set));
     }
     *static_cast<std::int32_t*>(output) = *value;
   } catch (const Error& error) {

@@ -227,13 +227,14 @@ void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const Buc
 }
 
 // Where the engine keeps the errors of a tensor; null where it does not: the caller does, the
-// tensor is exact, or its name will not come again.
+// tensor is exact, or its name will not come again. That is known of numbered names; of others it
+// is assumed until they come a second time, so that ever new names take no memory.
 KeptErrors* BucketRunner::kept_errors_of(const ProcessSetContext& context, Entry& entry,
                                          std::size_t i) const {
   const Request& request = entry.requests[i];
   if (!world_.config.formats.is_feeding_back || !context.spans_hosts()) return nullptr;
   if (!may_be_low_bit(request.format) || request.numbering != Numbering::kNone) return nullptr;
-  if (entry.tensors[i].errors != nullptr) return nullptr;
+  if (entry.tensors[i].errors != nullptr || entry.uses < 2) return nullptr;
   if (entry.kept_errors.size() <= i) entry.kept_errors.resize(entry.requests.size());
   return &entry.kept_errors[i];
 }

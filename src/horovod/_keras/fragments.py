@@ -176,7 +176,7 @@ class Fragment:
         pairs = zip(self._agreed, self._own(), strict=True)
         return [np.asarray(agreed - own, agreed.dtype, order="C") for agreed, own in pairs]
 
-    def _start(self, changes: list[Array], marker_shape: tuple[int, int]) -> None:
+    def _start(self, changes: list[Array], marker_shape: tuple[int, ...]) -> None:
         arrays = [*changes, np.empty(marker_shape, np.float32)]
         rules, number = self._rules, self._number
         labels = [rules.label_of(number, i, array.shape) for i, array in enumerate(arrays)]

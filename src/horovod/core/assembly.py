@@ -121,7 +121,7 @@ def assemble(identity: ProcessInfo, settings: Settings, proposal: str) -> World:
     # All ranks count the worlds of a scope. The engine gets the count of all scopes, so that
     # handles of two worlds of this process differ.
     generation = _generations[identity.scope] = _generations[identity.scope] + 1
-    plane_name = _chosen_data_plane(identity, settings)
+    plane_name = chosen_data_plane(identity, settings)
     backend = None if plane_name == NATIVE else find_backend(plane_name)
     if identity.size == 1:
         return _alone(identity.placed([identity.node]), settings, generation, plane_name)
@@ -266,7 +266,7 @@ def _engine_class(config: _native.Config) -> type[_native.Engine]:
     return WatchedEngine
 
 
-def _chosen_data_plane(identity: ProcessInfo, settings: Settings) -> str:
+def chosen_data_plane(identity: ProcessInfo, settings: Settings) -> str:
     """What the user has chosen, but not what another program's launcher, or its image, has set.
 
     Such launchers always set ``gloo``, which the native engine replaces. MPI connects only

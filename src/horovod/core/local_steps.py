@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,15 +77,24 @@ class LocalSteps:
         """
         return f"{number}.{index}" + (".bias" if len(shape) < 2 else "")
 
-    def marker_shape(self, step: int) -> tuple[int, int]:
+    def marker_shape(self, step: int, checksum: int | None = None) -> tuple[int, ...]:
         """Of an array that travels with a fragment: no bytes.
 
-        So the engine refuses ranks that agree after different steps, or of which one finishes.
+        So the engine refuses ranks that agree after different steps, or of which one finishes, or
+        that have begun with different parameters.
 
         Args:
             step: after which the fragment is sent; 0 for ``finish``.
+            checksum: of the agreed parameters, if this ``must_compare``.
         """
-        return 0, step
+        return (0, step) if checksum is None else (0, step, checksum)
+
+    def must_compare(self, step: int) -> bool:
+        """Whether a fragment that is sent after so many steps may be the first one of its kind.
+
+        Only what ranks change is averaged, so parameters that differ at first would do so for ever.
+        """
+        return step <= self.sync_every
 
     def out_of_step(
         self,
@@ -96,8 +106,9 @@ class LocalSteps:
         ``duty``: what all ranks must do alike.
         """
         return MismatchError(
-            f"{self.title}: all ranks must {duty}, with equal parameters; shapes [0, step] are "
-            f"those of steps: {error}",
+            f"{self.title}: all ranks must {duty}, and begin with equal parameters "
+            "(hvd.broadcast_parameters); shapes [0, step, n] are those of steps, where n stands "
+            f"for the parameters at the beginning: {error}",
             operation=error.operation,
         )
 
@@ -212,3 +223,11 @@ def parts_of(sizes: Sequence[int], count: int) -> list[slice]:
 def describe(shapes: Sequence[Sequence[int]]) -> str:
     """Parameters in short, to compare those of the ranks."""
     return f"{len(shapes)} of {sum(map(math.prod, shapes))} elements"
+
+
+def checksum_of(buffers: Iterable[bytes | memoryview]) -> int:
+    """Equal for equal bytes, as a dimension of a shape."""
+    found = 0
+    for buffer in buffers:
+        found = zlib.crc32(buffer, found)
+    return found

@@ -16,6 +16,12 @@ from horovod.core.process_sets import ProcessSet, number_of
 from horovod.rendezvous.bootstrap import ProcessInfo
 from horovod.settings import Settings
 
+_TOO_EARLY = (
+    "this process is about to join an elastic job that is running, and the other ranks do not run "
+    "this part of the program: move the call into the function under hvd.elastic.run; what "
+    "broadcasts before it would do, sync of the elastic state does"
+)
+
 
 class Position:
     """What this process is now; at most one of the three is there."""
@@ -34,6 +40,8 @@ class Position:
         """The world of this process. ``ValueError`` where it is in none."""
         if self.parent is not None:
             raise ValueError(self.parent.refusal)
+        if self.provisional is not None:
+            raise ValueError(_TOO_EARLY)
         if self.world is None:
             raise ValueError("Horovod has not been initialized; use hvd.init().")
         return self.world

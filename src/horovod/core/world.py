@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.autotune import Autotuning
 from horovod.autotune.knobs import Surroundings
 from horovod.backends.data_plane import NATIVE
-from horovod.core.assembly import MPI, World, tuning_of, worlds_begun
+from horovod.core.assembly import MPI, World, chosen_data_plane, tuning_of, worlds_begun
 from horovod.core.base import mpi_library
 from horovod.core.base.malloc import keep_freed_memory
 from horovod.core.base.on_error import on_error
@@ -104,6 +104,8 @@ def init(
             _enter(found)
         else:
             here.provisional = found
+            of = found.identity
+            port().await_world(of.rank, of.size, of.local_rank, of.local_size)
         _install_hooks()
 
 
@@ -123,15 +125,14 @@ def init_as(identity: ProcessInfo, settings: Settings) -> None:
 
 
 def settle() -> bool:
-    """Connect to the others now if ``init`` had a provisional rank; whether that was wrong.
+    """Connect to the others now if ``init`` had a provisional rank; whether it had.
 
     Raises as ``init``.
     """
-    provisional = here.provisional
-    if provisional is None:
+    if here.provisional is None:
         return False
-    found = _settled().identity
-    return (found.rank, found.size) != (provisional.identity.rank, provisional.identity.size)
+    _settled()
+    return True
 
 
 def _settled() -> World:
@@ -181,6 +182,8 @@ def shutdown() -> None:
     if here.parent is not None:
         return
     with _lock:
+        if here.provisional is not None:
+            port().await_none()
         world, here.world, here.provisional = here.world, None, None
         exports, _exports = _exports, []
         close_registry()
@@ -244,21 +247,18 @@ def metrics() -> dict[str, float]:
 
 
 def current() -> World:
-    """The world of this process; for the bindings. ``ValueError`` before ``init``."""
-    return here.world or _settled()
+    """The world of this process; for the bindings. ``ValueError`` where it is in none."""
+    return here.world or here.joined()
 
 
 def engine() -> _native.Engine:
-    """The engine of this process; for the bindings. ``ValueError`` before ``init``."""
-    return (here.world or _settled()).engine
+    """The engine of this process; for the bindings. ``ValueError`` where it is in no world."""
+    return (here.world or here.joined()).engine
 
 
 def object_key() -> bytes:
-    """The key of this world, for the codes of objects. ``ValueError`` before ``init``.
-
-    Connects to the others first if ``init`` had a provisional rank.
-    """
-    return (here.world or _settled()).object_key
+    """The key of this world, for the codes of objects. ``ValueError`` where there is none."""
+    return (here.world or here.joined()).object_key
 
 
 def generation() -> int:
@@ -282,7 +282,10 @@ def confirm() -> None:
 
 def data_plane_name() -> str:
     """What moves the data of this world, such as ``native``. ``ValueError`` before ``init``."""
-    return _settled().data_plane_name
+    provisional = here.provisional
+    if provisional is not None:
+        return chosen_data_plane(provisional.identity, provisional.settings)
+    return here.joined().data_plane_name
 
 
 def mpi_threads_supported() -> bool:
@@ -291,7 +294,7 @@ def mpi_threads_supported() -> bool:
     Raises:
         ValueError: before ``init``, and when MPI is not in use.
     """
-    name = _settled().data_plane_name
+    name = data_plane_name()
     if name != MPI:
         raise ValueError(f"MPI is not enabled in this run; its data plane is {name}")
     return mpi_library.threads_supported()

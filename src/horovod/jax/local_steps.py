@@ -216,8 +216,9 @@ class LocalStepsOptimizer:
             with contextlib.suppress(HorovodInternalError):
                 self._wait(number)
         changes = round_.changes(number)
-        marker = np.empty(self._rules.marker_shape(marked), np.float32)
         sent_at = round_.outer["step"]
+        checksum = round_.checksum(number) if self._rules.must_compare(sent_at) else None
+        marker = np.empty(self._rules.marker_shape(marked, checksum), np.float32)
         if self._is_sparse:
             handle = self._start(number, [marker])
             try:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod.core.local_steps import LocalSteps, mixed
+from horovod.core.local_steps import LocalSteps, checksum_of, mixed
 
 Array = NDArray[Any]
 OuterState = dict[str, Any]
@@ -47,6 +47,10 @@ class OuterRound:
                     f"{title}: params have changed since begin(), but no step was counted; call "
                     "params, outer = sync(params, outer) after each inner step, outside of jit"
                 )
+
+    def checksum(self, number: int) -> int:
+        """Of the agreed parameters of a fragment."""
+        return checksum_of(self.outer["agreed"][i].tobytes() for i in self._parts[number])
 
     def changes(self, number: int) -> list[Array]:
         """The outer gradients of a fragment on this rank: new arrays that may be written."""

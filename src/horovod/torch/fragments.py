@@ -24,7 +24,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from horovod.core.local_steps import LocalSteps, mixed
+from horovod.core.local_steps import LocalSteps, checksum_of, mixed
 from horovod.errors import HorovodInternalError, MismatchError
 from horovod.torch.gradient_exchange import PendingGroup, PlainExchange
 from horovod.torch.topk import TopKExchange
@@ -171,14 +171,19 @@ class Fragment:
         return sum(sum(sizes[:count]) for count in header[1:])
 
     @torch.no_grad()
-    def send(self, exchange: PlainExchange | TopKExchange, step: int) -> None:
+    def send(
+        self, exchange: PlainExchange | TopKExchange, step: int, must_compare: bool = False
+    ) -> None:
         """Begin to average the outer gradient over ranks.
 
-        ``step``: the number of the rank's step; 0 if it finishes.
+        Args:
+            step: the number of the rank's step; 0 if it finishes.
+            must_compare: have ranks with other agreed parameters refused.
         """
         pairs = zip(self.agreed, self.params, strict=True)
         gradients = [agreed - param for agreed, param in pairs]
-        marker = gradients[0].new_empty(self._rules.marker_shape(step))
+        checksum = checksum_of(map(bytes_of, self.agreed)) if must_compare else None
+        marker = gradients[0].new_empty(self._rules.marker_shape(step, checksum))
         rules, number = self._rules, self._number
         tensors = [*gradients, marker]
         members = [rules.label_of(number, i, each.shape) for i, each in enumerate(tensors)]

@@ -153,8 +153,21 @@ def test_ranks_that_are_out_of_step_are_told(is_sparse):
     training = Training(sync_every=4)
     if not is_sparse:
         training.optimizer = hvd.LocalSGD(optax.sgd(1.0), sync_every=4)
-    text = r"LocalSGD: all ranks must call step\(\) and finish\(\) equally often.* sent \[0, [04]\]"
+    text = r"LocalSGD: all ranks must call step\(\) and finish\(\) equally.* sent \[0, [04], \d+\]"
     training.run(range(3))
     agree = training.finish if hvd.rank() == 0 else partial(training.run, range(3, 4))
     with pytest.raises(MismatchError, match=text):
         agree()
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_ranks_that_begin_with_different_parameters_are_told(is_sparse):
+    if hvd.size() == 1:
+        pytest.skip("needs ranks that differ")
+    training = Training(sync_every=4)
+    if not is_sparse:
+        training.optimizer = hvd.LocalSGD(optax.sgd(1.0), sync_every=4)
+    training.params = jax.tree_util.tree_map(lambda leaf: leaf + hvd.rank(), training.params)
+    training.outer = training.optimizer.begin(training.params)
+    with pytest.raises(MismatchError, match=r"begin with equal parameters \(hvd\.broadcast_param"):
+        training.run(range(4))

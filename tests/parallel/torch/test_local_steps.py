@@ -196,7 +196,7 @@ def test_ranks_that_are_out_of_step_are_told(compression):
         pytest.skip("needs ranks that differ")
     params = parameters()
     optimizer = hvd.LocalSGD(sgd(params), sync_every=4, compression=compression)
-    text = r"LocalSGD: all ranks must call step\(\) and finish\(\) equally often.* sent \[0, [04]\]"
+    text = r"LocalSGD: all ranks must call step\(\) and finish\(\) equally.* sent \[0, [04], \d+\]"
     train(optimizer, params, range(1, 4))
     agree = optimizer.finish if hvd.rank() == 0 else partial(step, optimizer, params, 4)
     with pytest.raises(MismatchError, match=text):
@@ -205,6 +205,23 @@ def test_ranks_that_are_out_of_step_are_told(compression):
     optimizer = hvd.LocalSGD(sgd(params), sync_every=4, compression=compression)
     train(optimizer, params, range(1, 4 if hvd.rank() else 3))
     optimizer.finish()  # with the same agreements behind them
+
+
+@pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.topk(0.5)])
+@pytest.mark.parametrize("finishes", [False, True])
+def test_ranks_that_begin_with_different_parameters_are_told(compression, finishes):
+    if hvd.size() == 1:
+        pytest.skip("needs ranks that differ")
+    params = parameters()
+    params[1].data += hvd.rank()
+    optimizer = hvd.LocalSGD(sgd(params), sync_every=3, compression=compression)
+    text = r"LocalSGD: all ranks must .*begin with equal parameters \(hvd.broadcast_parameters\)"
+    train(optimizer, params, range(1, 3))
+    with pytest.raises(MismatchError, match=text):
+        optimizer.finish() if finishes else train(optimizer, params, range(3, 4))
+    hvd.broadcast_parameters(dict(enumerate(params)), 0)
+    optimizer = hvd.LocalSGD(sgd(params), sync_every=3, compression=compression)
+    train(optimizer, params, range(1, 4))
 
 
 def test_an_added_group_joins_the_last_fragment(assert_same_everywhere):

@@ -215,10 +215,27 @@ def test_a_rank_that_has_parts_of_the_state_gets_the_others(make_model, batch_of
     check_go_on_alike(model, optimizer, batch_of)
 
 
+def test_a_fragment_that_is_being_made_is_not_sent(make_model, batch_of):
+    """Another thread looks at it meanwhile."""
+    model, optimizer = make(make_model)
+    parts = TorchState(model=model, optimizer=optimizer)._parts()
+    train(model, optimizer, batch_of, range(1))
+    fragment = optimizer.fragments[0]
+    whole, momentum = parts.read()[0], fragment.momentum
+    assert whole.is_settled
+    assert whole.tensors
+    fragment.momentum = momentum[:-1]
+    torn = parts.read()[0]
+    assert (torn.header, torn.tensors, torn.is_settled) == ((0, 0, 0, 0), (), False)
+    fragment.momentum = momentum
+    assert parts.read()[0].is_same(whole)
+    assert parts.expected_bytes(0, torn.header) == 0
+
+
 def test_parts_are_of_one_content_until_a_fragment_is_merged(make_model, batch_of):
     model, optimizer = make(make_model)
     parts = TorchState(model=model, optimizer=optimizer)._parts()
-    assert parts.read() == []
+    assert [(part.header, part.tensors) for part in parts.read()] == 2 * [((0, 0, 0, 0), ())]
     seen = []
     for step in range(6):
         train(model, optimizer, batch_of, range(step, step + 1))
