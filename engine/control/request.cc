@@ -104,18 +104,21 @@ bool is_numbered_name(std::string_view name) {
 }
 
 static std::uint64_t signature_of(const Request& request, std::uint64_t seed) {
-  const std::uint64_t head[] = {
+  const std::uint64_t head =
       static_cast<std::uint64_t>(request.kind) | static_cast<std::uint64_t>(request.dtype) << 8 |
-          static_cast<std::uint64_t>(request.op) << 16 |
-          static_cast<std::uint64_t>(request.dims_count) << 24 |
-          static_cast<std::uint64_t>(request.memory) << 30 |
-          static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root)) << 32,
-      std::bit_cast<std::uint64_t>(request.prescale),
-      std::bit_cast<std::uint64_t>(request.postscale), static_cast<std::uint64_t>(request.format)};
-  seed = hash_bytes(head, sizeof head, seed);
+      static_cast<std::uint64_t>(request.op) << 16 |
+      static_cast<std::uint64_t>(request.dims_count) << 24 |
+      static_cast<std::uint64_t>(request.memory) << 30 |
+      static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root)) << 32;
+  std::uint64_t state = hash_word(head, seed);
+  state = hash_word(std::bit_cast<std::uint64_t>(request.prescale), state);
+  state = hash_word(std::bit_cast<std::uint64_t>(request.postscale), state);
+  state = hash_word(static_cast<std::uint64_t>(request.format), state);
   const int from = rows_may_differ(request.kind) && request.dims_count > 0 ? 1 : 0;
-  const std::size_t dims_bytes = sizeof(std::int64_t) * (request.dims_count - from);
-  return hash_bytes(request.dims.data() + from, dims_bytes, seed);
+  for (int i = from; i < request.dims_count; ++i) {
+    state = hash_word(static_cast<std::uint64_t>(request.dims[static_cast<std::size_t>(i)]), state);
+  }
+  return state;
 }
 
 std::uint64_t signature_of(std::span<const Request> requests) {

@@ -235,6 +235,10 @@ KeptErrors* BucketRunner::kept_errors_of(const ProcessSetContext& context, Entry
   if (!world_.config.formats.is_feeding_back || !context.spans_hosts()) return nullptr;
   if (!may_be_low_bit(request.format) || request.numbering != Numbering::kNone) return nullptr;
   if (entry.tensors[i].errors != nullptr || entry.uses < 2) return nullptr;
+  // Errors of another shape or dtype are of no use.
+  if (std::exchange(entry.kept_signature, entry.signature) != entry.signature) {
+    entry.kept_errors.clear();
+  }
   if (entry.kept_errors.size() <= i) entry.kept_errors.resize(entry.requests.size());
   return &entry.kept_errors[i];
 }

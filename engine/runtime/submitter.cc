@@ -87,7 +87,6 @@ Entry& Submitter::prepare(ProcessSetContext& context, const Submission& submissi
     }
   }
   const std::uint64_t last_signature = std::exchange(entry.signature, signature_of(entry.requests));
-  if (entry.signature != last_signature) entry.kept_errors.clear();  // they are another tensor's
   if (entry.signature != last_signature || recorder_.is_forgotten(entry.label))
     label(context, entry);
   entry.splits.assign(submission.splits.begin(), submission.splits.end());

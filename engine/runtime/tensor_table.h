@@ -42,6 +42,7 @@ struct Entry {
   std::vector<Request> requests;              // one for each tensor, at least one
   std::vector<Tensor> tensors;
   std::vector<KeptErrors> kept_errors;  // by tensor, where the engine keeps them
+  std::uint64_t kept_signature = 0;     // of the tensors that they are of
   std::vector<std::int64_t> splits;     // of an alltoall
   std::uint64_t signature = 0;
   std::uint64_t uses = 0;     // how often the name has come
