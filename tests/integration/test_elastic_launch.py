@@ -52,6 +52,9 @@ def test_a_slow_new_worker_does_not_delay_the_others(
     # Rank 0 is the survivor with the newest commit, which is worker 0 or 1.
     resets = ("reset 0 3", "reset 1 3")
     job.watch(0, lambda history: sum(map(history.count, resets)) == 1 and counts(history, 3) > 10)
+    joined = job.watch(3, lambda history: counts(history, 3) > 3)
+    assert joined[1] == "refused"
+    assert re.fullmatch(r"reset \d 3", joined[2])  # its numbers were right, too
     status, output = job.end()
     assert status == 0, output
     assert "horovodrun: 3 ranks finished in" in output  # also if one has ended before the others

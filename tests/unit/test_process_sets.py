@@ -138,6 +138,17 @@ def test_a_newcomer_tries_alone_what_others_do_together(monkeypatch):
     assert not has_others(hvd.global_process_set)
 
 
+def test_a_newcomer_calls_no_collective(monkeypatch):
+    """The others are in their elastic function, and would take it for one of theirs."""
+    monkeypatch.setattr(here, "world", None)
+    monkeypatch.setattr(here, "provisional", object())
+    text = r"^this process is about to join .* under hvd\.elastic\.run"
+    with pytest.raises(ValueError, match=text):
+        hvd.allreduce(np.ones(2))
+    with pytest.raises(ValueError, match=text):
+        hvd.broadcast_object(1)
+
+
 @pytest.mark.parametrize(
     ("ranks", "text"),
     [

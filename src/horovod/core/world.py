@@ -131,19 +131,13 @@ def settle() -> bool:
     """
     if here.provisional is None:
         return False
-    _settled()
-    return True
-
-
-def _settled() -> World:
     with _lock:
-        while here.provisional is not None:
-            provisional = here.provisional
+        while (provisional := here.provisional) is not None:
             found = join_world(provisional.settings, provisional.comm, provisional.static_sets)
             if isinstance(found, World):
                 _enter(found)
                 here.provisional = None
-        return here.joined()
+    return True
 
 
 def _enter(world: World) -> None:

@@ -109,7 +109,6 @@ class StoreAllgather:
         self._is_published = False
         self._refused: set[str] = set()
         self._unsent: tuple[str, bytes] | None = None  # goes with the next request
-        self._received: list[bytes] = []
 
     @property
     def _is_first(self) -> bool:
@@ -158,8 +157,8 @@ class StoreAllgather:
             self._refuse_earlier(self.own_value())
             self.post(value)
         else:
-            self._find_first(value)
-        return self._received or self.wait()
+            return self._find_first(value) or self.wait()
+        return self.wait()
 
     def wait(self) -> list[bytes]:
         """Wait for all values after ``post`` or ``begin``; raises as ``exchange``."""
@@ -185,8 +184,11 @@ class StoreAllgather:
         if (problem := self._problem_of_earlier(value)) is not None:
             raise problem
 
-    def _find_first(self, value: bytes) -> None:
-        """Post the value, and wait for all values; take over the time that the first rank has."""
+    def _find_first(self, value: bytes) -> list[bytes] | None:
+        """Post the value, and wait for all values; take over the time that the first rank has.
+
+        None: they have not come in this rank's time.
+        """
         own, here, everything = (f"{self.key}/{name}" for name in (self.rank, "here", "all"))
         found_at = 0.0
 
@@ -202,14 +204,14 @@ class StoreAllgather:
             self._refuse("here", here)
         self._refuse_earlier(earlier)
         seconds, answer = found
-        if answer is not None:
-            self._received = self._published(answer)
+        values = None if answer is None else self._published(answer)
         if seconds is None:
             seconds, found_at = self._take("here", 0.0), time.monotonic()
         if seconds is None:
             raise self._absent_first("did not arrive")
         self.deadline = Deadline(self._seconds_in(seconds))
         self.deadline.at = found_at + self.deadline.timeout_s
+        return values
 
     def _seconds_in(self, value: bytes) -> float:
         (seconds,) = _SECONDS.unpack(value) if len(value) == _SECONDS.size else (math.nan,)

@@ -2,7 +2,8 @@
 
 elastic_counter.py FOLDER. Each worker appends lines to FOLDER/<worker>.txt: ``seen RANK SIZE`` at
 its start, then ``batch NUMBER SIZE`` and ``reset RANK SIZE``. A worker for which there is a FIFO
-FOLDER/hold waits there between ``init`` and training. FOLDER/enough ends the training.
+FOLDER/hold waits there between ``init`` and training, and tries a collective too early, which is
+``refused``. FOLDER/enough ends the training.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ hvd.init()
 note("seen", hvd.rank(), hvd.size())
 if (FOLDER / "hold").exists():
     (FOLDER / "hold").read_text()
+    try:
+        hvd.allreduce(np.ones(1), name="early")
+    except ValueError:
+        note("refused")
 state = ObjectState(broadcast, hvd.rank, batch=0)
 state.register_reset_callbacks([lambda: note("reset", hvd.rank(), hvd.size())])
 print("counted", run_fn(train, restart)(state), flush=True)
