@@ -122,6 +122,14 @@ class KeepingMemory(Horovod):
         super().__init__()
 
 
+class WaitingFloor(Horovod):
+    """What any synchronous training needs: a rank waits until the others have their gradients."""
+
+    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        optimizer.register_step_pre_hook(lambda *_: self.barrier())
+        return model, optimizer
+
+
 class ArenaFloor(Horovod):
     """What ranks would need at least if gradients were in memory that they share (an arena).
 
@@ -355,6 +363,7 @@ CONTESTANTS: dict[str, Callable[[], Any]] = {
     "horovod": Horovod,
     "horovod keeping memory": KeepingMemory,
     "arena floor": ArenaFloor,
+    "waiting floor": WaitingFloor,
     "gloo": Gloo,
     "alone": Alone,
     "mpi": Mpi,

@@ -27,8 +27,8 @@ def interrupt(signum: int, frame: object) -> None:
 
 
 def wait_interrupted(handle: int, name: str) -> None:
-    notes.leave(name, os.getpid())
     try:
+        notes.leave(name, os.getpid())  # whoever reads it sends the signal, perhaps before it returns
         hvd.synchronize(handle)
     except (KeyboardInterrupt, StopWaitingError):
         notes.leave(f"{name}.interrupted", time.monotonic())
