@@ -55,8 +55,9 @@ MPICH_VENV := .venv-mpich
 MPICH_STAMP := $(MPICH_VENV)/.made
 BENCH_STAMP := $(VENV)/.bench-tools
 
-# The environments beside .venv share one build: little of it depends on their packages.
-BESIDE_BUILD := 'build/beside-{wheel_tag}'
+# The environments beside .venv share one build: little of it depends on their packages. It has the
+# options of ours, so that ccache has it.
+BESIDE_BUILD := -Cbuild-dir='build/beside-{wheel_tag}' -Ccmake.define.HOROVOD_WERROR=ON
 FROM_3_10_TO_3_11 = -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))'
 FROM_3_11 = -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 
@@ -320,7 +321,7 @@ $(LEGACY_STAMP): $(SOURCES) requirements/build.txt requirements/legacy-tf.txt $(
 	$(LEGACY_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/build.txt
 	$(NO_JOBSERVER) PATH=$(CURDIR)/$(LEGACY_VENV)/bin:$$PATH $(LEGACY_VENV)/bin/pip --disable-pip-version-check \
-	  install --no-build-isolation -Cbuild-dir=$(BESIDE_BUILD) .
+	  install --no-build-isolation $(BESIDE_BUILD) .
 	@touch $@
 
 $(MXNET_STAMP): $(SOURCES) requirements/build.txt requirements/mxnet.txt $(CONSTRAINTS) | tools
@@ -329,7 +330,7 @@ $(MXNET_STAMP): $(SOURCES) requirements/build.txt requirements/mxnet.txt $(CONST
 	$(MXNET_VENV)/bin/pip --disable-pip-version-check install -q -c $(CONSTRAINTS) \
 	  -r requirements/build.txt
 	$(NO_JOBSERVER) PATH=$(CURDIR)/$(MXNET_VENV)/bin:$$PATH $(MXNET_VENV)/bin/pip --disable-pip-version-check \
-	  install --no-build-isolation -Cbuild-dir=$(BESIDE_BUILD) .
+	  install --no-build-isolation $(BESIDE_BUILD) .
 	@touch $@
 
 $(DEMO_STAMP): $(VENV_STAMP) requirements/demo.txt $(CONSTRAINTS)

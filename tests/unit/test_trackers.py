@@ -80,6 +80,8 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def make(name: str, code: str) -> ModuleType:
         path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
         path.parent.mkdir(exist_ok=True)
+        if path.parent != tmp_path:
+            (path.parent / "__init__.py").touch()  # so that it comes before an installed package
         path.write_text(code)
         for known in [known for known in sys.modules if known.split(".")[0] == name.split(".")[0]]:
             monkeypatch.delitem(sys.modules, known)

@@ -26,7 +26,7 @@ from horovod.settings import Settings
 TARGET = "horovod_jax_collective"
 
 _LIBRARY = Path(__file__).parent.parent / "libhorovod_jax.so"
-_TRIED = ((0, 6), (0, 10))  # the oldest and the newest version in our tests
+_TRIED = ((0, 6), (0, 12))  # the oldest and the newest version that our tests have run with
 _TEST_VALUE = 7
 _TEST_SCRIPT = f"""
 import os

@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import threading
+import warnings
 
 import notes
 import numpy as np
@@ -57,6 +58,7 @@ def leave_from_a_thread() -> None:
 
 def leave_a_forked_child() -> None:
     pending = hvd.allreduce_async(np.ones(3), name=f"never.{hvd.rank()}")
+    warnings.simplefilter("ignore", DeprecationWarning)  # of a fork, by Python 3.12 and later
     if (child := os.fork()) == 0:
         try:
             hvd.synchronize(pending)

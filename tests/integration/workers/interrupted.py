@@ -28,7 +28,7 @@ def interrupt(signum: int, frame: object) -> None:
 
 def wait_interrupted(handle: int, name: str) -> None:
     try:
-        notes.leave(name, os.getpid())  # whoever reads it sends the signal, perhaps before it returns
+        notes.leave(name, os.getpid())  # its reader sends the signal, perhaps before this returns
         hvd.synchronize(handle)
     except (KeyboardInterrupt, StopWaitingError):
         notes.leave(f"{name}.interrupted", time.monotonic())

@@ -116,7 +116,7 @@ def test_only_regular_files_of_costs_are_read(tmp_path: Path) -> None:
             costs_in(str(path))
     deep = tmp_path / "deep.json"
     deep.write_text("[" * 200_000)
-    with pytest.raises(ValueError, match=r"deep\.json: maximum recursion depth"):
+    with pytest.raises(ValueError, match=r"deep\.json: (maximum recursion depth|Stack overflow)"):
         costs_in(str(deep))
 
 
