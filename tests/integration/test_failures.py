@@ -34,6 +34,7 @@ class Job:
     """Starts the jobs of one test and reads their notes."""
 
     def __init__(self, folder: Path) -> None:
+        self.started: list[subprocess.Popen[str]] = []
         self.notes = folder / "notes"
         self.temporary = folder / "temporary"
         self.notes.mkdir()
@@ -56,7 +57,7 @@ class Job:
     def start(
         self, command: Sequence[str], environment: dict[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -66,6 +67,8 @@ class Job:
             preexec_fn=default_signals,
             **options,
         )
+        self.started.append(process)
+        return process
 
     def run(self, ranks: int, script: str, *arguments: str, **options: Any) -> tuple[int, str]:
         """Exit status and standard error of one job."""
@@ -82,8 +85,11 @@ class Job:
 
     def read(self, name: str) -> Any:
         """The content of a note, as soon as it exists."""
-        wait_until((self.notes / name).exists)
-        return json.loads((self.notes / name).read_text())
+        note = self.notes / name
+        wait_until(lambda: note.exists() or all(job.poll() is not None for job in self.started))
+        open_pipes = [job.stderr for job in self.started if job.stderr and not job.stderr.closed]
+        assert note.exists(), [pipe.read() for pipe in open_pipes]
+        return json.loads(note.read_text())
 
     def reports(self, ranks: int) -> list[dict[str, Any]]:
         return [self.read(f"report.{rank}") for rank in range(ranks)]
