@@ -11,23 +11,23 @@ from torch import Tensor, nn
 import horovod.torch as hvd
 
 OPTIMIZERS = [
-    (torch.optim.Adadelta, {}),
-    (torch.optim.Adafactor, {}),
-    (torch.optim.Adagrad, {"initial_accumulator_value": 0.1}),
-    (torch.optim.Adam, {}),
-    (torch.optim.Adam, {"amsgrad": True, "capturable": False, "weight_decay": 0.1}),
-    (torch.optim.AdamW, {"weight_decay": 0.1}),
-    (torch.optim.Adamax, {}),
-    (torch.optim.ASGD, {}),
-    (torch.optim.Muon, {}),
-    (torch.optim.NAdam, {}),
-    (torch.optim.RAdam, {}),
-    (torch.optim.RMSprop, {"centered": True, "momentum": 0.9}),
-    (torch.optim.Rprop, {}),
-    (torch.optim.SGD, {}),
-    (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+    ("Adadelta", {}),
+    ("Adafactor", {}),
+    ("Adagrad", {"initial_accumulator_value": 0.1}),
+    ("Adam", {}),
+    ("Adam", {"amsgrad": True, "capturable": False, "weight_decay": 0.1}),
+    ("AdamW", {"weight_decay": 0.1}),
+    ("Adamax", {}),
+    ("ASGD", {}),
+    ("Muon", {}),
+    ("NAdam", {}),
+    ("RAdam", {}),
+    ("RMSprop", {"centered": True, "momentum": 0.9}),
+    ("Rprop", {}),
+    ("SGD", {}),
+    ("SGD", {"momentum": 0.9, "weight_decay": 0.1}),
 ]
-IDS = [f"{cls.__name__}-{index}" for index, (cls, _) in enumerate(OPTIMIZERS)]
+IDS = [f"{name}-{index}" for index, (name, _) in enumerate(OPTIMIZERS)]
 
 
 def make_params(shapes=((4, 3), (5,), ())) -> list[nn.Parameter]:
@@ -66,16 +66,18 @@ def assert_state_of_root(optimizer: torch.optim.Optimizer, root: int) -> None:
 
 
 def test_no_optimizer_is_forgotten():
-    known = {cls for cls, _ in OPTIMIZERS} | {torch.optim.LBFGS, torch.optim.SparseAdam}
+    known = {name for name, _ in OPTIMIZERS} | {"LBFGS", "SparseAdam"}
     classes = {value for value in vars(torch.optim).values() if isinstance(value, type)}
-    assert classes - {torch.optim.Optimizer} == known
+    names = {cls.__name__ for cls in classes - {torch.optim.Optimizer}}
+    assert names == {name for name in known if hasattr(torch.optim, name)}
 
 
-@pytest.mark.parametrize(("cls", "options"), OPTIMIZERS, ids=IDS)
+@pytest.mark.parametrize(("name", "options"), OPTIMIZERS, ids=IDS)
 @pytest.mark.parametrize("where", ["everywhere", "root only", "nowhere", "all but root"])
-def test_state_of_root(cls, options, where):
+def test_state_of_root(name, options, where):
+    cls = getattr(torch.optim, name, None) or pytest.skip("newer torch")
     root = hvd.size() - 1
-    params = make_params(((4, 3), (2, 5))) if cls is torch.optim.Muon else make_params()
+    params = make_params(((4, 3), (2, 5))) if name == "Muon" else make_params()
     optimizer = cls(params, lr=0.1 * (hvd.rank() + 1), **options)
     steps = {
         "everywhere": 1 + hvd.rank(),

@@ -34,11 +34,21 @@ class OneRank:
         return mine
 
 
+def _has_kernel(dtype: torch.dtype) -> bool:
+    try:
+        torch.nn.functional.batch_norm(torch.zeros(2, 1, dtype=dtype), None, None, training=True)
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("memory_format", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_backward_saves_the_statistics_for_the_kernels(
     dtype: torch.dtype, memory_format: torch.memory_format
 ) -> None:
+    if not _has_kernel(dtype):
+        pytest.skip("this torch has no batch norm of this dtype for CPUs")
     x = torch.randn(3, 2, 4, 5, dtype=dtype).to(memory_format=memory_format).requires_grad_()
     wide = torch.promote_types(dtype, torch.float32)
     total = sync_batch_norm._moments(x.detach(), wide)
