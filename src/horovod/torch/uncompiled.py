@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from types import FunctionType
 from typing import Any
 
@@ -43,9 +45,33 @@ def _run_as_it_is(function: Any) -> None:
 
     A decorator's code is that of other functions, too, so this has to be the innermost one.
     """
-    evaluation: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    if not hasattr(evaluation, "set_code_exec_strategy"):  # an older torch
-        return
-    skip = evaluation._FrameAction.SKIP
-    strategy = evaluation._FrameExecStrategy(skip, skip)
-    evaluation.set_code_exec_strategy(function.__code__, strategy)
+    if _HOOK_KNOWS_CODES:
+        skip = _evaluation._FrameAction.SKIP
+        strategy = _evaluation._FrameExecStrategy(skip, skip)
+        _evaluation.set_code_exec_strategy(function.__code__, strategy)
+
+
+def _leave_out_files() -> None:
+    """Before torch 2.7 the hook leaves out a frame, but not what it calls: so leave out all files.
+
+    This imports the compiler, as a torch of that age does for any optimizer.
+    """
+    try:
+        rules: Any = import_module("torch._dynamo.skipfiles")
+    except ImportError:  # since torch 2.3
+        rules = import_module("torch._dynamo.trace_rules")
+    for name in _names_in("horovod") - {"horovod.core"} | _names_in("horovod.core") - _TRACED:
+        rules.add(name)
+
+
+def _names_in(package: str) -> set[str]:
+    found = iter_modules(import_module(package).__path__, f"{package}.")
+    return {module.name for module in found}
+
+
+_evaluation: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+_HOOK_KNOWS_CODES = hasattr(_evaluation, "set_code_exec_strategy")
+# Of these are rank(), size() and the like, which may be constants of a compiled function.
+_TRACED = {f"horovod.core.{name}" for name in ("position", "process_set", "process_sets")}
+if _evaluation is not None and not _HOOK_KNOWS_CODES:
+    _leave_out_files()
