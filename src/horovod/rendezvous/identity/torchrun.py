@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _NAME_BYTES = 16
 _LONGEST_PAUSE_S = 0.05
+_NO_VALUE = "no value"  # which no key gets
 
 
 class TorchStore:
@@ -64,8 +65,8 @@ class TorchStore:
         try:
             while True:
                 for key in keys:
-                    if self._open_store().check([self._prefix + key]):
-                        return key, bytes(self._open_store().get(self._prefix + key))
+                    if (value := self._value(self._prefix + key)) is not None:
+                        return key, value
                 if deadline.has_passed:
                     names = " or ".join(map(repr, keys))
                     raise TimeoutError(f"store: no process set {names} within {timeout_s:g} s")
@@ -81,6 +82,15 @@ class TorchStore:
     def close(self) -> None:
         """See ``Store.close``."""
         self._store = None
+
+    def _value(self, key: str) -> bytes | None:
+        """What a key has, at once."""
+        store = self._open_store()
+        if hasattr(store, "check"):
+            return bytes(store.get(key)) if store.check([key]) else None
+        # An older torch answers with the expected value where there is none.
+        value = bytes(store.compare_set(key, _NO_VALUE, _NO_VALUE))
+        return None if value == _NO_VALUE.encode() else value
 
     def _open_store(self) -> TorchsStore:
         if self._store is None:
