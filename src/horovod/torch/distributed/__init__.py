@@ -12,7 +12,10 @@ process uses the same engine. docs/torch-distributed.md says what it can do and 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+
+from torch.distributed import ProcessGroup, distributed_c10d
 
 from horovod.core.base.torch_plugin import NAME, register
 from horovod.torch.distributed import backward, work
@@ -35,6 +38,26 @@ def create(options: Any) -> HorovodProcessGroup:
     Raises:
         ValueError: see ``world.join_world`` and ``Members.of_group``.
     """
+    if hasattr(ProcessGroup, "shutdown"):
+        return _new_group(options)
+    _end_destroyed()
+    _made.append(_new_group(options))
+    return _made[-1]
+
+
+# In an older torch, whose destroy_process_group only forgets a group: what was not ended yet.
+_made: list[HorovodProcessGroup] = []
+
+
+def _end_destroyed() -> None:
+    """End the groups that torch has forgotten; the default group, made first, ends last."""
+    known: Collection[object] = distributed_c10d._world.pg_map
+    for group in [group for group in reversed(_made) if group not in known]:
+        _made.remove(group)
+        group.shutdown()
+
+
+def _new_group(options: Any) -> HorovodProcessGroup:
     store, timeout_s = options.store, seconds(options.timeout)
     ranks, name = list(options.global_ranks_in_group), options.group_id
     if ranks:
