@@ -73,6 +73,7 @@ class TensorLeaf:
         if not header:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Validating sparse")  # that it may take time
+                warnings.filterwarnings("ignore", "TypedStorage")  # of torch 2.1's own code
                 return torch.load(io.BytesIO(data), weights_only=True)
         dtype, shape = getattr(torch, header[0]), header[1]
         if not data:
