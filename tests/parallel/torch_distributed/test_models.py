@@ -146,6 +146,9 @@ def test_zero_redundancy(group: dist.ProcessGroup, gloo: dist.ProcessGroup):
 
 
 @pytest.mark.skipif(not hasattr(torch.distributed.fsdp, "fully_shard"), reason="newer torch")
+@pytest.mark.skipif(
+    not hasattr(torch.cpu.Stream, "record_event"), reason="this torch has no FSDP2 for CPUs"
+)
 def test_fsdp2_and_checkpoints(tmp_path_factory: pytest.TempPathFactory):
     """Against one process with the batches of all ranks: FSDP2 averages gradients."""
     from torch.distributed import checkpoint
@@ -252,9 +255,6 @@ def test_compiled_collectives():
     assert total(torch.ones(3)).item() == 3 * 2 * size**3
 
 
-@pytest.mark.skipif(
-    not hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"), reason="newer torch"
-)
 def test_compiled_ddp(group: dist.ProcessGroup):
     torch.manual_seed(0)
     layers = [nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1)]
