@@ -58,6 +58,16 @@ def inner_optimizers(optimizer: Any) -> Iterator[Any]:
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
+def step_counter(optimizer: Any) -> Any:
+    """The variable in which an optimizer of Keras 3 counts the calls of ``apply``.
+
+    Newer versions have it in ``_iterations``, as their ``iterations`` may be a quotient of it.
+    """
+    if hasattr(optimizer, "_iterations"):
+        return optimizer._iterations
+    return optimizer.iterations
+
+
 def variable_key(variable: Any) -> int:
     """An identity of a variable; a Keras 3 variable and the TensorFlow variable in it share one.
 

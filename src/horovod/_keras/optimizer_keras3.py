@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod._keras.library import backend_name
+from horovod._keras.library import backend_name, step_counter
 from horovod._keras.optimizer_class import CallableList, DistributedOptimizerMixin, Distribution
 
 Pairs = list[tuple[Any, Any]]
@@ -180,10 +180,17 @@ class Aggregation:
         """Create the variables, once."""
         if self._counter is not None:
             return
-        self._sums = self._optimizer.add_optimizer_variables(variables, "aggregated_gradient")
+        self._sums = [self._new_sum(variable) for variable in variables]
         self._counter = self._optimizer.add_variable(
             shape=(), dtype="int", initializer="zeros", name="aggregated_passes"
         )
+
+    def _new_sum(self, variable: Any) -> Any:
+        """A variable for the sum of gradients; None where a gradient is a variable's next value."""
+        # Keras's add_optimizer_variables does the same, but not all versions of Keras 3 have it.
+        if getattr(variable, "overwrite_with_gradient", False):
+            return None
+        return self._optimizer.add_variable_from_reference(variable, "aggregated_gradient")
 
     def apply(self, gradients: list[Any], variables: list[Any]) -> None:
         """Add the gradients; in every n-th pass reduce the sums and make a step."""
@@ -210,7 +217,7 @@ class Aggregation:
         self._counter.assign(0)
 
     def _skip(self) -> None:
-        self._optimizer._iterations.assign_add(1)
+        step_counter(self._optimizer).assign_add(1)
 
     def _sums_of(self, variables: list[Any]) -> list[Any]:
         return [self._sums[self._optimizer._get_variable_index(v)] for v in variables]
@@ -279,7 +286,8 @@ class JaxAggregation(Aggregation):
         )
         for position, result in zip(given, results, strict=True):
             reduced[position] = result
-        kept = [v for v in (*variables, *optimizer.variables) if v is not optimizer._iterations]
+        counter = step_counter(optimizer)
+        kept = [v for v in (*variables, *optimizer.variables) if v is not counter]
         before = [variable.value for variable in kept]
         optimizer._hvd_apply_reduced(reduced, variables)
         for variable, old in zip(kept, before, strict=True):

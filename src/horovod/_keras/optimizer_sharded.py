@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from horovod._keras.library import backend_name, is_keras3, read_values, variable_key
+from horovod._keras.library import backend_name, is_keras3, read_values, step_counter, variable_key
 from horovod._keras.optimizer_keras3 import Keras3Optimizer
 from horovod._keras.reducer import Options
 from horovod.core import operations
@@ -236,8 +236,10 @@ class ShardedOptimizer(Keras3Optimizer):
             values = self._hvd_sharing.gather(values)
         for variable, value in zip(variables, values, strict=True):
             variable.assign(ops.reshape(value, variable.shape))
-            if variable.constraint is not None:
-                variable.assign(variable.constraint(variable))
+            # In the oldest versions of Keras 3 not every variable has the attribute.
+            constraint = getattr(variable, "constraint", None)
+            if constraint is not None:
+                variable.assign(constraint(variable))
 
     def gather_state(self) -> list[Any]:
         """The values that the original's ``variables`` would have; all ranks of the set call it.
@@ -258,7 +260,7 @@ class ShardedOptimizer(Keras3Optimizer):
         return list(result)
 
     def _hvd_count(self) -> int:
-        return int(self._hvd_keras.ops.convert_to_numpy(self._iterations))  # type: ignore[attr-defined]
+        return int(self._hvd_keras.ops.convert_to_numpy(step_counter(self)))
 
     def save_own_variables(self, store: Any) -> None:
         """Write what ``gather_state`` has gathered, as the original would write it.

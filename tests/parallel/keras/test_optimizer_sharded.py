@@ -135,8 +135,11 @@ REFUSED = {
 
 
 @shared
-@pytest.mark.parametrize(("make", "options", "text"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_shared_is_refused(make, options, text):
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_shared_is_refused(name):
+    if name == "lamb" and not hasattr(keras.optimizers, "Lamb"):
+        pytest.skip("this Keras has no Lamb")
+    make, options, text = REFUSED[name]
     with pytest.raises(ValueError, match=text):
         hvd.DistributedOptimizer(make(), **{"sharded": True, **options})
 
