@@ -133,6 +133,12 @@ def test_compiled_step(monkeypatch):
 
 
 @pytest.mark.skipif(cases.BACKEND == "torch", reason="not a setting of this backend")
+@pytest.mark.skipif(
+    cases.IS_KERAS3 and not hasattr(keras.optimizers.Optimizer, "iterations"),
+    reason="fit() of the oldest Keras 3 fails where an epoch ends inside of an execution",
+)
+# Later ones warn there.
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 @pytest.mark.parametrize("passes", [1, 2])
 def test_several_steps_per_execution(passes):
     images, labels = cases.share(BATCH, *cases.digits(144))
