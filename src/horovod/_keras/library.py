@@ -58,6 +58,12 @@ def inner_optimizers(optimizer: Any) -> Iterator[Any]:
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that knows the variables; in older versions of Keras 3 no other one does."""
+    *_, last = inner_optimizers(optimizer)
+    return last
+
+
 def step_counter(optimizer: Any) -> Any:
     """The variable in which an optimizer of Keras 3 counts the calls of ``apply``.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod._keras.library import backend_name, step_counter
+from horovod._keras.library import backend_name, innermost, step_counter
 from horovod._keras.optimizer_class import CallableList, DistributedOptimizerMixin, Distribution
 
 Pairs = list[tuple[Any, Any]]
@@ -92,14 +92,14 @@ class Keras3Optimizer(DistributedOptimizerMixin):
             if not self.built:  # type: ignore[attr-defined]
                 self.build(found)
         else:
-            found = list(getattr(self, "_trainable_variables", ()))
+            found = list(getattr(innermost(self), "_trainable_variables", ()))
         return found if len(found) == len(grads) else []
 
     def _hvd_reduce(self, grads: Sequence[Any], variables: list[Any]) -> list[Any]:
         return self._hvd.reduce(grads, variables, map(self._hvd_index, variables))
 
     def _hvd_index(self, variable: Any) -> int:
-        index_of: dict[Any, int] = self._trainable_variables_indices  # type: ignore[attr-defined]
+        index_of: dict[Any, int] = innermost(self)._trainable_variables_indices
         return index_of.get(self._var_key(variable), -1)  # type: ignore[attr-defined]
 
     @property
@@ -139,7 +139,7 @@ class Keras3ScalingOptimizer(Keras3Optimizer):
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
         """Reduce the gradients over all ranks, then go on as the original does."""
-        reduced = self._hvd_reduce(grads, list(self._trainable_variables))  # type: ignore[attr-defined]
+        reduced = self._hvd_reduce(grads, self._hvd_variables(grads, None))
         return super().stateless_apply(  # type: ignore[misc]
             optimizer_variables, reduced, trainable_variables
         )
