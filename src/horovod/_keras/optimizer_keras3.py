@@ -139,9 +139,11 @@ class Keras3ScalingOptimizer(Keras3Optimizer):
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
         """Reduce the gradients over all ranks, then go on as the original does."""
-        reduced = self._hvd_reduce(grads, self._hvd_variables(grads, None))
+        found = self._hvd_variables(grads, None)
+        if found:
+            grads = self._hvd_reduce(grads, found)
         return super().stateless_apply(  # type: ignore[misc]
-            optimizer_variables, reduced, trainable_variables
+            optimizer_variables, grads, trainable_variables
         )
 
 
