@@ -11,7 +11,7 @@ from typing import Any
 
 from horovod._keras import optimizer as optimizers
 from horovod._keras.api import KerasApi
-from horovod._keras.library import is_keras3, keras_of
+from horovod._keras.library import is_keras3, keras_of, trained_variables
 from horovod._keras.optimizer import copy_state, distribute
 from horovod._keras.reducer import Options
 
@@ -58,7 +58,7 @@ def load_model(
         make = wrap_optimizer(lambda **config: type(optimizer).from_config(config))
         made = make(**optimizer.get_config())
         if is_keras3(keras):
-            copy_state(optimizer, made, getattr(optimizer, "_trainable_variables", ()))
+            copy_state(optimizer, made, trained_variables(optimizer))
         return made
 
     return optimizers.load_model(

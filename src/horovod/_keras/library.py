@@ -64,6 +64,12 @@ def innermost(optimizer: Any) -> Any:
     return last
 
 
+def trained_variables(optimizer: Any, unknown: Sequence[Any] = ()) -> Sequence[Any]:
+    """What an optimizer of Keras 3 was built with; ``unknown`` if it was not."""
+    found: Sequence[Any] = getattr(innermost(optimizer), "_trainable_variables", unknown)
+    return found
+
+
 def step_counter(optimizer: Any) -> Any:
     """The variable in which an optimizer of Keras 3 counts the calls of ``apply``.
 

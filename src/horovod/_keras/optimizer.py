@@ -25,6 +25,7 @@ from horovod._keras.library import (
     is_legacy_optimizer,
     optimizer_variables,
     read_values,
+    trained_variables,
 )
 from horovod._keras.optimizer_class import DistributedOptimizerMixin, NotReducing, make_class
 from horovod._keras.optimizer_keras3 import Keras3Optimizer, Keras3ScalingOptimizer
@@ -57,7 +58,7 @@ def distribute(keras: Any, optimizer: Any, options: Options, local_layers: Any =
     wrapped_class = make_class(type(optimizer), mixin, keras, options, layers)
     wrapped = _recreate(keras, optimizer, wrapped_class)
     if is_keras3(keras):
-        copy_state(optimizer, wrapped, getattr(optimizer, "_trainable_variables", ()))
+        copy_state(optimizer, wrapped, trained_variables(optimizer))
     _prepare_models(keras)
     return wrapped
 
@@ -236,7 +237,7 @@ def _subclasses(base: type) -> Iterator[type]:
 
 def _distribute_in_keras3(keras: Any, model: Any, optimizer: Any, distribute: Distribute) -> Any:
     variables = model.trainable_variables
-    if len(getattr(optimizer, "_trainable_variables", variables)) == len(variables):
+    if len(trained_variables(optimizer, variables)) == len(variables):
         return distribute(optimizer)
     # Keras builds the optimizer of an HDF5 file without variables.
     optimizer.built = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod._keras.library import backend_name, innermost, step_counter
+from horovod._keras.library import backend_name, innermost, step_counter, trained_variables
 from horovod._keras.optimizer_class import CallableList, DistributedOptimizerMixin, Distribution
 
 Pairs = list[tuple[Any, Any]]
@@ -92,7 +92,7 @@ class Keras3Optimizer(DistributedOptimizerMixin):
             if not self.built:  # type: ignore[attr-defined]
                 self.build(found)
         else:
-            found = list(getattr(innermost(self), "_trainable_variables", ()))
+            found = list(trained_variables(self))
         return found if len(found) == len(grads) else []
 
     def _hvd_reduce(self, grads: Sequence[Any], variables: list[Any]) -> list[Any]:

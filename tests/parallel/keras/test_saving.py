@@ -139,3 +139,17 @@ def test_wrapping_keeps_the_state():
     model = trained(keras.optimizers.Adam(0.01))
     wrapped = hvd.DistributedOptimizer(model.optimizer)
     assert_equal_state(wrapped, model.optimizer)
+
+
+@pytest.mark.skipif(not cases.IS_KERAS3, reason="Keras 2 saves no state of it")
+def test_a_model_in_mixed_precision(tmp_path):
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = trained(MAKERS["sgd"]())
+        model.save(tmp_path / "model.keras")
+        loaded = hvd.load_model(tmp_path / "model.keras")
+        assert_equal_state(loaded, model)
+        images, labels = cases.share(48, *cases.digits(96))
+        loaded.train_on_batch(images, labels)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
