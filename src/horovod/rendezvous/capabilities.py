@@ -1,4 +1,7 @@
-"""What every rank tells all others first, and which ranks form a host."""
+"""What every rank tells all others first, and which ranks form a host.
+
+A rank that knows of other hosts adds its *offer*: where it listens for them (``links/round.py``).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Annotated
 
 from horovod.core.base.checked import MOST_PID, MOST_RANKS, Record, between, limited, shown
 from horovod.rendezvous.identity.host_id import HostId
+
+_END = b"\n"  # of the capabilities: no message in JSON has one
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,22 @@ class RankCapabilities(Record):
             if theirs != ours:
                 return f"rank {other.rank} has {what} {theirs}, rank {self.rank} has {ours}"
         return None
+
+
+def said_of(own: RankCapabilities, offer: bytes) -> bytes:
+    """What a rank says: its capabilities, and its offer, which is empty if it makes none."""
+    return own.to_bytes() + _END + offer
+
+
+def capabilities_in(said: bytes) -> RankCapabilities:
+    """The first part of it. Raises BadMessageError."""
+    return RankCapabilities.from_bytes(said.partition(_END)[0])
+
+
+def offers_in(said: Sequence[bytes]) -> list[bytes]:
+    """The offers of all ranks, unchecked; none if not all have made one."""
+    offers = [each.partition(_END)[2] for each in said]
+    return offers if all(offers) else []
 
 
 def is_agreed(ranks: Sequence[RankCapabilities]) -> bool:

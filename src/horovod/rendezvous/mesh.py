@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,15 +25,24 @@ from horovod.rendezvous.base.interfaces import Address, local_addresses
 from horovod.rendezvous.base.membership import HostMesh, Mesh, SetLinks, as_failure, misfit
 from horovod.rendezvous.base.protection import data_seals, leader_seals
 from horovod.rendezvous.base.tcp import tune
-from horovod.rendezvous.capabilities import RankCapabilities, hosts_of, is_agreed, split_names
+from horovod.rendezvous.capabilities import (
+    RankCapabilities,
+    capabilities_in,
+    hosts_of,
+    is_agreed,
+    offers_in,
+    said_of,
+    split_names,
+)
 from horovod.rendezvous.host.handshake import Claims, HostGroup
 from horovod.rendezvous.host.peer import join_mesh
 from horovod.rendezvous.host.root import host_mesh
 from horovod.rendezvous.identity.environment import ProcessInfo
 from horovod.rendezvous.identity.host_id import HostId, this_host_id
+from horovod.rendezvous.links.dialing import LinkAttempt
 from horovod.rendezvous.links.handshake import Connected
 from horovod.rendezvous.links.plan import Link, Purpose, hosts_with
-from horovod.rendezvous.links.round import LinkRound, World
+from horovod.rendezvous.links.round import LinkRound, LinkSettings, World, offer_of
 from horovod.rendezvous.store.client import Store
 
 if TYPE_CHECKING:
@@ -83,36 +93,64 @@ def connect(
     own = RankCapabilities(
         identity.rank, identity.size, region_bytes, os.getpid(), *place, proposal
     )
-    ranks, said, deadline = _exchange(own, store, secret, key, Deadline(timeout_s))
-    hosts = hosts_of(ranks)
-    _warn_of_split(own, ranks, hosts)
-    world = World(own.rank, ranks, store, secret, protection, connections)
-    linker = Linker(world, hosts, key, timeout_s, link_timeout_s, interfaces)
-    # Each token is new, so no two worlds have the same key.
-    object_key = derive_key(secret, b"objects", key.encode(), *said)
+    settings = LinkSettings(protection, connections)
     claims = Claims(own.rank, own.size, generation, region_bytes)
-    members = next(host for host in hosts if own.rank in host)
-    host_key = f"{key}/host/{members[0]}"
-    group = HostGroup(claims, members, len(hosts) > 1, host_key, store, secret, deadline)
-    connect_host = host_mesh if own.rank == members[0] else join_mesh
-    if len(hosts) == 1:
-        host = connect_host(group)
-        return linker.mesh(host, SetLinks(), (), object_key)
-    with linker.world_round(deadline) as attempt:
-        host = connect_host(group)
-        with on_error(host.close):
-            links, news = linker.connect_world(attempt)
-    return linker.mesh(host, links, news, object_key)
+    with ExitStack() as stack:
+        attempt, offer = _listen(identity, secret, interfaces), b""
+        if attempt is not None:
+            stack.enter_context(closing(attempt))
+            offer = offer_of(attempt.listener.listening, settings)
+        ranks, said, deadline = _exchange(own, offer, store, secret, key, Deadline(timeout_s))
+        hosts = hosts_of(ranks)
+        _warn_of_split(own, ranks, hosts)
+        world = World(own.rank, ranks, store, secret, settings)
+        linker = Linker(world, hosts, key, timeout_s, link_timeout_s, interfaces)
+        # Each token is new, so no two worlds have the same key.
+        object_key = derive_key(secret, b"objects", key.encode(), *said)
+        members = next(host for host in hosts if own.rank in host)
+        host_key = f"{key}/host/{members[0]}"
+        group = HostGroup(claims, members, len(hosts) > 1, host_key, store, secret, deadline)
+        connect_host = host_mesh if own.rank == members[0] else join_mesh
+        if len(hosts) == 1:
+            return linker.mesh(connect_host(group), SetLinks(), (), object_key)
+        with linker.world_round(deadline, offers_in(said)) as attempted:
+            host = connect_host(group)
+            with on_error(host.close):
+                links, news = linker.connect_world(attempted, attempt)
+        return linker.mesh(host, links, news, object_key)
+
+
+def _listen(identity: ProcessInfo, secret: bytes, interfaces: Sequence[str]) -> LinkAttempt | None:
+    """An attempt that listens before the ranks know of each other, if there are other hosts.
+
+    None too if that fails: it fails again when the hosts are connected, and all ranks are told.
+    """
+    if identity.local_size >= identity.size:
+        return None
+    try:
+        return LinkAttempt(identity.rank, secret, _cut(local_addresses(interfaces)))
+    except InitError:
+        return None
+
+
+def _cut(addresses: Sequence[Address]) -> list[Address]:
+    """Not too many of them, which others have to try; link-local ones are the last to be kept."""
+    return sorted(addresses, key=lambda a: a.ip.is_link_local)[:_MAX_ADDRESSES]
 
 
 def _exchange(
-    own: RankCapabilities, store: Store, secret: bytes, key: str, deadline: Deadline
+    own: RankCapabilities,
+    offer: bytes,
+    store: Store,
+    secret: bytes,
+    key: str,
+    deadline: Deadline,
 ) -> tuple[list[RankCapabilities], list[bytes], Deadline]:
     """The capabilities of all ranks, also as they were sent, and rank 0's deadline."""
 
     def problem_of(_: int, text: bytes) -> InitError | None:
         try:
-            other = RankCapabilities.from_bytes(text)
+            other = capabilities_in(text)
         except BadMessageError as error:
             return misfit(str(error))
         mismatch = own.mismatch(other)
@@ -131,8 +169,8 @@ def _exchange(
         check_earlier=partial(_problem_of_double, own),
     )
     try:
-        said = allgather.exchange(own.to_bytes())
-        ranks = decode_all(everyone, said, RankCapabilities.from_bytes)
+        said = allgather.exchange(said_of(own, offer))
+        ranks = decode_all(everyone, said, capabilities_in)
         _refuse_other_ranks(ranks)
         _refuse_double(own, said[own.rank])
     except BaseException as error:
@@ -147,7 +185,7 @@ def _exchange(
 def _problem_of_double(own: RankCapabilities, said: bytes) -> InitError | None:
     """The error if another process has published capabilities, ``said``, as this rank."""
     try:
-        other = decode_of(own.rank, said, RankCapabilities.from_bytes)
+        other = decode_of(own.rank, said, capabilities_in)
     except InitError as error:
         return error
     if other.token == own.token:
@@ -206,13 +244,18 @@ class Linker:
     interfaces: Sequence[str]
     _sets: int = 0  # connected so far; the same number on every rank
 
-    def world_round(self, deadline: Deadline) -> LinkRound:
-        """The attempt to connect the world, for ``connect_world``."""
-        return LinkRound(self.world, self.hosts, f"{self.key}/world", deadline, with_news=True)
+    def world_round(self, deadline: Deadline, offers: Sequence[bytes]) -> LinkRound:
+        """The attempt to connect the world, for ``connect_world``; ``offers`` as in LinkRound."""
+        key = f"{self.key}/world"
+        return LinkRound(self.world, self.hosts, key, deadline, with_news=True, offers=offers)
 
-    def connect_world(self, attempt: LinkRound) -> tuple[SetLinks, LeaderLinks]:
-        """Links and news of the world."""
-        return self._hand_over(attempt, attempt.connect(self._own_addresses()))
+    def connect_world(
+        self, attempted: LinkRound, attempt: LinkAttempt | None
+    ) -> tuple[SetLinks, LeaderLinks]:
+        """Links and news of the world; ``attempt`` listens already, if there is one."""
+        if attempt is None:
+            return self._connect_links(attempted)
+        return self._hand_over(attempted, attempted.connect(attempt, self._own_addresses()))
 
     def mesh(self, host: HostMesh, links: SetLinks, news: LeaderLinks, object_key: bytes) -> Mesh:
         """What this rank has of the world."""
@@ -256,8 +299,13 @@ class Linker:
         hosts = hosts_with(members, self.hosts)
         if len(hosts) == 1:
             return SetLinks()
-        with LinkRound(world, hosts, key, Deadline(timeout_s)) as attempt:
-            return self._hand_over(attempt, attempt.connect(self._own_addresses()))[0]
+        with LinkRound(world, hosts, key, Deadline(timeout_s)) as attempted:
+            return self._connect_links(attempted)[0]
+
+    def _connect_links(self, attempted: LinkRound) -> tuple[SetLinks, LeaderLinks]:
+        addresses = self._own_addresses()
+        with closing(LinkAttempt(self.world.rank, self.world.secret, addresses)) as attempt:
+            return self._hand_over(attempted, attempted.connect(attempt, addresses))
 
     def _own_addresses(self) -> list[Address]:
         """Addresses that may lead here; loopback if another host of the world shares it."""
@@ -270,10 +318,10 @@ class Linker:
         )
         addresses = local_addresses(self.interfaces)
         useful = [a for a in addresses if is_shared or not a.ip.is_loopback]
-        return sorted(useful, key=lambda a: a.ip.is_link_local)[:_MAX_ADDRESSES]
+        return _cut(useful)
 
     def _hand_over(
-        self, attempt: LinkRound, made: dict[Link, Connected]
+        self, attempted: LinkRound, made: dict[Link, Connected]
     ) -> tuple[SetLinks, LeaderLinks]:
         """The descriptors and seals, in the order of hosts and channels."""
         data: list[tuple[int, int, int, LinkSeals | None]] = []
@@ -283,10 +331,10 @@ class Linker:
             connected = made[link]
             tune(connected.socket, self.link_timeout_s)
             if link.purpose == Purpose.DATA:
-                seals = data_seals(attempt.cipher, connected.keys, self.world.protection)
+                seals = data_seals(attempted.cipher, connected.keys, self.world.settings.protection)
                 data.append((link.host, link.channel, connected.socket.detach(), seals))
             else:
-                sealed = leader_seals(attempt.cipher, connected.keys)
+                sealed = leader_seals(attempted.cipher, connected.keys)
                 leaders[link.purpose].append((link.host, connected.socket.detach(), sealed))
         control, news = leaders[Purpose.CONTROL], leaders[Purpose.NEWS]
         return SetLinks(tuple(control), tuple(data)), tuple(news)

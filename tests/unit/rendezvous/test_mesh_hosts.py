@@ -19,6 +19,7 @@ from horovod.errors import InitError
 from horovod.rendezvous.base import protection
 from horovod.rendezvous.base.interfaces import Address, Route, routes_between
 from horovod.rendezvous.base.membership import SetLinks
+from horovod.rendezvous.host import root
 from horovod.rendezvous.links import round as link_round
 from horovod.rendezvous.mesh import Mesh
 
@@ -105,6 +106,15 @@ def test_hosts_are_connected_and_ranks_of_one_share_memory(layout: list[list[int
     close(world)
 
 
+@pytest.mark.parametrize("foreseen_by", [[], [0, 3], [1, 2]])
+def test_hosts_that_not_all_ranks_know_of_are_connected(foreseen_by: list[int]) -> None:
+    layout = [[0, 1], [2, 3]]
+    store = MemoryStore()
+    world = meshes(4, lambda rank: join_hosts(rank, layout, store, is_foreseen=rank in foreseen_by))
+    check_pairs(layout, {rank: mesh.links for rank, mesh in enumerate(world)})
+    close(world)
+
+
 def test_a_doorbell_is_one_for_all_ranks_of_the_host() -> None:
     world = world_of([[0, 1], [2]])
     os.eventfd_write(world[1].doorbells[0], 5)
@@ -166,9 +176,16 @@ def test_only_the_named_interfaces_are_used() -> None:
         if isinstance(pair, tuple)
     )
     close(world)
-    store = MemoryStore()
-    found = outcomes(2, lambda rank: join_hosts(rank, [[0], [1]], store, interfaces=["none0"]))
-    assert all("HOROVOD_GLOO_IFACE='none0'" in str(outcome) for outcome in found)
+
+
+@pytest.mark.parametrize("wrong", [[0, 1], [0], [1]])
+def test_an_interface_that_does_not_exist_fails_all_by_name(wrong: list[int]) -> None:
+    store, layout = MemoryStore(), [[0], [1]]
+
+    def join_as(rank: int) -> Mesh:
+        return join_hosts(rank, layout, store, interfaces=["none0"] if rank in wrong else [])
+
+    assert all("HOROVOD_GLOO_IFACE='none0'" in str(each) for each in outcomes(2, join_as))
 
 
 def only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
@@ -267,31 +284,53 @@ def test_another_build_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     assert all("all hosts need the same version of horovod" in str(each) for each in found)
 
 
-def test_another_protection_is_refused_by_name() -> None:
+@pytest.mark.parametrize("is_foreseen", [True, False])
+def test_another_protection_is_refused_by_name(is_foreseen: bool) -> None:
     store = MemoryStore()
     levels = ["control", "encrypted", "encrypted"]
     found = outcomes(
-        3, lambda rank: join_hosts(rank, [[0], [1, 2]], store, protection=levels[rank])
+        3,
+        lambda rank: join_hosts(
+            rank, [[0], [1, 2]], store, protection=levels[rank], is_foreseen=is_foreseen
+        ),
     )
     text = "HOROVOD_LINK_PROTECTION is encrypted on rank 1 and control on rank 0"
     assert [str(each) for each in found] == [f"init: {text}; all ranks need the same"] * 3
 
 
-def test_another_number_of_connections_is_refused_by_name() -> None:
+@pytest.mark.parametrize("is_foreseen", [True, False])
+def test_another_number_of_connections_is_refused_by_name(is_foreseen: bool) -> None:
     store = MemoryStore()
     counts = [1, 4]
-    found = outcomes(2, lambda rank: join_hosts(rank, [[0], [1]], store, connections=counts[rank]))
+    found = outcomes(
+        2,
+        lambda rank: join_hosts(
+            rank, [[0], [1]], store, connections=counts[rank], is_foreseen=is_foreseen
+        ),
+    )
     text = "HOROVOD_LINK_CONNECTIONS is 4 on rank 1 and 1 on rank 0; all ranks need the same"
     assert [str(each) for each in found] == [f"init: {text}"] * 2
 
 
-def test_a_host_without_libcrypto_fails_all_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_foreseen", [True, False])
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_host_without_libcrypto_fails_all_by_name(
+    monkeypatch: pytest.MonkeyPatch, lacking: int, is_foreseen: bool
+) -> None:
     cipher = protection.find_cipher()
+    rank_here = threading.local()
 
-    answers = iter([cipher, "libcrypto.so.3: cannot open shared object file", cipher])
-    monkeypatch.setattr(link_round, "find_cipher", lambda: next(answers))
+    def find_cipher() -> object:
+        is_lacking = rank_here.rank == lacking
+        return "libcrypto.so.3: cannot open shared object file" if is_lacking else cipher
+
+    def join_as(rank: int) -> Mesh:
+        rank_here.rank = rank
+        return join_hosts(rank, [[0], [1], [2]], store, is_foreseen=is_foreseen)
+
+    monkeypatch.setattr(link_round, "find_cipher", find_cipher)
     store = MemoryStore()
-    found = outcomes(3, lambda rank: join_hosts(rank, [[0], [1], [2]], store))
+    found = outcomes(3, join_as)
     (text,) = {str(each) for each in found}
     assert re.fullmatch(
         r"init: rank \d on host\d finds no libcrypto of OpenSSL 1.1 or 3, which connections "
@@ -320,15 +359,26 @@ def test_links_get_seals_as_the_protection_says(level: str) -> None:
     close(world)
 
 
+@pytest.mark.parametrize("is_foreseen", [True, False])
+@pytest.mark.parametrize("failing", [0, 1])
 def test_a_rank_that_fails_on_its_host_fails_the_other_hosts(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, failing: int, is_foreseen: bool
 ) -> None:
-    def refuse(size_bytes: int) -> int:
-        raise InitError("init: no memory on this host")
+    rank_here = threading.local()
+    real = root.make_region
 
-    monkeypatch.setattr("horovod.rendezvous.host.root.make_region", refuse)
+    def make_region(size_bytes: int) -> int:
+        if rank_here.rank == failing:
+            raise InitError("init: no memory on this host")
+        return real(size_bytes)
+
+    def join_as(rank: int) -> Mesh:
+        rank_here.rank = rank
+        return join_hosts(rank, [[0], [1, 2]], store, is_foreseen=is_foreseen)
+
+    monkeypatch.setattr(root, "make_region", make_region)
     store = MemoryStore()
-    found = outcomes(3, lambda rank: join_hosts(rank, [[0], [1, 2]], store))
+    found = outcomes(3, join_as)
     assert [str(outcome) for outcome in found] == ["init: no memory on this host"] * 3
 
 

@@ -72,11 +72,16 @@ def join_hosts(
     interfaces: Sequence[str] = (),
     protection: str = "control",
     connections: int = 1,
+    is_foreseen: bool = True,
 ) -> Mesh:
-    """As ``join``; each group of ranks in ``layout`` is a host."""
+    """As ``join``; each group of ranks in ``layout`` is a host.
+
+    ``is_foreseen``: this rank's launcher knows of the other hosts.
+    """
     host = next(index for index, group in enumerate(layout) if rank in group)
     size = sum(map(len, layout))
-    identity = ProcessInfo(rank, size, 0, 1, 0, 1, HOST_NAME.format(host), "horovodrun")
+    local_size = len(layout[host]) if is_foreseen else size
+    identity = ProcessInfo(rank, size, 0, local_size, 0, 1, HOST_NAME.format(host), "horovodrun")
     host_id = HostId(f"host {host}", this_host_id().network)
     return connect(
         identity,

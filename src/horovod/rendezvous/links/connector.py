@@ -43,6 +43,7 @@ class Stream:
         self._wanted = 0
         self.is_connected = False  # whether the other end has accepted
         self.was_closed_by_peer = False
+        self.is_late = False
 
     def send(self, data: bytes) -> None:
         """Send a message of the talk. Messages are short: if one does not fit, the peer is bad."""
@@ -96,6 +97,7 @@ class Connector:
         for on_ready in [data for data in events if not isinstance(data, Stream)]:
             on_ready()
         while (late := self._timers.take(time.monotonic())) is not None:
+            late.is_late = True
             what = "answer" if late.is_connected else "connection"
             self._end(late, f"no {what} within {late.deadline.timeout_s:g} s")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from horovod.rendezvous.base.deadlines import Deadline
 from horovod.rendezvous.base.handshake import Dialer, ProtocolError
-from horovod.rendezvous.base.interfaces import Route
+from horovod.rendezvous.base.interfaces import Address, Route
 from horovod.rendezvous.base.tcp import dialing_socket
 from horovod.rendezvous.links.connector import Connector, Stream, Talk
 from horovod.rendezvous.links.handshake import PROTOCOL, TAKE, Claims, Connected, Verdict, connected
@@ -26,6 +26,7 @@ _STAGGER_S = 0.25
 _CONTACT_S = 2.0  # after a connection, until the next address is tried
 _TRIES = 3
 _TRIES_WHEN_CLOSED = 12
+_TRIES_WHEN_SILENT = 8  # after a connection: the rank waits for others of its host
 _LONGEST_PAUSE_S = 1.0
 _ANSWER_TIMEOUT_S = 3.0
 _MAX_AT_ONCE = 8
@@ -63,6 +64,7 @@ class PeerDial:
         self._dialer = dialer
         self._links = links
         self._tries: Counter[_Try] = Counter()
+        self._claimed: set[Link] = set()
         self._waiting = [(Deadline(0.0), _Try(links[0], route)) for route in routes]
         self._under_way: dict[Stream, _Try] = {}
         self._authenticated: dict[Stream, Connected] = {}
@@ -129,7 +131,7 @@ class PeerDial:
         try:
             dialing = dialing_socket(attempt.route)
         except OSError as error:
-            self._note_failure(attempt, str(error))
+            self._note_failure(attempt, str(error), _TRIES)
             return
         stream = Stream(dialing, deadline, self._talk_of(attempt), self._on_end)
         self._under_way[stream] = attempt
@@ -143,14 +145,17 @@ class PeerDial:
         def talk(stream: Stream) -> Talk:
             side = Dialer(PROTOCOL, dialer.secret)
             challenge = yield PROTOCOL.challenge_bytes
-            stream.send(side.hello(challenge, claims.to_bytes()))
+            takes = link not in self._claimed
+            self._claimed.add(link)
+            stream.send(side.hello(challenge, claims._replace(takes=takes).to_bytes()))
             verdict = Verdict.of(side.read_reply((yield PROTOCOL.reply_bytes)))
-            if verdict != Verdict.WELCOME:
+            if verdict in _VERDICTS:
                 raise ProtocolError(_VERDICTS[verdict])
             self._settle_on(stream)
-            stream.send(TAKE)
-            if (yield len(TAKE)) != TAKE:
-                raise ProtocolError("it broke the protocol after its handshake")
+            if verdict != Verdict.TAKEN:
+                stream.send(TAKE)
+                if (yield len(TAKE)) != TAKE:
+                    raise ProtocolError("it broke the protocol after its handshake")
             self._authenticated[stream] = connected(stream.socket, side)
 
         return talk
@@ -159,13 +164,12 @@ class PeerDial:
         attempt = self._under_way.pop(stream)
         made = self._authenticated.pop(stream, None)
         if reason is not None or made is None:
-            was_closed = stream.was_closed_by_peer
-            self._note_failure(attempt, reason or _unanswered(stream), was_closed=was_closed)
+            self._note_failure(attempt, reason or _unanswered(stream), _tries_after(stream))
         else:
             self.made[attempt.link] = made
 
     def _settle_on(self, stream: Stream) -> None:
-        """Keep the address of the first connection that has authenticated, before TAKE."""
+        """Keep the address of the first connection that has authenticated."""
         if not self._is_racing:
             return
         winner = self._winner = self._under_way[stream].route
@@ -176,15 +180,22 @@ class PeerDial:
         rest = [link for link in self.missing if link not in under_way]
         self._waiting = [(Deadline(0.0), _Try(link, winner)) for link in rest]
 
-    def _note_failure(self, attempt: _Try, reason: str, *, was_closed: bool = False) -> None:
+    def _note_failure(self, attempt: _Try, reason: str, most_tries: int) -> None:
         self.reasons[attempt.route] = reason
         if self._is_racing and attempt.link != self._links[0]:
             return  # it was dialled ahead
         tries = self._tries[attempt]
-        if tries < (_TRIES_WHEN_CLOSED if was_closed else _TRIES):
+        if tries < most_tries:
             pause_s = min(_STAGGER_S * tries, _LONGEST_PAUSE_S)
             self._waiting.append((Deadline(pause_s), attempt))
         self._last_start = 0.0
+
+
+def _tries_after(stream: Stream) -> int:
+    """How often in all to try what ``stream`` has failed to do."""
+    if stream.was_closed_by_peer:
+        return _TRIES_WHEN_CLOSED
+    return _TRIES_WHEN_SILENT if stream.is_late and stream.is_connected else _TRIES
 
 
 def _unanswered(stream: Stream) -> str:
@@ -194,12 +205,13 @@ def _unanswered(stream: Stream) -> str:
 class LinkAttempt:
     """One attempt to link a rank with other hosts: its connections, dialled and incoming ones.
 
-    It owns connector, listener and all sockets until ``take_over``. ``close`` ends the rest.
+    It listens at ``addresses`` from the beginning, and owns connector, listener and all sockets
+    until ``take_over``. ``close`` ends the rest.
     """
 
-    def __init__(self, connector: Connector, listener: LinkListener) -> None:
-        self.connector = connector
-        self.listener = listener
+    def __init__(self, rank: int, secret: bytes, addresses: Sequence[Address]) -> None:
+        self.connector = Connector()
+        self.listener = LinkListener(self.connector, rank, secret, addresses)
         self._current: list[PeerDial] = []
         self._made: dict[Link, Connected] = {}
 

@@ -1,12 +1,14 @@
 """What two ranks of different hosts tell each other in the proof exchange, over TCP.
 
     base/handshake.py    challenge, hello that states ``Claims``, reply with a ``Verdict``
-    dialer -> listener   TAKE   1 byte
-    listener -> dialer   TAKE   1 byte
+    dialer -> listener   TAKE   1 byte; not after the verdict TAKEN
+    listener -> dialer   TAKE   1 byte; the same
 
 The claims name both ranks, the link, the address and, as a digest, the context; so a message cannot
 be used for another link. A dialer may try several addresses at once. With TAKE it chooses one
 connection, and the answer says that the listener knows. A dialer without this answer dials again.
+That is a round trip more, so the first claims for a link choose their connection, unless the
+listener has one already. Its verdict says which. A later TAKE chooses another one.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from horovod.rendezvous.base.protection import LinkKeys
 from horovod.rendezvous.links.plan import Purpose
 
 TAKE = b"\1"
-# Purpose, channel, dialer, listener, port, address, digest of the context.
-_CLAIMS = struct.Struct("!BIIIH16s32s")
+# Purpose, channel, dialer, listener, port, address, digest of the context, whether they take.
+_CLAIMS = struct.Struct("!BIIIH16s32s?")
 _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as an IPv6 one (RFC 4291)
-PROTOCOL = Protocol(b"hvdlink3", statement_bytes=_CLAIMS.size, answer_bytes=1)
+PROTOCOL = Protocol(b"hvdlink4", statement_bytes=_CLAIMS.size, answer_bytes=1)
 
 
 class Verdict(IntEnum):
@@ -36,6 +38,7 @@ class Verdict(IntEnum):
     OTHER_RANK = 2
     OTHER_BOOTSTRAP = 3
     NOT_EXPECTED = 4
+    TAKEN = 5  # welcome, and chosen
 
     @classmethod
     def of(cls, answer: bytes) -> Verdict:
@@ -50,7 +53,8 @@ class Verdict(IntEnum):
 class Claims(NamedTuple):
     """The link that the dialer wants, of one bootstrap, at the address that it dialled.
 
-    ``context`` is a digest of everything else that both ranks must agree on.
+    ``context`` is a digest of everything else that both ranks must agree on. ``takes``: these are
+    the first for the link.
     """
 
     purpose: Purpose
@@ -60,23 +64,25 @@ class Claims(NamedTuple):
     host: str
     port: int
     context: bytes
+    takes: bool = False
 
     def to_bytes(self) -> bytes:
         """The statement of a hello."""
         ip = ipaddress.ip_address(self.host)
         packed = _MAPPED + ip.packed if ip.version == 4 else ip.packed
         ranks = (self.dialer, self.listener)
-        return _CLAIMS.pack(self.purpose, self.channel, *ranks, self.port, packed, self.context)
+        link = (self.purpose, self.channel, *ranks, self.port, packed)
+        return _CLAIMS.pack(*link, self.context, self.takes)
 
     @classmethod
     def from_bytes(cls, statement: bytes) -> Claims:
         """The claims of an authenticated dialer. Raises ProtocolError."""
-        purpose, channel, dialer, listener, port, packed, context = _CLAIMS.unpack(statement)
+        purpose, channel, dialer, listener, port, packed, *rest = _CLAIMS.unpack(statement)
         if purpose not in Purpose.__members__.values():
             raise ProtocolError(f"it wants a connection of unknown purpose {purpose}")
         ip = ipaddress.IPv6Address(packed)
         host = str(ip.ipv4_mapped or ip)
-        return cls(Purpose(purpose), channel, dialer, listener, host, port, context)
+        return cls(Purpose(purpose), channel, dialer, listener, host, port, *rest)
 
 
 class Connected(NamedTuple):

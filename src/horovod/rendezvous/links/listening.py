@@ -140,16 +140,17 @@ class LinkListener:
         self._authenticated.add(stream)
         verdict = self._verdict(claims, stream)
         stream.send(side.reply(bytes((verdict,))))
-        if verdict != Verdict.WELCOME:
+        if verdict not in (Verdict.WELCOME, Verdict.TAKEN):
             raise ProtocolError("a rank of this job that is not expected here")
-        if (yield len(TAKE)) != TAKE:
-            raise ProtocolError("it broke the protocol after its handshake")
-        stream.send(TAKE)
+        if verdict == Verdict.WELCOME:
+            if (yield len(TAKE)) != TAKE:
+                raise ProtocolError("it broke the protocol after its handshake")
+            stream.send(TAKE)
         link = self._link_of(claims)
         if link is None:
             raise ProtocolError(f"rank {claims.dialer} is not expected any more")
         self._expected.discard(link)
-        self._close_arrived(link)  # the dialer lost the earlier one before its TAKE was answered
+        self._close_arrived(link)  # the dialer has lost it before it was answered
         self.arrived[link] = connected(stream.socket, side)
 
     def _link_of(self, claims: Claims) -> Link | None:
@@ -168,9 +169,10 @@ class LinkListener:
             return Verdict.OTHER_RANK
         if claims.to_bytes() != expected.to_bytes():
             return Verdict.OTHER_BOOTSTRAP
-        if self._link_of(claims) is None:
+        link = self._link_of(claims)
+        if link is None:
             return Verdict.NOT_EXPECTED
-        return Verdict.WELCOME
+        return Verdict.TAKEN if claims.takes and link not in self.arrived else Verdict.WELCOME
 
     def _on_end(self, stream: Stream, reason: str | None) -> None:
         peer = self._unauthenticated.remove(stream) or ""

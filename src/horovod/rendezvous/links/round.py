@@ -1,9 +1,10 @@
 """One attempt to connect the hosts of a process set.
 
-All members publish through the store where they listen. Then the higher rank of each pair dials the
-lower one. If that fails, the lower rank dials the higher one, since a firewall may allow only one
-direction. Each step ends with a ``StoreAllgather``, so all members succeed or all fail with the
-same error.
+All members publish through the store where they listen. In the attempt for a world they may have
+said so already, when they told who they are: that saves a round trip. Then the higher rank of each
+pair dials the lower one. If that fails, the lower rank dials the higher one, since a firewall may
+allow only one direction. Each step ends with a ``StoreAllgather``, so all members succeed or all
+fail with the same error.
 """
 
 from __future__ import annotations
@@ -26,10 +27,8 @@ from horovod.rendezvous.base.interfaces import Address, Listening, routes_betwee
 from horovod.rendezvous.base.membership import as_failure
 from horovod.rendezvous.base.protection import find_cipher
 from horovod.rendezvous.capabilities import RankCapabilities
-from horovod.rendezvous.links.connector import Connector
 from horovod.rendezvous.links.dialing import LinkAttempt, PeerDial, RankDialer
 from horovod.rendezvous.links.handshake import Connected, digest_of
-from horovod.rendezvous.links.listening import LinkListener
 from horovod.rendezvous.links.plan import Link, Report, failure_of, plan_links
 from horovod.rendezvous.store.client import Store
 
@@ -41,18 +40,24 @@ _POLLED_PART = 0.1  # of the time that has passed: thousands of ranks poll one s
 _CHECK_S = 0.5  # between two looks for a rank that dials a lost connection again
 
 
-class World(NamedTuple):
-    """The data that all attempts of one world share.
+class LinkSettings(NamedTuple):
+    """What all ranks must want alike. ``protection`` is that of data links.
 
-    ``protection`` is that of data links. ``connections``: data links of two hosts, at least.
+    ``connections``: data links of two hosts, at least.
     """
+
+    protection: str = "control"
+    connections: int = 1
+
+
+class World(NamedTuple):
+    """The data that all attempts of one world share."""
 
     rank: int
     capabilities: Sequence[RankCapabilities]
     store: Store
     secret: bytes
-    protection: str
-    connections: int = 1
+    settings: LinkSettings
 
     def shares_network(self, rank: int) -> bool:
         """Whether ``rank`` is in the same network namespace as this one."""
@@ -73,11 +78,19 @@ class _Member(Record):
     listening: Annotated[list[Listening], listed(Listening)]
 
 
+def offer_of(listening: list[Listening], settings: LinkSettings) -> bytes:
+    """What a member publishes: where it listens, and what it needs of the others."""
+    cipher = find_cipher()
+    problem = cipher if isinstance(cipher, str) else ""
+    return _Member(_build(), *settings, problem, listening).to_bytes()
+
+
 @dataclass(eq=False, repr=False)
 class LinkRound:
     """Connects this rank with the members in ``hosts`` within ``deadline``; ``key`` is used once.
 
-    A context manager: an error in its block fails on the other members too.
+    ``offers``: those of all members, if they are known already. A context manager: an error in its
+    block fails on the other members too.
     """
 
     _world: World
@@ -86,17 +99,17 @@ class LinkRound:
     _deadline: Deadline
     _: KW_ONLY
     with_news: bool = False
+    offers: Sequence[bytes] = ()
 
     def __post_init__(self) -> None:
         self._rank = self._world.rank
         self._cipher = find_cipher()
         self._ranks = sorted(member for host in self._hosts for member in host)
-        self._links = plan_links(self._rank, self._hosts, self.with_news, self._world.connections)
+        self._links = self._links_of(self._rank)
         self._context = digest_of(
             self._key, _build(), json.dumps([list(host) for host in self._hosts])
         )
-        self._step = self._allgather("addresses")
-        self._step.check = self._check_member
+        self._step = self._allgather("forward" if self.offers else "addresses")
 
     def __enter__(self) -> LinkRound:
         return self
@@ -112,42 +125,51 @@ class LinkRound:
             raise self._no_cipher(self._rank, self._cipher)
         return self._cipher
 
-    def connect(self, addresses: Sequence[Address]) -> dict[Link, Connected]:
-        """All links of this rank, which listens at ``addresses`` while they are made.
+    def connect(self, attempt: LinkAttempt, addresses: Sequence[Address]) -> dict[Link, Connected]:
+        """All links of this rank, whose addresses are these; ``attempt`` is still the caller's.
 
         Raises:
             InitError: not all members could be connected; the same on all of them.
         """
-        connector = Connector()
-        listener = LinkListener(connector, self._rank, self._world.secret, addresses)
-        attempt = LinkAttempt(connector, listener)
-        try:
-            self._connect(attempt, self._publish(listener.listening), addresses)
-            return attempt.take_over()
-        finally:
-            attempt.close()
+        offers = self.offers or self._publish(attempt.listener.listening)
+        self._connect(attempt, self._read(offers), addresses)
+        return attempt.take_over()
+
+    def _links_of(self, rank: int) -> list[Link]:
+        least = self._world.settings.connections
+        return plan_links(rank, self._hosts, self.with_news, least)
 
     def _allgather(self, name: str) -> StoreAllgather:
         store, secret = self._world.store, self._world.secret
         key = f"{self._key}/{name}"
         return StoreAllgather(store, secret, key, self._rank, self._ranks, self._deadline)
 
-    def _publish(self, listening: list[Listening]) -> dict[int, _Member]:
-        """Publish where this rank listens; the members to which it has links.
+    def _publish(self, listening: list[Listening]) -> list[bytes]:
+        """Publish where this rank listens; the offers of all members, which the first has checked.
 
-        The first rank has checked all members before the others get them. A rank does not decode
-        those it has no link to: in a world of thousands that took longer than all connections.
+        A check while they come in ends the wait for those that are late.
         """
-        problem = self._cipher if isinstance(self._cipher, str) else ""
-        world = self._world
-        own = _Member(_build(), world.protection, world.connections, problem, listening)
-        if self._rank == self._ranks[0] and problem:
-            raise self._no_cipher(self._rank, problem)
-        answers = dict(zip(self._ranks, self._step.exchange(own.to_bytes()), strict=True))
-        peers = {link.peer for link in self._links}
-        return {rank: decode_of(rank, answers[rank], _Member.from_bytes) for rank in peers}
+        self._step.check = self._check_offer
+        own = offer_of(listening, self._world.settings)
+        if self._rank == self._ranks[0] and (problem := self._check_offer(self._rank, own)):
+            raise problem
+        return self._step.exchange(own)
 
-    def _check_member(self, rank: int, value: bytes) -> InitError | None:
+    def _read(self, offers: Sequence[bytes]) -> dict[int, _Member]:
+        """The members to which this rank has links.
+
+        A rank does not decode the others: in a world of thousands that took longer than all
+        connections.
+        """
+        by_rank = dict(zip(self._ranks, offers, strict=True))
+        if self.offers and self._rank == self._ranks[0]:
+            for rank, offer in by_rank.items():
+                if problem := self._check_offer(rank, offer):
+                    raise problem
+        peers = {link.peer for link in self._links}
+        return {rank: decode_of(rank, by_rank[rank], _Member.from_bytes) for rank in peers}
+
+    def _check_offer(self, rank: int, value: bytes) -> InitError | None:
         """Why there can be no link to ``rank``; called on the first rank."""
         try:
             member = decode_of(rank, value, _Member.from_bytes)
@@ -160,8 +182,8 @@ class LinkRound:
                 ranks=[rank],
             )
         for name, its, expected in (
-            ("HOROVOD_LINK_PROTECTION", member.protection, self._world.protection),
-            ("HOROVOD_LINK_CONNECTIONS", member.connections, self._world.connections),
+            ("HOROVOD_LINK_PROTECTION", member.protection, self._world.settings.protection),
+            ("HOROVOD_LINK_CONNECTIONS", member.connections, self._world.settings.connections),
         ):
             if its != expected:
                 return InitError(
@@ -228,8 +250,7 @@ class LinkRound:
 
     def _dialled_by(self, rank: int) -> list[int]:
         """The peers that ``rank`` dials at first."""
-        links = plan_links(rank, self._hosts, self.with_news, self._world.connections)
-        return sorted({link.peer for link in links if link.peer < rank})
+        return sorted({link.peer for link in self._links_of(rank) if link.peer < rank})
 
     def _settle(
         self, attempt: LinkAttempt, name: str, parts: int, dialled_by: Callable[[int], list[int]]

@@ -120,6 +120,7 @@ class CuttingConnector(Connector):
 @pytest.fixture(autouse=True)
 def one_patient_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialing, "_TRIES", 1)
+    monkeypatch.setattr(dialing, "_TRIES_WHEN_SILENT", 1)
     monkeypatch.setattr(dialing, "_ANSWER_TIMEOUT_S", 60.0)
     monkeypatch.setattr(listening, "_HANDSHAKE_TIMEOUT_S", 60.0)
 
@@ -131,15 +132,15 @@ def rank_0(nothing_leaks: None) -> Iterator[Rank0]:
     opened.close()
 
 
-def claims_for(route: Route) -> Claims:
+def claims_for(route: Route, *, takes: bool = False) -> Claims:
     link = LINK_TO_0
-    return Claims(link.purpose, link.channel, 1, 0, route.host, route.port, CONTEXT)
+    return Claims(link.purpose, link.channel, 1, 0, route.host, route.port, CONTEXT, takes)
 
 
-def hello_to(connected: socket.socket, route: Route) -> bytes:
+def hello_to(connected: socket.socket, route: Route, *, takes: bool = False) -> bytes:
     """The hello of rank 1 on this connection."""
     challenge = read_exactly(connected, PROTOCOL.challenge_bytes)
-    return Dialer(PROTOCOL, SECRET).hello(challenge, claims_for(route).to_bytes())
+    return Dialer(PROTOCOL, SECRET).hello(challenge, claims_for(route, takes=takes).to_bytes())
 
 
 def test_a_rank_alone(rank_0: Rank0, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,19 +178,45 @@ def test_keys_depend_on_the_claims() -> None:
     assert len(keys) == 2 * len(changes)
 
 
-@pytest.mark.parametrize("piece", [1, 2, 3])
 @pytest.mark.parametrize("is_dialer", [True, False])
-@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("cuts", [[1], [2], [2, 3], [1] * 5, [2] * 5, [2, *[3] * 4]])
 def test_a_connection_that_is_reset_is_dialled_again(
-    monkeypatch: pytest.MonkeyPatch, piece: int, is_dialer: bool, times: int
+    monkeypatch: pytest.MonkeyPatch, cuts: list[int], is_dialer: bool
 ) -> None:
-    """Challenge, verdict and the answer to TAKE, or magic, hello and TAKE."""
+    """Challenge, verdict and the answer to TAKE, or magic, hello and TAKE.
+
+    There is no TAKE on the first connection.
+    """
     monkeypatch.setattr(dialing, "_STAGGER_S", 0.001)
-    cuts = [piece] * times
     rank_0 = Rank0(cuts=() if is_dialer else cuts)
     rank_0.let_in(cuts=cuts if is_dialer else ())
     assert not rank_0.connector.pieces
     rank_0.close()
+
+
+def test_a_rank_that_is_busy_at_first_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its system accepts connections before it can answer them."""
+    monkeypatch.setattr(dialing, "_TRIES_WHEN_SILENT", 8)
+    monkeypatch.setattr(dialing, "_ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(dialing, "_STAGGER_S", 0.001)
+    host, connector = new_loopback(), Connector()
+    listener = LinkListener(connector, 0, SECRET, [Address(host, 8, "lo")])
+    listener.expect([LINK_TO_1], CONTEXT, {"127.0.0.1"})
+    route = Route(host, listener.listening[0].port)
+    dialled = PeerDial(RankDialer(connector, 1, SECRET, CONTEXT), [LINK_TO_0], [route])
+    with monkeypatch.context() as patch:
+        patch.setattr(listener, "_accept", lambda _: None)
+        while sum(dialled._tries.values()) < 3:
+            dialled.advance()
+            connector.step(min(dialled.wait_s(), 0.1))
+    while dialled.missing:
+        dialled.advance()
+        connector.step(min(dialled.wait_s(), 0.1))
+    assert listener.is_complete
+    for made in (*dialled.made.values(), *listener.arrived.values()):
+        made.socket.close()
+    listener.close()
+    connector.close()
 
 
 def test_over_ipv6() -> None:
@@ -310,6 +337,14 @@ def test_a_rank_that_leaves_before_take_may_dial_again(rank_0: Rank0) -> None:
         with rank_0.connect() as fickle:
             fickle.sendall(hello_to(fickle, rank_0.route))
             assert read_exactly(fickle, PROTOCOL.reply_bytes)[0] == Verdict.WELCOME
+    rank_0.let_in()
+
+
+def test_the_first_connection_is_taken_and_another_one_only_by_take(rank_0: Rank0) -> None:
+    for expected in (Verdict.TAKEN, Verdict.WELCOME):
+        with rank_0.connect() as fickle:
+            fickle.sendall(hello_to(fickle, rank_0.route, takes=True))
+            assert read_exactly(fickle, PROTOCOL.reply_bytes)[0] == expected
     rank_0.let_in()
 
 
@@ -470,7 +505,7 @@ def test_unknown_purposes_and_verdicts_are_refused() -> None:
     with pytest.raises(ProtocolError, match="unknown purpose 9"):
         Claims.from_bytes(b"\x09" + statement[1:])
     assert Verdict.of(b"\x01") == Verdict.WELCOME
-    with pytest.raises(ProtocolError, match="its verdict is 9; expected 1 to 4"):
+    with pytest.raises(ProtocolError, match="its verdict is 9; expected 1 to 5"):
         Verdict.of(b"\x09")
 
 
