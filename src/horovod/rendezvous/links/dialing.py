@@ -64,7 +64,7 @@ class PeerDial:
         self._dialer = dialer
         self._links = links
         self._tries: Counter[_Try] = Counter()
-        self._claimed: set[Link] = set()
+        self._claims: Counter[Link] = Counter()  # sent so far
         self._waiting = [(Deadline(0.0), _Try(links[0], route)) for route in routes]
         self._under_way: dict[Stream, _Try] = {}
         self._authenticated: dict[Stream, Connected] = {}
@@ -145,9 +145,9 @@ class PeerDial:
         def talk(stream: Stream) -> Talk:
             side = Dialer(PROTOCOL, dialer.secret)
             challenge = yield PROTOCOL.challenge_bytes
-            takes = link not in self._claimed
-            self._claimed.add(link)
-            stream.send(side.hello(challenge, claims._replace(takes=takes).to_bytes()))
+            self._claims[link] += 1
+            numbered = claims._replace(number=self._claims[link])
+            stream.send(side.hello(challenge, numbered.to_bytes()))
             verdict = Verdict.of(side.read_reply((yield PROTOCOL.reply_bytes)))
             if verdict in _VERDICTS:
                 raise ProtocolError(_VERDICTS[verdict])

@@ -8,7 +8,8 @@ The claims name both ranks, the link, the address and, as a digest, the context;
 be used for another link. A dialer may try several addresses at once. With TAKE it chooses one
 connection, and the answer says that the listener knows. A dialer without this answer dials again.
 That is a round trip more, so the first claims for a link choose their connection, unless the
-listener has one already. Its verdict says which. A later TAKE chooses another one.
+listener has one already. Its verdict says which. A later TAKE chooses another one. The dialer
+numbers its claims, since a TAKE that the network has held back may come after that of a later one.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from horovod.rendezvous.base.protection import LinkKeys
 from horovod.rendezvous.links.plan import Purpose
 
 TAKE = b"\1"
-# Purpose, channel, dialer, listener, port, address, digest of the context, whether they take.
-_CLAIMS = struct.Struct("!BIIIH16s32s?")
+# Purpose, channel, dialer, listener, port, address, digest of the context, number.
+_CLAIMS = struct.Struct("!BIIIH16s32sI")
 _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as an IPv6 one (RFC 4291)
 PROTOCOL = Protocol(b"hvdlink4", statement_bytes=_CLAIMS.size, answer_bytes=1)
 
@@ -53,8 +54,8 @@ class Verdict(IntEnum):
 class Claims(NamedTuple):
     """The link that the dialer wants, of one bootstrap, at the address that it dialled.
 
-    ``context`` is a digest of everything else that both ranks must agree on. ``takes``: these are
-    the first for the link.
+    ``context`` is a digest of everything else that both ranks must agree on. ``number``: the first
+    claims for the link have 1, each further ones one more.
     """
 
     purpose: Purpose
@@ -64,7 +65,7 @@ class Claims(NamedTuple):
     host: str
     port: int
     context: bytes
-    takes: bool = False
+    number: int = 1
 
     def to_bytes(self) -> bytes:
         """The statement of a hello."""
@@ -72,7 +73,7 @@ class Claims(NamedTuple):
         packed = _MAPPED + ip.packed if ip.version == 4 else ip.packed
         ranks = (self.dialer, self.listener)
         link = (self.purpose, self.channel, *ranks, self.port, packed)
-        return _CLAIMS.pack(*link, self.context, self.takes)
+        return _CLAIMS.pack(*link, self.context, self.number)
 
     @classmethod
     def from_bytes(cls, statement: bytes) -> Claims:

@@ -46,6 +46,7 @@ class LinkListener:
         self._rank_addresses: Collection[str] = ()
         self._expected: set[Link] = set()
         self._known: dict[tuple[Purpose, int, int], Link] = {}  # expected or arrived
+        self._numbers: dict[Link, int] = {}  # of the claims of those that have arrived
         self._listeners: list[socket.socket] = []
         self._unauthenticated = UnauthenticatedPeers[Stream]()
         self._authenticated: set[Stream] = set()  # ranks whose link is being made
@@ -142,16 +143,24 @@ class LinkListener:
         stream.send(side.reply(bytes((verdict,))))
         if verdict not in (Verdict.WELCOME, Verdict.TAKEN):
             raise ProtocolError("a rank of this job that is not expected here")
+        if verdict == Verdict.WELCOME and (yield len(TAKE)) != TAKE:
+            raise ProtocolError("it broke the protocol after its handshake")
+        link = self._current_link_of(claims)
         if verdict == Verdict.WELCOME:
-            if (yield len(TAKE)) != TAKE:
-                raise ProtocolError("it broke the protocol after its handshake")
             stream.send(TAKE)
+        self._expected.discard(link)
+        self._close_arrived(link)  # the dialer has lost it before it was answered
+        self._numbers[link] = claims.number
+        self.arrived[link] = connected(stream.socket, side)
+
+    def _current_link_of(self, claims: Claims) -> Link:
+        """The link to make. ProtocolError if the dialer has given up these claims since."""
         link = self._link_of(claims)
         if link is None:
             raise ProtocolError(f"rank {claims.dialer} is not expected any more")
-        self._expected.discard(link)
-        self._close_arrived(link)  # the dialer has lost it before it was answered
-        self.arrived[link] = connected(stream.socket, side)
+        if claims.number < self._numbers.get(link, 0):
+            raise ProtocolError(f"rank {claims.dialer} has another connection")
+        return link
 
     def _link_of(self, claims: Claims) -> Link | None:
         """The link that is expected, or has arrived and is dialled again."""
@@ -172,7 +181,8 @@ class LinkListener:
         link = self._link_of(claims)
         if link is None:
             return Verdict.NOT_EXPECTED
-        return Verdict.TAKEN if claims.takes and link not in self.arrived else Verdict.WELCOME
+        is_first = claims.number == 1 and link not in self.arrived
+        return Verdict.TAKEN if is_first else Verdict.WELCOME
 
     def _on_end(self, stream: Stream, reason: str | None) -> None:
         peer = self._unauthenticated.remove(stream) or ""

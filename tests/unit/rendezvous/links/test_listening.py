@@ -24,7 +24,7 @@ from horovod.rendezvous.base.interfaces import Address, Route
 from horovod.rendezvous.links import dialing, listening
 from horovod.rendezvous.links.connector import Connector, Stream
 from horovod.rendezvous.links.dialing import PeerDial, RankDialer
-from horovod.rendezvous.links.handshake import PROTOCOL, Claims, Verdict
+from horovod.rendezvous.links.handshake import PROTOCOL, TAKE, Claims, Verdict
 from horovod.rendezvous.links.listening import LinkListener
 from horovod.rendezvous.links.plan import Link, Purpose
 
@@ -132,15 +132,15 @@ def rank_0(nothing_leaks: None) -> Iterator[Rank0]:
     opened.close()
 
 
-def claims_for(route: Route, *, takes: bool = False) -> Claims:
+def claims_for(route: Route, number: int = 2) -> Claims:
     link = LINK_TO_0
-    return Claims(link.purpose, link.channel, 1, 0, route.host, route.port, CONTEXT, takes)
+    return Claims(link.purpose, link.channel, 1, 0, route.host, route.port, CONTEXT, number)
 
 
-def hello_to(connected: socket.socket, route: Route, *, takes: bool = False) -> bytes:
+def hello_to(connected: socket.socket, route: Route, number: int = 2) -> bytes:
     """The hello of rank 1 on this connection."""
     challenge = read_exactly(connected, PROTOCOL.challenge_bytes)
-    return Dialer(PROTOCOL, SECRET).hello(challenge, claims_for(route, takes=takes).to_bytes())
+    return Dialer(PROTOCOL, SECRET).hello(challenge, claims_for(route, number).to_bytes())
 
 
 def test_a_rank_alone(rank_0: Rank0, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,9 +343,24 @@ def test_a_rank_that_leaves_before_take_may_dial_again(rank_0: Rank0) -> None:
 def test_the_first_connection_is_taken_and_another_one_only_by_take(rank_0: Rank0) -> None:
     for expected in (Verdict.TAKEN, Verdict.WELCOME):
         with rank_0.connect() as fickle:
-            fickle.sendall(hello_to(fickle, rank_0.route, takes=True))
+            fickle.sendall(hello_to(fickle, rank_0.route, number=1))
             assert read_exactly(fickle, PROTOCOL.reply_bytes)[0] == expected
     rank_0.let_in()
+
+
+def test_a_take_that_comes_after_a_later_one_changes_nothing(rank_0: Rank0) -> None:
+    """Its network has held it back, and the dialer has another connection."""
+    with rank_0.connect() as stalled, rank_0.connect() as later:
+        for number, each in enumerate((stalled, later), 2):
+            each.sendall(hello_to(each, rank_0.route, number))
+            assert read_exactly(each, PROTOCOL.reply_bytes)[0] == Verdict.WELCOME
+        later.sendall(TAKE)
+        assert read_exactly(later, 1) == TAKE
+        stalled.sendall(TAKE)
+        assert is_closed_by_peer(stalled)
+        rank_0._stop()
+        (arrived,) = rank_0.listener.arrived.values()
+        assert arrived.socket.getpeername() == later.getsockname()
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
