@@ -123,13 +123,14 @@ def connect(
 def _listen(identity: ProcessInfo, secret: bytes, interfaces: Sequence[str]) -> LinkAttempt | None:
     """An attempt that listens before the ranks know of each other, if there are other hosts.
 
-    None too if that fails: it fails again when the hosts are connected, and all ranks are told.
+    None too if that fails for whatever reason: it fails again when the hosts are connected, and all
+    ranks are told. Here nobody would be, and all would wait for this one.
     """
     if identity.local_size >= identity.size:
         return None
     try:
         return LinkAttempt(identity.rank, secret, _cut(local_addresses(interfaces)))
-    except InitError:
+    except Exception:
         return None
 
 

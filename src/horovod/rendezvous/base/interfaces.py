@@ -37,6 +37,8 @@ class Address(Record):
             _ = address.network
         except ValueError as error:
             raise fields.error("host", address.host, f"an address ({error})") from None
+        if "%" in address.host:
+            raise fields.error("host", address.host, "an address without an interface")
         return address
 
     @property

@@ -27,6 +27,7 @@ _CONTACT_S = 2.0  # after a connection, until the next address is tried
 _TRIES = 3
 _TRIES_WHEN_CLOSED = 12
 _TRIES_WHEN_SILENT = 8  # after a connection: the rank waits for others of its host
+_TRIES_WHEN_EARLY = 8  # the rank has yet to learn that it is to be dialled back
 _LONGEST_PAUSE_S = 1.0
 _ANSWER_TIMEOUT_S = 3.0
 _MAX_AT_ONCE = 8
@@ -65,7 +66,7 @@ class PeerDial:
         self._links = links
         self._tries: Counter[_Try] = Counter()
         self._claims: Counter[Link] = Counter()  # sent so far
-        self._waiting = [(Deadline(0.0), _Try(links[0], route)) for route in routes]
+        self._waiting = [(Deadline(0.0), _Try(links[0], route)) for route in dict.fromkeys(routes)]
         self._under_way: dict[Stream, _Try] = {}
         self._authenticated: dict[Stream, Connected] = {}
         self._winner: Route | None = None
@@ -164,7 +165,8 @@ class PeerDial:
         attempt = self._under_way.pop(stream)
         made = self._authenticated.pop(stream, None)
         if reason is not None or made is None:
-            self._note_failure(attempt, reason or _unanswered(stream), _tries_after(stream))
+            reason = reason or _unanswered(stream)
+            self._note_failure(attempt, reason, _tries_after(stream, reason))
         else:
             self.made[attempt.link] = made
 
@@ -191,8 +193,10 @@ class PeerDial:
         self._last_start = 0.0
 
 
-def _tries_after(stream: Stream) -> int:
-    """How often in all to try what ``stream`` has failed to do."""
+def _tries_after(stream: Stream, reason: str) -> int:
+    """How often in all to try what ``stream`` has failed to do for this reason."""
+    if reason == _VERDICTS[Verdict.NOT_EXPECTED]:
+        return _TRIES_WHEN_EARLY
     if stream.was_closed_by_peer:
         return _TRIES_WHEN_CLOSED
     return _TRIES_WHEN_SILENT if stream.is_late and stream.is_connected else _TRIES

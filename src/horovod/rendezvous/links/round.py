@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _POLL_S, _MOST_POLL_S = 0.05, 1.0
 _POLLED_PART = 0.1  # of the time that has passed: thousands of ranks poll one store
-_CHECK_S = 0.5  # between two looks for a rank that dials a lost connection again
+_CHECK_S = 0.5  # between two looks for a rank that dials again, or while dialling for a failure
 
 
 class LinkSettings(NamedTuple):
@@ -262,16 +262,14 @@ class LinkRound:
         """
         budget = Deadline(self._deadline.remaining_s() / parts)
         self._step = self._allgather(name)
-        while not (budget.has_passed or attempt.is_settled):
-            attempt.step(budget.remaining_s())
+        self._dial(attempt, budget)
         attempt.give_up()
         own = attempt.report(self._rank)
         self._step.begin(own.to_bytes() if own.unreached else b"")
         start_s = time.monotonic()
         while (answers := self._poll(attempt)) is None:
             # A rank that expects no connection blocks on the store; the others poll it.
-            pause_s = _POLLED_PART * (time.monotonic() - start_s)
-            next_poll = Deadline(min(max(_POLL_S, pause_s), _MOST_POLL_S))
+            next_poll = _next_poll(start_s, _POLL_S)
             while not (next_poll.has_passed or attempt.listener.is_complete):
                 attempt.step(next_poll.remaining_s())
         known = frozenset(self._ranks)
@@ -283,6 +281,19 @@ class LinkRound:
             else Report(rank, tuple(dialled_by(rank)), [])
             for rank, answer in zip(self._ranks, answers, strict=True)
         ]
+
+    def _dial(self, attempt: LinkAttempt, budget: Deadline) -> None:
+        """Until all dials have ended or the budget has passed; a member's failure ends it, too.
+
+        A member may fail on its host while others of this one's peers are silent.
+        """
+        start_s = time.monotonic()
+        while not (budget.has_passed or attempt.is_settled):
+            next_poll = _next_poll(start_s, _CHECK_S)
+            while not (next_poll.has_passed or budget.has_passed or attempt.is_settled):
+                attempt.step(min(next_poll.remaining_s(), budget.remaining_s()))
+            if next_poll.has_passed:
+                self._step.poll(0.0)
 
     def _poll(self, attempt: LinkAttempt) -> list[bytes] | None:
         answers = self._step.poll(_CHECK_S if attempt.listener.is_complete else 0.0)
@@ -299,6 +310,12 @@ class LinkRound:
                     ranks=missing,
                 )
             attempt.step(self._deadline.remaining_s())
+
+
+def _next_poll(start_s: float, least_s: float) -> Deadline:
+    """When to ask the store again after a wait that began at ``start_s``."""
+    pause_s = _POLLED_PART * (time.monotonic() - start_s)
+    return Deadline(min(max(least_s, pause_s), _MOST_POLL_S))
 
 
 def _dialled_back(rank: int, forward: Sequence[Report]) -> list[int]:

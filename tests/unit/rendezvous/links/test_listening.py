@@ -119,8 +119,8 @@ class CuttingConnector(Connector):
 
 @pytest.fixture(autouse=True)
 def one_patient_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialing, "_TRIES", 1)
-    monkeypatch.setattr(dialing, "_TRIES_WHEN_SILENT", 1)
+    for name in ("_TRIES", "_TRIES_WHEN_SILENT", "_TRIES_WHEN_EARLY"):
+        monkeypatch.setattr(dialing, name, 1)
     monkeypatch.setattr(dialing, "_ANSWER_TIMEOUT_S", 60.0)
     monkeypatch.setattr(listening, "_HANDSHAKE_TIMEOUT_S", 60.0)
 
@@ -212,6 +212,32 @@ def test_a_rank_that_is_busy_at_first_is_dialled_again(monkeypatch: pytest.Monke
     while dialled.missing:
         dialled.advance()
         connector.step(min(dialled.wait_s(), 0.1))
+    assert listener.is_complete
+    for made in (*dialled.made.values(), *listener.arrived.values()):
+        made.socket.close()
+    listener.close()
+    connector.close()
+
+
+def test_a_rank_that_is_dialled_back_too_early_is_dialled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asks the store about once a second whether the others could dial it."""
+    monkeypatch.setattr(dialing, "_TRIES_WHEN_EARLY", 8)
+    monkeypatch.setattr(dialing, "_STAGGER_S", 0.001)
+    host, connector = new_loopback(), Connector()
+    listener = LinkListener(connector, 0, SECRET, [Address(host, 8, "lo")])
+    listener.expect([], CONTEXT, {"127.0.0.1"})
+    route = Route(host, listener.listening[0].port)
+    dialled = PeerDial(RankDialer(connector, 1, SECRET, CONTEXT), [LINK_TO_0], [route])
+    while not dialled.is_settled and sum(dialled._tries.values()) < 6:
+        dialled.advance()
+        connector.step(min(dialled.wait_s(), 0.1))
+    listener.expect([LINK_TO_1], CONTEXT, {"127.0.0.1"})
+    while not dialled.is_settled:
+        dialled.advance()
+        connector.step(min(dialled.wait_s(), 0.1))
+    assert not dialled.missing, dialled.reasons
     assert listener.is_complete
     for made in (*dialled.made.values(), *listener.arrived.values()):
         made.socket.close()
