@@ -68,6 +68,7 @@ class PeerDial:
         self._claims: Counter[Link] = Counter()  # sent so far
         self._waiting = [(Deadline(0.0), _Try(links[0], route)) for route in dict.fromkeys(routes)]
         self._under_way: dict[Stream, _Try] = {}
+        self._refusals: dict[Stream, Verdict] = {}
         self._authenticated: dict[Stream, Connected] = {}
         self._winner: Route | None = None
         self._last_start = 0.0
@@ -151,6 +152,7 @@ class PeerDial:
             stream.send(side.hello(challenge, numbered.to_bytes()))
             verdict = Verdict.of(side.read_reply((yield PROTOCOL.reply_bytes)))
             if verdict in _VERDICTS:
+                self._refusals[stream] = verdict
                 raise ProtocolError(_VERDICTS[verdict])
             self._settle_on(stream)
             if verdict != Verdict.TAKEN:
@@ -165,8 +167,8 @@ class PeerDial:
         attempt = self._under_way.pop(stream)
         made = self._authenticated.pop(stream, None)
         if reason is not None or made is None:
-            reason = reason or _unanswered(stream)
-            self._note_failure(attempt, reason, _tries_after(stream, reason))
+            most_tries = _tries_after(stream, self._refusals.pop(stream, None))
+            self._note_failure(attempt, reason or _unanswered(stream), most_tries)
         else:
             self.made[attempt.link] = made
 
@@ -193,9 +195,9 @@ class PeerDial:
         self._last_start = 0.0
 
 
-def _tries_after(stream: Stream, reason: str) -> int:
-    """How often in all to try what ``stream`` has failed to do for this reason."""
-    if reason == _VERDICTS[Verdict.NOT_EXPECTED]:
+def _tries_after(stream: Stream, refusal: Verdict | None) -> int:
+    """How often in all to try what ``stream`` has failed to do."""
+    if refusal == Verdict.NOT_EXPECTED:
         return _TRIES_WHEN_EARLY
     if stream.was_closed_by_peer:
         return _TRIES_WHEN_CLOSED
