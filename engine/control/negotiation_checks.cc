@@ -77,10 +77,14 @@ void NegotiationTable::check_own_rows(std::uint32_t index, std::uint32_t parity,
   }
 }
 
-// The items that follow those of the last bucket run as one collective.
-void NegotiationTable::check_bucket(std::uint32_t count) const {
+// The items that follow those of the last bucket run as one collective. Only GPUs launch it.
+void NegotiationTable::check_bucket(std::uint32_t count, bool is_numbered) const {
   const std::uint32_t begin = header_->bucketed.load(std::memory_order_relaxed);
   const FusionItem first = fusion_item(items_[begin % kRing]);
+  if (is_numbered && (config_.launches == nullptr || first.memory == Memory::kHost)) {
+    refuse("numbered bucket", "items", std::string("operations in ") + name_of(first.memory),
+           "operations on GPUs");
+  }
   for (std::uint32_t i = 1; i < count; ++i) {
     if (may_share(first, fusion_item(items_[(begin + i) % kRing]))) continue;
     refuse("bucket", "items", "operations that cannot run as one", "operations of one kind");

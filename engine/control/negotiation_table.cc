@@ -298,23 +298,25 @@ bool NegotiationTable::form_bucket() {
     size_bytes += item.size_bytes;
   }
   header_->ready_bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
-  add_bucket(begin, count, tuning.bucket);
+  add_bucket(begin, count, tuning.bucket, must_number(items_[begin % kRing]));
   return true;
 }
 
-void NegotiationTable::add_bucket(std::uint32_t begin, std::uint32_t count,
-                                  const BucketTuning& tuning) {
+std::uint32_t NegotiationTable::add_bucket(std::uint32_t begin, std::uint32_t count,
+                                           const BucketTuning& tuning, bool is_numbered) {
   const std::uint32_t index = header_->bucket_tail.load(std::memory_order_relaxed);
-  const bool is_numbered =
-      config_.launches != nullptr && fusion_item(items_[begin % kRing]).memory != Memory::kHost;
   if (is_numbered) header_->is_numbering.store(1, std::memory_order_seq_cst);
-  const std::uint64_t launch = is_numbered ? config_.launches->fetch_add(1) + 1 : 0;
-  buckets_[index % kRing] = {
-      .begin = begin, .count = count, .finished = 0, .tuning = tuning, .launch = launch};
+  Bucket& bucket = buckets_[index % kRing];
+  bucket.begin = begin;
+  bucket.count = count;
+  bucket.finished = 0;
+  bucket.tuning = tuning;
+  bucket.launch.store(is_numbered ? new_launch() : 0, std::memory_order_relaxed);
   header_->bucket_tail.store(index + 1, std::memory_order_seq_cst);
   if (is_numbered) header_->is_numbering.store(0, std::memory_order_release);
   // After the tail: a thread that does not find the item among the ready ones finds its bucket.
   header_->bucketed.store(begin + count, std::memory_order_release);
+  return index;
 }
 
 void NegotiationTable::tune(const Tuning& tuning) {
@@ -358,21 +360,6 @@ void NegotiationTable::bucket_items(std::uint32_t index, std::vector<BucketItem>
 
 BucketTuning NegotiationTable::tuning_of(std::uint32_t index) const {
   return buckets_[index % kRing].tuning;
-}
-
-std::uint64_t NegotiationTable::launch_of(std::uint32_t index) const {
-  return buckets_[index % kRing].launch;
-}
-
-// Who sees a number sees all earlier ones, or that they are being given.
-bool NegotiationTable::has_earlier_launch(std::uint32_t from, std::uint64_t launch) const {
-  if (header_->is_numbering.load(std::memory_order_seq_cst) != 0) return true;
-  const std::uint32_t end = header_->bucket_tail.load(std::memory_order_seq_cst);
-  for (std::uint32_t index = from; index != end; ++index) {
-    const std::uint64_t other = launch_of(index);
-    if (other != 0) return other < launch;  // they rise
-  }
-  return false;
 }
 
 std::vector<int> NegotiationTable::missing_ranks(const SlotRef& ref) const {

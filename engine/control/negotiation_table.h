@@ -15,8 +15,11 @@
 // Only the root's table decides. Its buckets come down as Decisions (see relay.h).
 //
 // Kernels of a collective wait for each other on their GPUs. If a GPU has no room for a second one,
-// two ranks must not launch those of two sets in different orders. So the buckets of GPU tensors of
-// all sets within a host are numbered when they are cut, and launched in this order.
+// two ranks must not launch those of two sets in different orders. So buckets of GPU tensors are
+// numbered, and launched in this order. Within a host the number is final when the bucket is cut.
+// Where a set spans hosts, it is provisional until the hosts have agreed (see launch_order.h).
+// Since that costs messages, such a set is ordered only once a rank with GPUs belongs to a second
+// set. Two buckets may have the same number; the one of the lower set is launched first.
 #pragma once
 
 #include <atomic>
@@ -58,9 +61,15 @@ struct NegotiationConfig {
   std::uint32_t cache_capacity = 1024;
   Tuning tuning;            // until tune() is called; the rank that cuts a bucket uses its own
   bool fuse_groups = true;  // with other tensors
-  // How many launches are numbered, in memory that the tables of a host share; null: not these.
+  // The highest number of a launch, in memory that the tables of a host share; null: no numbers.
   std::atomic<std::uint64_t>* launches = nullptr;
   HolderCheck check_holder = [](int, Nanoseconds) {};  // asked while another rank keeps the table
+};
+
+// A bucket's place in the order of launches.
+struct Launch {
+  std::uint64_t number = 0;  // 0: it has none
+  bool is_final = true;      // otherwise the final one is not lower
 };
 
 // A message to the table above: ranks have submitted a name.
@@ -113,10 +122,15 @@ class NegotiationTable {
   std::size_t ready_bytes() const;
   bool has_bucket(std::uint32_t index) const;  // whether bucket number `index` has been cut
   void bucket_items(std::uint32_t index, std::vector<BucketItem>& items) const;
-  BucketTuning tuning_of(std::uint32_t index) const;   // of a bucket
-  std::uint64_t launch_of(std::uint32_t index) const;  // of a bucket: its number; 0: it has none
-  // Whether a bucket from number `from` on has an earlier launch than `launch`, or might have.
-  bool has_earlier_launch(std::uint32_t from, std::uint64_t launch) const;
+  BucketTuning tuning_of(std::uint32_t index) const;  // of a bucket
+  Launch launch_of(std::uint32_t index) const;        // of a bucket
+  // Whether a bucket from `from` on has a launch with a lower number, or might have.
+  bool has_earlier_launch(std::uint32_t from, std::uint64_t number) const;
+  // From now on buckets of GPU tensors are numbered, where the set spans hosts. The tables above
+  // get to know it before this host's next arrivals. So what this rank submits from now on is
+  // ordered. What it has submitted before may not be.
+  void order_launches();
+  bool orders_launches() const;
 
   // Valid for an item between its bucket being cut and finish_bucket on this rank.
   std::optional<std::string> error_of(const BucketItem& item) const;
@@ -163,7 +177,10 @@ class NegotiationTable {
   // Below the root: takes over a bucket. append() for each item, then close_bucket().
   std::uint32_t append(const Decision& decision);  // the slot
   void append_repeated(std::uint32_t slot);
-  void close_bucket(std::uint32_t count, const BucketTuning& tuning);
+  // Returns its index. `is_numbered`: it gets a number of this host, which is a proposal.
+  std::uint32_t close_bucket(std::uint32_t count, const BucketTuning& tuning, bool is_numbered);
+  // Without lock: the hosts have agreed on a bucket's number.
+  void settle_launch(std::uint32_t index, std::uint64_t number);
   // The slot of a name; none if the name is not known here.
   std::optional<std::uint32_t> find(const NameKey& key) const { return slots_.find(key); }
   // The collected ranks that have not arrived at a slot, if no rank of this host has. None
@@ -213,7 +230,7 @@ class NegotiationTable {
   bool is_alike(const Slot& slot, std::uint32_t parity, std::uint64_t signature,
                 std::span<const Request> requests) const;
   void check_own_rows(std::uint32_t index, std::uint32_t parity, const Decision& decision) const;
-  void check_bucket(std::uint32_t count) const;
+  void check_bucket(std::uint32_t count, bool is_numbered) const;
   std::uint32_t begin_decided(std::uint32_t index);
   void push_outgoing(std::uint32_t index);
   void push_item(std::uint32_t item);
@@ -235,7 +252,11 @@ class NegotiationTable {
   std::uint32_t round_of(const BucketItem& item) const;
   std::uint32_t next_in_chain(std::uint32_t index) const;
   FusionItem fusion_item(std::uint32_t item) const;
-  void add_bucket(std::uint32_t begin, std::uint32_t count, const BucketTuning& tuning);
+  std::uint32_t add_bucket(std::uint32_t begin, std::uint32_t count, const BucketTuning& tuning,
+                           bool is_numbered);
+  bool is_one_host() const;
+  bool must_number(std::uint32_t item) const;
+  std::uint64_t new_launch();
   int world_rank(int rank) const;
 
   const NegotiationConfig config_;

@@ -217,9 +217,10 @@ std::uint32_t NegotiationTable::begin_decided(std::uint32_t index) {
   return parity;
 }
 
-void NegotiationTable::close_bucket(std::uint32_t count, const BucketTuning& tuning) {
-  check_bucket(count);
-  add_bucket(header_->bucketed.load(std::memory_order_relaxed), count, tuning);
+std::uint32_t NegotiationTable::close_bucket(std::uint32_t count, const BucketTuning& tuning,
+                                             bool is_numbered) {
+  check_bucket(count, is_numbered);
+  return add_bucket(header_->bucketed.load(std::memory_order_relaxed), count, tuning, is_numbered);
 }
 
 void NegotiationTable::read_requests(std::uint32_t index, std::uint32_t parity,

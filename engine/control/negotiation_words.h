@@ -27,6 +27,7 @@ struct NegotiationTable::Header {
   SharedWord outbox_head;
   SharedWord announced;     // buckets that the tables below know
   SharedWord is_numbering;  // a launch has its number, and its bucket cannot be seen yet
+  SharedWord is_ordered;    // see order_launches()
 };
 
 struct NegotiationTable::Bucket {
@@ -34,7 +35,7 @@ struct NegotiationTable::Bucket {
   std::uint32_t count;
   std::uint32_t finished;  // ranks that have run it
   BucketTuning tuning;
-  std::uint64_t launch;  // its number among those of the host; 0: none
+  std::atomic<std::uint64_t> launch;  // its number, and whether it is provisional; 0: none
 };
 
 inline std::size_t total_bytes(std::span<const Request> requests) {

@@ -34,7 +34,10 @@ bool receive(MessageLink& link, Use&& use) {
 
 Relay::Relay(NegotiationTable& negotiation, std::optional<MessageLink> parent,
              std::vector<Child> children)
-    : negotiation_(negotiation), parent_(std::move(parent)), children_(std::move(children)) {}
+    : negotiation_(negotiation),
+      parent_(std::move(parent)),
+      children_(std::move(children)),
+      order_(children_.size()) {}
 
 bool Relay::pump() {
   bool moved = false;
@@ -52,7 +55,7 @@ bool Relay::pump() {
     child.link.flush();
   }
   if (parent_) parent_->flush();
-  note_unsent();
+  note_busy();
   return moved;
 }
 
@@ -69,10 +72,19 @@ bool Relay::has_work() const {
                  : !children_.empty() && negotiation_.has_unannounced();
 }
 
-void Relay::note_unsent() {
-  has_unsent_.store(
+// Over a broken link no number comes any more. A bucket that needs one ends with an error.
+void Relay::note_busy() {
+  is_busy_.store(
       (parent_ && parent_->has_unsent()) ||
-      std::ranges::any_of(children_, [](const Child& child) { return child.link.has_unsent(); }));
+      std::ranges::any_of(children_, [](const Child& child) { return child.link.has_unsent(); }) ||
+      (order_.is_open() && !loss()));
+}
+
+int Relay::late_leaf() const {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (children_[i].is_leaf && order_.awaits(i)) return children_[i].link.rank();
+  }
+  return -1;
 }
 
 std::optional<std::pair<int, std::string>> Relay::loss() const {
@@ -91,7 +103,7 @@ void Relay::add_polls(std::vector<pollfd>& polls) const {
 void Relay::close() {
   if (parent_) parent_->close();
   for (Child& child : children_) child.link.close();
-  note_unsent();
+  is_busy_.store(false);
 }
 
 void Relay::close_copies() {
@@ -114,8 +126,15 @@ void Relay::hear_child(Child& child, std::span<const std::byte> message) {
     case MessageKind::kMayCome:
       if (child.asked.size() < kMaxSlots) child.asked.insert(read_name(message));
       return;
+    case MessageKind::kOrdered:
+      read_ordered(message);
+      return negotiation_.order_launches();
+    case MessageKind::kProposed:
+      order_.answer(static_cast<std::size_t>(&child - children_.data()), read_launch(message));
+      return pass_agreed();
     default:
-      refuse_kind(kind_of(message), "a message to a parent: arrivals or a question");
+      refuse_kind(kind_of(message),
+                  "a message to a parent: arrivals, a question, or about the order of launches");
   }
 }
 
@@ -134,11 +153,14 @@ void Relay::merge_ids(Child& child, std::span<const std::byte> message) {
 
 void Relay::hear_parent(std::span<const std::byte> message) {
   switch (kind_of(message)) {
-    case MessageKind::kBucket: {
+    case MessageKind::kBucket:
+    case MessageKind::kNumbered: {
       const std::vector<BucketEntry> entries = read_bucket(message, scope());
       pass_down(message);
-      return append_bucket(entries);
+      return append_bucket(entries, kind_of(message) == MessageKind::kNumbered);
     }
+    case MessageKind::kLaunch:
+      return settle(read_launch(message));
     case MessageKind::kTuning:
       tuning_ = read_tuning(message);
       return pass_down(message);
@@ -150,7 +172,7 @@ void Relay::hear_parent(std::span<const std::byte> message) {
       return awaited_.keep_answer(read_name(message));
     default:
       refuse_kind(kind_of(message),
-                  "a message to a child: a bucket, tuning, ids to spell or an answer");
+                  "a message to a child: a bucket, its launch, tuning, ids to spell or an answer");
   }
 }
 
@@ -180,21 +202,48 @@ void Relay::spell(std::span<const std::uint32_t> ids) {
   }
 }
 
-void Relay::append_bucket(std::span<const BucketEntry> entries) {
+void Relay::append_bucket(std::span<const BucketEntry> entries, bool is_numbered) {
   inquiries_.clear();
   forget_asked();
-  const SharedLock lock = negotiation_.lock();
-  std::uint32_t count = 0;
-  for (const BucketEntry& entry : entries) {
-    if (const auto* run = std::get_if<IdRun>(&entry)) {
-      append_run(*run);
-      count += run->count;
+  std::uint32_t index = 0;
+  {
+    const SharedLock lock = negotiation_.lock();
+    std::uint32_t count = 0;
+    for (const BucketEntry& entry : entries) {
+      if (const auto* run = std::get_if<IdRun>(&entry)) {
+        append_run(*run);
+        count += run->count;
+      } else {
+        append_decision(std::get<Decision>(entry));
+        ++count;
+      }
+    }
+    index = negotiation_.close_bucket(count, tuning_, is_numbered);
+  }
+  if (is_numbered) begin_launch(index);
+}
+
+// The bucket has the proposal of this host.
+void Relay::begin_launch(std::uint32_t bucket) {
+  order_.begin({.bucket = bucket, .number = negotiation_.launch_of(bucket).number});
+  pass_agreed();
+}
+
+// What this host and the hosts below agree on goes up. At the root it is final.
+void Relay::pass_agreed() {
+  while (const auto agreed = order_.next_agreed()) {
+    if (parent_) {
+      parent_->post(write_launch(MessageKind::kProposed, *agreed));
     } else {
-      append_decision(std::get<Decision>(entry));
-      ++count;
+      settle(*agreed);
     }
   }
-  negotiation_.close_bucket(count, tuning_);
+}
+
+void Relay::settle(const LaunchNumber& launch) {
+  order_.end(launch);
+  negotiation_.settle_launch(launch.bucket, launch.number);
+  pass_down(write_launch(MessageKind::kLaunch, launch));
 }
 
 void Relay::append_run(const IdRun& run) {
@@ -227,6 +276,12 @@ void Relay::forward() {
       }
     }
   }
+  // Read after the outbox and sent before the arrivals, some of which may have to be ordered. Each
+  // rank's last arrival for a name comes this way, so the root knows in time.
+  if (!has_told_order_ && negotiation_.orders_launches()) {
+    has_told_order_ = true;
+    parent_->post(write_ordered());
+  }
   std::ranges::sort(ids);
   if (!ids.empty()) parent_->post(write_ids(MessageKind::kArrived, ids));
   for (const Arrivals& arrival : arrivals) parent_->post(write_arrival(arrival));
@@ -240,13 +295,15 @@ void Relay::announce() {
   if (negotiation_.has_unannounced()) forget_asked();
   while (negotiation_.has_unannounced()) {
     entries_.clear();
-    const BucketTuning tuning = negotiation_.tuning_of(negotiation_.next_unannounced());
+    const std::uint32_t index = negotiation_.next_unannounced();
+    const bool is_numbered = negotiation_.launch_of(index).number != 0;
+    const BucketTuning tuning = negotiation_.tuning_of(index);
     if (std::exchange(tuning_, tuning) != tuning) {
       pass_down(write_tuning(tuning));
     }
     {
       const SharedLock lock = negotiation_.lock();
-      negotiation_.bucket_items(negotiation_.next_unannounced(), items_);
+      negotiation_.bucket_items(index, items_);
       for (const BucketItem& item : items_) {
         if (negotiation_.is_repeated(item)) {
           add_id(entries_, negotiation_.wire_id(item.slot));
@@ -260,9 +317,10 @@ void Relay::announce() {
       }
       negotiation_.announced();
     }
-    pass_down(write_bucket(entries_));
+    pass_down(write_bucket(is_numbered ? MessageKind::kNumbered : MessageKind::kBucket, entries_));
+    if (is_numbered) begin_launch(index);
   }
-  note_unsent();
+  note_busy();
 }
 
 std::optional<std::uint32_t> Relay::slot_of(std::uint32_t id) const {

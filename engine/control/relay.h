@@ -10,6 +10,9 @@
 // id, and from then on only the id is sent. A table that does not know an id asks for the name.
 // When a name waits for long, its leader asks up the tree which ranks have not submitted it. A rank
 // that would take part in what another one begins asks the table above whether a rank has.
+//
+// A bucket of GPU tensors of an ordered set gets its number while it is prepared (see
+// launch_order.h). That costs one more message up and one down each link.
 #pragma once
 
 #include <poll.h>
@@ -35,6 +38,7 @@ class Relay {
   struct Child {
     MessageLink link;
     std::vector<int> ranks;  // set ranks of its host and the hosts below it
+    bool is_leaf = false;    // no host is below it
     std::unordered_set<NameKey, NameKeyHash> asked = {};  // for these, until a rank submits them
   };
 
@@ -50,14 +54,17 @@ class Relay {
   void announce();
   // Whether this host has messages to pass on.
   bool has_work() const;
-  // Any thread: whether there are messages that a link has not taken yet.
-  bool has_unsent() const { return has_unsent_.load(); }
+  // Any thread: whether there are messages that a link has not taken yet, or buckets whose number
+  // is still to come.
+  bool is_busy() const { return is_busy_.load(); }
   // Any thread, for the leader's own rank: whether another rank has submitted the name and this one
   // has not, as far as this table and the one above know. That one is asked, so call it again.
   bool is_awaited(const NameKey& key);
   // Any thread: see AwaitedNames.
   bool listen() { return awaited_.listen(); }
   bool is_listening() const { return awaited_.is_listening(); }
+  // The set rank of a leader that holds up the oldest number, and nobody it waits for; -1: none.
+  int late_leaf() const;
   // A broken link: the set rank at its other end, and the reason. It matters only when the link is
   // needed.
   std::optional<std::pair<int, std::string>> loss() const;
@@ -81,9 +88,12 @@ class Relay {
   void merge_ids(Child& child, std::span<const std::byte> message);
   void answer_who_lacks(Child& child, const NameKey& key);
   void spell(std::span<const std::uint32_t> ids);
-  void append_bucket(std::span<const BucketEntry> entries);
+  void append_bucket(std::span<const BucketEntry> entries, bool is_numbered);
   void append_run(const IdRun& run);
   void append_decision(const Decision& decision);
+  void begin_launch(std::uint32_t bucket);
+  void pass_agreed();
+  void settle(const LaunchNumber& launch);
   void keep_answer(Lacking lacking);
   void pass_down(std::span<const std::byte> message);
   TreeScope scope(std::span<const int> speakers = {}) const {
@@ -93,7 +103,7 @@ class Relay {
   bool answer_asked(Child& child);
   void forget_asked();
   void refuse_altered() const;
-  void note_unsent();
+  void note_busy();
   std::optional<std::uint32_t> slot_of(std::uint32_t id) const;
   void name_slot(std::uint32_t id, std::uint32_t slot);
 
@@ -111,7 +121,9 @@ class Relay {
   std::size_t prune_at_ = 4096;
   std::unordered_map<NameKey, Inquiry, NameKeyHash> inquiries_;
   AwaitedNames awaited_;
-  std::atomic<bool> has_unsent_{false};
+  LaunchOrder order_;
+  bool has_told_order_ = false;  // to the table above
+  std::atomic<bool> is_busy_{false};
   BucketTuning tuning_;  // of the last bucket that was sent down
   std::vector<BucketItem> items_;
   std::vector<BucketEntry> entries_;

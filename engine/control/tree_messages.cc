@@ -73,9 +73,20 @@ void put_bits(Writer& writer, std::span<const std::uint32_t> ids) {
 }  // namespace
 
 const char* name_of(MessageKind kind) {
-  static constexpr const char* kNames[] = {
-      "of a tree", "arrived ids",   "arrival", "ids to spell",       "bucket",
-      "who lacks", "lacking ranks", "tuning",  "name that may come", "awaited name"};
+  static constexpr const char* kNames[] = {"of a tree",
+                                           "arrived ids",
+                                           "arrival",
+                                           "ids to spell",
+                                           "bucket",
+                                           "who lacks",
+                                           "lacking ranks",
+                                           "tuning",
+                                           "name that may come",
+                                           "awaited name",
+                                           "order of launches",
+                                           "numbered bucket",
+                                           "proposed launch",
+                                           "launch"};
   const auto number = static_cast<std::size_t>(kind);
   return kNames[number < std::size(kNames) ? number : 0];
 }
@@ -116,8 +127,8 @@ Message write_arrival(const Arrivals& arrival) {
   return writer.take();
 }
 
-Message write_bucket(std::span<const BucketEntry> entries) {
-  Writer writer(MessageKind::kBucket);
+Message write_bucket(MessageKind kind, std::span<const BucketEntry> entries) {
+  Writer writer(kind);
   for (const BucketEntry& entry : entries) {
     if (const auto* decision = std::get_if<Decision>(&entry)) {
       writer.put(EntryForm::kDecision);
@@ -152,6 +163,15 @@ Message write_lacking(MessageKind kind, const Lacking& lacking) {
 Message write_name(MessageKind kind, const NameKey& key) {
   Writer writer(kind);
   writer.put(key);
+  return writer.take();
+}
+
+Message write_ordered() { return Writer(MessageKind::kOrdered).take(); }
+
+Message write_launch(MessageKind kind, const LaunchNumber& launch) {
+  Writer writer(kind);
+  writer.put_number(launch.bucket);
+  writer.put_number(launch.number);
   return writer.take();
 }
 

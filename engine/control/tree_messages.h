@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "control/launch_order.h"
 #include "control/negotiation_table.h"
 
 namespace hvd {
@@ -21,15 +22,19 @@ namespace hvd {
 using Message = std::vector<std::byte>;
 
 enum class MessageKind : std::uint8_t {
-  kArrived = 1,   // up: ids of rounds that are equal to the last ones
-  kSpelled = 2,   // up: one Arrivals
-  kAskFor = 3,    // down: ids that must be spelled
-  kBucket = 4,    // down: the next bucket
-  kWhoLacks = 5,  // up: a name that waits for long
-  kLacking = 6,   // down: the ranks that have not submitted it
-  kTuning = 7,    // down: the tuning of the next buckets
-  kMayCome = 8,   // up: a name that a rank would submit once another rank has
-  kAwaited = 9,   // down: a rank above has submitted it
+  kArrived = 1,    // up: ids of rounds that are equal to the last ones
+  kSpelled = 2,    // up: one Arrivals
+  kAskFor = 3,     // down: ids that must be spelled
+  kBucket = 4,     // down: the next bucket
+  kWhoLacks = 5,   // up: a name that waits for long
+  kLacking = 6,    // down: the ranks that have not submitted it
+  kTuning = 7,     // down: the tuning of the next buckets
+  kMayCome = 8,    // up: a name that a rank would submit once another rank has
+  kAwaited = 9,    // down: a rank above has submitted it
+  kOrdered = 10,   // up: from now on buckets of GPU tensors are to be numbered
+  kNumbered = 11,  // down: the next bucket, which waits for its number
+  kProposed = 12,  // up: the highest number that hosts propose for such a bucket
+  kLaunch = 13,    // down: its final number
 };
 
 // Ids that follow one another.
@@ -67,7 +72,8 @@ Message write_ids(MessageKind kind, std::span<const std::uint32_t> ids);
 std::vector<std::uint32_t> read_ids(std::span<const std::byte> message);
 Message write_arrival(const Arrivals& arrival);
 Arrivals read_arrival(std::span<const std::byte> message, const TreeScope& scope);
-Message write_bucket(std::span<const BucketEntry> entries);
+// kBucket, kNumbered.
+Message write_bucket(MessageKind kind, std::span<const BucketEntry> entries);
 std::vector<BucketEntry> read_bucket(std::span<const std::byte> message, const TreeScope& scope);
 Message write_tuning(const BucketTuning& tuning);
 BucketTuning read_tuning(std::span<const std::byte> message);
@@ -76,5 +82,11 @@ Lacking read_lacking(std::span<const std::byte> message, const TreeScope& scope)
 // kMayCome, kAwaited.
 Message write_name(MessageKind kind, const NameKey& key);
 NameKey read_name(std::span<const std::byte> message);
+// kOrdered has no values.
+Message write_ordered();
+void read_ordered(std::span<const std::byte> message);
+// kProposed, kLaunch.
+Message write_launch(MessageKind kind, const LaunchNumber& launch);
+LaunchNumber read_launch(std::span<const std::byte> message);
 
 }  // namespace hvd

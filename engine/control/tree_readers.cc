@@ -319,4 +319,16 @@ NameKey read_name(std::span<const std::byte> message) {
   return key;
 }
 
+void read_ordered(std::span<const std::byte> message) { reader_of(message).end(); }
+
+LaunchNumber read_launch(std::span<const std::byte> message) {
+  WireReader reader = reader_of(message);
+  LaunchNumber launch;
+  launch.bucket = static_cast<std::uint32_t>(
+      reader.get_number("bucket", 0, std::numeric_limits<std::uint32_t>::max()));
+  launch.number = reader.get_number("number", 1, kMostLaunch);
+  reader.end();
+  return launch;
+}
+
 }  // namespace hvd

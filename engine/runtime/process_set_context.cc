@@ -65,7 +65,8 @@ std::unique_ptr<Relay> make_relay(NegotiationTable& negotiation, const HostMap& 
     if (link.host == tree_parent(map.own)) {
       parent.emplace(std::move(messages));
     } else {
-      children.push_back({std::move(messages), ranks_below(map, link.host)});
+      const bool is_leaf = tree_children(link.host, map.host_count()).empty();
+      children.push_back({std::move(messages), ranks_below(map, link.host), is_leaf});
     }
   }
   return std::make_unique<Relay>(negotiation, std::move(parent), std::move(children));

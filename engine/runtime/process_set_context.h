@@ -63,10 +63,14 @@ class ProcessSetContext {
   // Whether this rank has work in this set, or listens to other hosts.
   bool is_active() const {
     return is_running || pending.load() != 0 ||
-           (relay != nullptr && (relay->has_unsent() || relay->is_listening()));
+           (relay != nullptr && (relay->is_busy() || relay->is_listening()));
   }
   // Whether a step would probably make progress. `may_form`: also a step that forms a bucket.
   bool can_progress(bool may_form) const;
+  // Whether the bucket waits until the hosts have agreed when it is launched.
+  bool awaits_number() const {
+    return is_running && blocked_on.is_for_turn && !negotiation.launch_of(cursor).is_final;
+  }
   // For messages. suffix(): " of process set 3"; empty for the world.
   std::string suffix() const;
   std::string title_of(const Entry& entry) const;

@@ -31,6 +31,17 @@ ProcessSets::~ProcessSets() {
 
 void ProcessSets::add(int set, std::vector<int> members, SetLinks links) {
   registered_[set] = {.members = std::move(members), .links = std::move(links)};
+  if (!is_in_several()) return;
+  for_each([](ProcessSetContext& context) { context.negotiation.order_launches(); });
+}
+
+// Whether launches of this rank's sets may get into each other's way.
+bool ProcessSets::is_in_several() const {
+  if (devices_.gpus == nullptr) return false;
+  return std::ranges::count_if(registered_, [this](const auto& entry) {
+           const std::vector<int>& members = entry.second.members;
+           return members.size() > 1 && std::ranges::binary_search(members, world_.config.rank);
+         }) > 1;
 }
 
 ProcessSets::Removed ProcessSets::remove(int set) {
@@ -91,6 +102,7 @@ ProcessSetContext& ProcessSets::open(int set, Registered& registered) {
                             ProcessSetContext::region_bytes(static_cast<int>(members.size())));
   auto context = std::make_unique<ProcessSetContext>(std::move(config), std::move(region),
                                                      world_.presence, std::move(registered.links));
+  if (is_in_several()) context->negotiation.order_launches();
   const auto index = static_cast<std::size_t>(set);
   contexts_[index].store(context.get(), std::memory_order_release);
   put_open(context.get(), nullptr);
@@ -104,7 +116,8 @@ NegotiationConfig ProcessSets::negotiation_of(const std::vector<int>& members,
   config.cache_capacity = world.cache_capacity;
   config.tuning = world.tuning;
   config.fuse_groups = world.fuse_groups;
-  config.launches = is_one_host && devices_.gpus != nullptr ? world_.launches : nullptr;
+  // A host without GPUs must take part in the agreement, too.
+  config.launches = !is_one_host || devices_.gpus != nullptr ? world_.launches : nullptr;
   config.check_holder = [this, members](int holder, Nanoseconds waited) {
     failures_.check_holder(members[static_cast<std::size_t>(holder)], waited);
   };
@@ -112,13 +125,18 @@ NegotiationConfig ProcessSets::negotiation_of(const std::vector<int>& members,
 }
 
 // In the progress role: whether no other set has a bucket that must be launched before this one's.
+// What is numbered later gets a higher number, since this host knows this one. Sets of equal
+// numbers run in their own order.
 bool ProcessSets::may_launch(int set) const {
   const ProcessSetContext& own = *find(set);
-  const std::uint64_t launch = own.negotiation.launch_of(own.cursor);
-  return launch == 0 || !any_of([&](const ProcessSetContext& other) {
-           return &other != &own && other.negotiation.has_earlier_launch(other.cursor, launch) &&
-                  other.backend->launches();
-         });
+  const Launch launch = own.negotiation.launch_of(own.cursor);
+  if (launch.number == 0) return true;
+  if (!launch.is_final) return false;
+  return !any_of([&](const ProcessSetContext& other) {
+    const std::uint64_t limit = launch.number + (other.id < own.id ? 1 : 0);
+    return &other != &own && other.negotiation.has_earlier_launch(other.cursor, limit) &&
+           other.backend->launches();
+  });
 }
 
 HostMap ProcessSets::hosts_of(const std::vector<int>& members) const {

@@ -98,6 +98,7 @@ class ProcessSets {
   void put_open(ProcessSetContext* context, ProcessSetContext* in_place_of);
   HostMap hosts_of(const std::vector<int>& members) const;
   NegotiationConfig negotiation_of(const std::vector<int>& members, bool is_one_host) const;
+  bool is_in_several() const;
   bool may_launch(int set) const;
 
   const World& world_;

@@ -97,7 +97,7 @@ bool Progress::relay(ProcessSetContext& context) {
   const bool is_waiting = context.pending.load() != 0 && !context.is_running &&
                           !context.negotiation.has_bucket(context.cursor) &&
                           !context.negotiation.has_ready();
-  if (!is_waiting) return false;
+  if (!is_waiting && !context.awaits_number()) return false;
   if (const auto loss = context.relay->loss())
     membership_.lose(context, LinkLost(loss->first, loss->second));
   return false;

@@ -65,9 +65,18 @@ void StallMonitor::check(std::int64_t now) {
 
 // The bucket whose turn it is may wait for a rank. Its own check names that rank.
 bool StallMonitor::is_behind_another_set(const ProcessSetContext& context) const {
-  return context.blocked_on.is_for_turn && sets_.any_of([](const ProcessSetContext& other) {
-    return is_blocked(other) && !other.blocked_on.is_for_turn;
+  if (!context.blocked_on.is_for_turn || context.awaits_number()) return false;
+  return sets_.any_of([](const ProcessSetContext& other) {
+    return is_blocked(other) && (!other.blocked_on.is_for_turn || other.awaits_number());
   });
+}
+
+// The rank that the bucket waits for; -1 where others know it. A number may be held up by any
+// leader: a leaf is named by the host above, and another one by the hosts below, which ask it
+// (see check_entries).
+int StallMonitor::awaited(const ProcessSetContext& context) const {
+  if (!context.awaits_number()) return context.awaited(context.blocked_on);
+  return context.relay == nullptr ? -1 : context.world_rank(context.relay->late_leaf());
 }
 
 void StallMonitor::check_bucket(ProcessSetContext& context, std::int64_t now) {
@@ -79,12 +88,14 @@ void StallMonitor::check_bucket(ProcessSetContext& context, std::int64_t now) {
   const double age_s = seconds(now - context.blocked_since_ns);
   const double limit_s = world_.config.stall_check_time_s;
   if (age_s < limit_s || !may_be_to_blame(context, now, limit_s)) return;
-  const int rank = context.awaited(context.blocked_on);
+  const int rank = awaited(context);
+  if (rank < 0) return;
   const std::string peer = world_.peer_name(rank);
   const std::string what =
       context.entries.empty() ? "a collective" : context.title_of(*context.entries.front());
-  const std::string text = (context.blocked_on.is_polled ? "the data plane on " + peer : peer) +
-                           " has not moved for " + age_text(age_s) + " in the middle of " + what;
+  const bool is_own = context.blocked_on.is_polled && !context.awaits_number();
+  const std::string text = (is_own ? "the data plane on " + peer : peer) + " has not moved for " +
+                           age_text(age_s) + " in the middle of " + what;
   if (!std::exchange(state.is_reported, true)) {
     counters_.stalls.add(1);
     report_(text, {rank});

@@ -24,6 +24,7 @@ class StallMonitor : private CommonParts {
 
  private:
   bool is_behind_another_set(const ProcessSetContext& context) const;
+  int awaited(const ProcessSetContext& context) const;
   void check_bucket(ProcessSetContext& context, std::int64_t now);
   void check_entries(ProcessSetContext& context, std::int64_t now);
   void check_entry(ProcessSetContext& context, Entry& entry, std::int64_t now, bool is_look);

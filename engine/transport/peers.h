@@ -50,7 +50,7 @@ struct PeerWait {
   std::uint32_t target = 0;
   int remote = -1;  // set rank on another host whose bytes are awaited, instead or too; -1: none
   bool is_polled = false;    // no wake-up comes: look again after Backend::pause()
-  bool is_for_turn = false;  // polled, for a bucket of another set, which is launched first
+  bool is_for_turn = false;  // polled, for its number or a bucket of another set launched first
 
   bool operator==(const PeerWait&) const = default;
 };

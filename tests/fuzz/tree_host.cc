@@ -42,7 +42,7 @@ Request request_of(Kind kind, int rank, std::vector<std::int64_t> shape) {
   return request;
 }
 
-// What a rank submits under a name; the last one is different everywhere.
+// What a rank submits under a name; number 9 is different everywhere.
 std::vector<Request> requests_of(int name, int rank) {
   switch (name) {
     case 2: {
@@ -73,6 +73,11 @@ std::vector<Request> requests_of(int name, int rank) {
     }
     case 9:
       return {request_of(Kind::kAllreduce, rank, {rank})};
+    case kOnGpus: {
+      Request request = request_of(Kind::kAllreduce, rank, {5});
+      request.memory = Memory::kCuda;
+      return {request};
+    }
     case kJoinName:
       return {request_of(Kind::kJoin, rank, {})};
     default:
@@ -113,6 +118,7 @@ TreeHost::TreeHost(int host, const std::optional<End>& parent, const std::vector
   config.local = hosts[static_cast<std::size_t>(host)];
   config.collected = ranks_below(host);
   config.is_root = host == 0;
+  config.launches = &launches_;
   config.cache_capacity = 4;  // so that names are forgotten
   for (const int rank : config.local) {
     config.rank = rank;
@@ -133,6 +139,7 @@ TreeHost::TreeHost(int host, const std::optional<End>& parent, const std::vector
 }
 
 void TreeHost::submit(int name) {
+  if (name == kOnGpus && host_ == 3) ranks_.back().negotiation->order_launches();
   for (Rank& rank : ranks_) {
     if (!rank.has_joined) arrive(rank, name);
   }

@@ -3,6 +3,8 @@
 // an engine would use what it does not have.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,7 +21,8 @@ using Hosts = std::vector<std::vector<int>>;
 // Four hosts: 0 is the root, 1 and 2 are its children, 3 is the child of 2.
 const Hosts& tree_hosts();
 inline constexpr int kTreeSize = 8;
-inline constexpr int kNames = 10;  // of operations, of all kinds
+inline constexpr int kNames = 11;   // of operations, of all kinds
+inline constexpr int kOnGpus = 10;  // the one whose launches are ordered, which host 3 asks for
 
 // Of a connection, with what seals and opens its messages.
 struct End {
@@ -65,6 +68,7 @@ class TreeHost {
   void check_rows(const Rank& rank, const BucketItem& item);
 
   const int host_;
+  std::atomic<std::uint64_t> launches_{0};
   std::shared_ptr<Region> region_;
   std::vector<Rank> ranks_;
   std::unique_ptr<Relay> relay_;

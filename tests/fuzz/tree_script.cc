@@ -186,9 +186,11 @@ std::vector<Bytes> record(int host) {
       }
     });
   }
-  run([](Recording& recording) {  // several in one bucket; more names than are remembered
+  // Several in one bucket; more names than are remembered. None on GPUs: an alone root may cut
+  // other buckets than here, and proposals have their indices.
+  run([](Recording& recording) {
     for (int round = 0; round < 3; ++round) {
-      for (int name = 0; name < kNames; ++name) recording.submit(name);
+      for (int name = 0; name < kOnGpus; ++name) recording.submit(name);
       recording.settle();
     }
   });

@@ -67,6 +67,8 @@ struct DeviceOptions {
   std::function<std::vector<WatchedProcess>(int rank)> watched = [](int) {
     return std::vector<WatchedProcess>{};
   };
+  WorldOfThreads::Configure configure = [](EngineConfig&) {};
+  WorldOfThreads::Connect connect = [](int, Connections&) {};
 };
 
 class DeviceWorld {
@@ -83,8 +85,12 @@ class DeviceWorld {
       auto stream = std::make_unique<CudaStream>(gpu->driver(), device);
       ranks_.push_back({.gpu = gpu, .device = device, .stream = std::move(stream)});
     }
-    const auto configure = [&](EngineConfig& config) { config.log.level = options.log_level; };
+    const auto configure = [&](EngineConfig& config) {
+      config.log.level = options.log_level;
+      options.configure(config);
+    };
     const auto connect = [&](int rank, Connections& connections) {
+      options.connect(rank, connections);
       DevicePlane& plane = connections.devices;
       plane.gpus = accesses[static_cast<std::size_t>(rank)];
       plane.config.routes.fill(options.route);

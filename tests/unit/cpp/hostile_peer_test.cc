@@ -164,7 +164,8 @@ TEST_CASE("hostile: ids and tuning have their ranges") {
   CHECK(field_of([&] { read_ids(twice); }) == "ids");
   std::vector<BucketEntry> many(2, IdRun{.first = 1, .count = kMaxSlots + 1});
   CHECK(field_of([&] {
-          read_bucket(write_bucket(many), {.size = 2, .members = {}, .speakers = {}});
+          read_bucket(write_bucket(MessageKind::kBucket, many),
+                      {.size = 2, .members = {}, .speakers = {}});
         }) == "number of ids");
   BucketTuning tuning;
   CHECK(read_tuning(write_tuning(tuning)) == tuning);

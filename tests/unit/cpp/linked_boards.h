@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,8 +24,15 @@ namespace hvd::test {
 // A host's ranks share a board; their leader has the relay.
 class Tree {
  public:
-  explicit Tree(Hosts hosts, std::uint32_t cache_capacity = 1024) : hosts_(std::move(hosts)) {
+  using Clocks = std::vector<std::shared_ptr<std::atomic<std::uint64_t>>>;
+
+  // `clocks`: the numbers of launches, by host; empty: its own.
+  explicit Tree(Hosts hosts, std::uint32_t cache_capacity = 1024, Clocks clocks = {})
+      : hosts_(std::move(hosts)), clocks_(std::move(clocks)) {
     for (const auto& ranks : hosts_) size_ += static_cast<int>(ranks.size());
+    while (clocks_.size() < hosts_.size()) {
+      clocks_.push_back(std::make_shared<std::atomic<std::uint64_t>>(0));
+    }
     refs_.resize(static_cast<std::size_t>(size_));
     for (int host = 0; host < count(); ++host) open_host(host, cache_capacity);
     for (int host = 0; host < count(); ++host) link(host);
@@ -67,6 +75,12 @@ class Tree {
   int size() const { return size_; }
   int count() const { return static_cast<int>(hosts_.size()); }
   Relay& relay(int host) { return *relays_[static_cast<std::size_t>(host)]; }
+  std::atomic<std::uint64_t>& clock(int host) { return *clocks_[static_cast<std::size_t>(host)]; }
+  std::uint64_t messages_sent() const {
+    std::uint64_t sum = 0;
+    for (const auto& relay : relays_) sum += relay->messages_sent();
+    return sum;
+  }
 
   // The items of the next bucket as each rank sees them, and all finish it.
   template <typename Use>
@@ -94,6 +108,7 @@ class Tree {
     config.local = hosts_[static_cast<std::size_t>(host)];
     config.collected = ranks_below(host);
     config.is_root = host == 0;
+    config.launches = clocks_[static_cast<std::size_t>(host)].get();
     if (negotiations_.empty()) negotiations_.resize(static_cast<std::size_t>(size_));
     for (const int rank : config.local) {
       config.rank = rank;
@@ -123,7 +138,7 @@ class Tree {
       up_[static_cast<std::size_t>(child)] = {pair[1], up};
       children.push_back(
           {MessageLink(pair[0], hosts_[static_cast<std::size_t>(child)][0], down, "control link"),
-           ranks_below(child)});
+           ranks_below(child), tree_children(child, count()).empty()});
     }
     std::optional<MessageLink> parent;
     if (host != 0) {
@@ -136,6 +151,7 @@ class Tree {
   }
 
   Hosts hosts_;
+  Clocks clocks_;
   int size_ = 0;
   std::vector<std::shared_ptr<Region>> regions_;
   std::vector<std::unique_ptr<NegotiationTable>> negotiations_;
