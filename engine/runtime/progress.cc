@@ -37,6 +37,7 @@ Progress::Step Progress::step(bool may_form) {
   } catch (const UnnamedLoss& loss) {
     unnamed_loss_ = loss;
     name_deadline_ns_ = now_ns() + kNamePatience.count();
+    has_device_work_.store(true);  // it may not have been noted yet, and is not done
     return Step::kBlocked;
   } catch (const Error& error) {
     give_up(error);

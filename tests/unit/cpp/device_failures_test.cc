@@ -163,7 +163,8 @@ TEST_CASE("a rank that NCCL misses first is named when it is known to be dead") 
     while (stand_in_calls("ncclCommGetAsyncError") == calls) std::this_thread::yield();
     close(end[1]);
   });
-  CHECK(contains(error_of([&] { world.engines().engine(0).confirm(kPatience); }), "rank 1 died"));
+  const std::string text = error_of([&] { world.engines().engine(0).confirm(kPatience); });
+  CHECK_MESSAGE(contains(text, "rank 1 died"), text);
   death.join();
   busy.release();
 }

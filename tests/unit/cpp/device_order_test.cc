@@ -220,7 +220,7 @@ TEST_CASE(
       CHECK(caught([&] { finish_on_device(engine, handle); }).code() == ErrorCode::kPeerLost);
     }
   });
-  CHECK(errors.count("rank 1 has not moved for ") == 1);
+  CHECK(errors.count("rank 1 has not moved for ") > 0);
   CHECK(errors.count(" in the middle of allreduce 'y'") == 1);
   CHECK(errors.count(" in the middle of allreduce 'z'") == 0);
 }
