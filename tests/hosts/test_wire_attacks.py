@@ -196,11 +196,17 @@ def test_the_order_of_news(lab: Lab, middle: ManInTheMiddle) -> None:
 
 
 class HandshakePlan:
-    """Every second connection has one of these faults in its handshake; each fault happens once."""
+    """Connections have one of these faults in their handshakes; each fault happens once.
 
-    def __init__(self, middle: ManInTheMiddle, faults: Sequence[Fault], *, after: int) -> None:
+    ``after``: connections without a fault before the first one. ``every``: 2 for every second one.
+    """
+
+    def __init__(
+        self, middle: ManInTheMiddle, faults: Sequence[Fault], *, after: int, every: int = 2
+    ) -> None:
         self._left = list(faults)
-        self._after = after  # connections without a fault before the first one
+        self._after = after
+        self._every = every
         self._now: Fault | None = None
         middle.at_start = self._tamper
 
@@ -211,7 +217,7 @@ class HandshakePlan:
     def _tamper(self, connection: Connection, speaker: Speaker) -> Tamper | None:
         if speaker is Speaker.DIALER:  # called first
             index = connection.index - self._after
-            is_due = index >= 0 and index % 2 == 0 and bool(self._left)
+            is_due = index >= 0 and index % self._every == 0 and bool(self._left)
             self._now = self._left.pop(0) if is_due else None
         return self._now[1]() if self._now is not None and self._now[0] is speaker else None
 
@@ -257,6 +263,22 @@ def test_the_last_bytes_of_a_handshake(lab: Lab, middle: ManInTheMiddle) -> None
         for fault in faults_at(count - 1)
     ]
     assert_whole(lab, middle, faults)
+
+
+@pytest.mark.parametrize("speaker", Speaker)
+def test_the_choice_of_a_connection_that_is_dialled_again(
+    lab: Lab, middle: ManInTheMiddle, speaker: Speaker
+) -> None:
+    """TAKE or its answer is altered or lost. The first connections had no answer to the hello."""
+    links = 3  # of the world: control, data and news
+    last = HANDSHAKE_BYTES[Kind.LINK][Speaker.LISTENER] - 1
+    taking = HANDSHAKE_BYTES[Kind.LINK][speaker]
+    faults: list[Fault] = [(Speaker.LISTENER, partial(CutOff, last, End.RESET))] * links
+    faults += [(speaker, fault) for fault in faults_at(taking)]
+    plan = HandshakePlan(middle, faults, after=1, every=1)
+    job = lab.start_worker((1, 1), "many_worlds.py", "2", "1", environment=START_S)
+    assert reports_of(lab, job) == [[None] * 2] * 2
+    assert plan.is_used_up
 
 
 def test_handshakes_with_the_store(lab: Lab, middle: ManInTheMiddle) -> None:

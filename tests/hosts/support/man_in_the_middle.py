@@ -84,9 +84,10 @@ class Kind(Enum):
     NEWS = auto()
 
 
+# A connection that is dialled again has a TAKE more in each direction.
 _LINK_BYTES = {
-    Speaker.DIALER: _LINK.hello_bytes + len(link_handshake.TAKE),
-    Speaker.LISTENER: _LINK.challenge_bytes + _LINK.reply_bytes + len(link_handshake.TAKE),
+    Speaker.DIALER: _LINK.hello_bytes,
+    Speaker.LISTENER: _LINK.challenge_bytes + _LINK.reply_bytes,
 }
 _STORE_BYTES = {
     Speaker.DIALER: wire.PROTOCOL.hello_bytes,

@@ -167,6 +167,7 @@ def test_a_failure_ends_the_dials_to_silent_ranks(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(root, "make_region", make_region)
     monkeypatch.setattr(link_round, "PeerDial", dial)
+    monkeypatch.setattr(link_round, "_LOOK_S", 0.5)
     store, start_s = MemoryStore(), time.monotonic()
     with socket.create_server((new_loopback(), 0)) as silent:
         found = outcomes(3, join)

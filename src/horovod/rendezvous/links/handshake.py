@@ -26,8 +26,8 @@ from horovod.rendezvous.base.protection import LinkKeys
 from horovod.rendezvous.links.plan import Purpose
 
 TAKE = b"\1"
-# Purpose, channel, dialer, listener, port, address, digest of the context, number.
-_CLAIMS = struct.Struct("!BIIIH16s32sI")
+# Purpose, channel, dialer, listener, port, address, number, digest of the context.
+_CLAIMS = struct.Struct("!BIIIH16sI32s")
 _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as an IPv6 one (RFC 4291)
 PROTOCOL = Protocol(b"hvdlink4", statement_bytes=_CLAIMS.size, answer_bytes=1)
 
@@ -73,17 +73,19 @@ class Claims(NamedTuple):
         packed = _MAPPED + ip.packed if ip.version == 4 else ip.packed
         ranks = (self.dialer, self.listener)
         link = (self.purpose, self.channel, *ranks, self.port, packed)
-        return _CLAIMS.pack(*link, self.context, self.number)
+        return _CLAIMS.pack(*link, self.number, self.context)
 
     @classmethod
     def from_bytes(cls, statement: bytes) -> Claims:
         """The claims of an authenticated dialer. Raises ProtocolError."""
-        purpose, channel, dialer, listener, port, packed, *rest = _CLAIMS.unpack(statement)
+        purpose, channel, dialer, listener, port, packed, number, context = _CLAIMS.unpack(
+            statement
+        )
         if purpose not in Purpose.__members__.values():
             raise ProtocolError(f"it wants a connection of unknown purpose {purpose}")
         ip = ipaddress.IPv6Address(packed)
         host = str(ip.ipv4_mapped or ip)
-        return cls(Purpose(purpose), channel, dialer, listener, host, port, *rest)
+        return cls(Purpose(purpose), channel, dialer, listener, host, port, context, number)
 
 
 class Connected(NamedTuple):

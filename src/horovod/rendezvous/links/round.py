@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 _POLL_S, _MOST_POLL_S = 0.05, 1.0
 _POLLED_PART = 0.1  # of the time that has passed: thousands of ranks poll one store
-_CHECK_S = 0.5  # between two looks for a rank that dials again, or while dialling for a failure
+_CHECK_S = 0.5  # between two looks for a rank that dials a lost connection again
+# Between two looks for a failure of another member while this one dials. The dials wait for the
+# answer of the store meanwhile, on a bad link for seconds.
+_LOOK_S = 10.0
 
 
 class LinkSettings(NamedTuple):
@@ -269,7 +272,8 @@ class LinkRound:
         start_s = time.monotonic()
         while (answers := self._poll(attempt)) is None:
             # A rank that expects no connection blocks on the store; the others poll it.
-            next_poll = _next_poll(start_s, _POLL_S)
+            pause_s = _POLLED_PART * (time.monotonic() - start_s)
+            next_poll = Deadline(min(max(_POLL_S, pause_s), _MOST_POLL_S))
             while not (next_poll.has_passed or attempt.listener.is_complete):
                 attempt.step(next_poll.remaining_s())
         known = frozenset(self._ranks)
@@ -287,12 +291,11 @@ class LinkRound:
 
         A member may fail on its host while others of this one's peers are silent.
         """
-        start_s = time.monotonic()
         while not (budget.has_passed or attempt.is_settled):
-            next_poll = _next_poll(start_s, _CHECK_S)
-            while not (next_poll.has_passed or budget.has_passed or attempt.is_settled):
-                attempt.step(min(next_poll.remaining_s(), budget.remaining_s()))
-            if next_poll.has_passed:
+            next_look = Deadline(_LOOK_S)
+            while not (next_look.has_passed or budget.has_passed or attempt.is_settled):
+                attempt.step(min(next_look.remaining_s(), budget.remaining_s()))
+            if next_look.has_passed:
                 self._step.poll(0.0)
 
     def _poll(self, attempt: LinkAttempt) -> list[bytes] | None:
@@ -310,12 +313,6 @@ class LinkRound:
                     ranks=missing,
                 )
             attempt.step(self._deadline.remaining_s())
-
-
-def _next_poll(start_s: float, least_s: float) -> Deadline:
-    """When to ask the store again after a wait that began at ``start_s``."""
-    pause_s = _POLLED_PART * (time.monotonic() - start_s)
-    return Deadline(min(max(least_s, pause_s), _MOST_POLL_S))
 
 
 def _dialled_back(rank: int, forward: Sequence[Report]) -> list[int]:
