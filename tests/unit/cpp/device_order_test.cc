@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <random>
 #include <thread>
 
@@ -208,6 +209,7 @@ TEST_CASE(
   world.engines().add_set(1, {0, 1});
   world.run([&](int, Engine& engine, DeviceRank& mine) { run_at_once(engine, mine, {0, 1}, 2); });
   courier.keep_proposals();
+  std::barrier waited(2);
   world.run([&](int rank, Engine& engine, DeviceRank& mine) {
     const DeviceFloats y = mine.floats({1.0F});
     const DeviceFloats z = mine.floats({1.0F});
@@ -215,6 +217,7 @@ TEST_CASE(
     CHECK(!engine.wait(first, std::chrono::milliseconds(200)));
     const HandleId behind = submit(engine, mine, on_device_in_place("z", z), Intent::kWait, 1);
     CHECK(!engine.wait(behind, std::chrono::milliseconds(1500)));
+    waited.arrive_and_wait();
     if (rank == 0) courier.cut();
     for (const HandleId handle : {first, behind}) {
       CHECK(caught([&] { finish_on_device(engine, handle); }).code() == ErrorCode::kPeerLost);
