@@ -63,7 +63,8 @@ class Relay {
   // Any thread: see AwaitedNames.
   bool listen() { return awaited_.listen(); }
   bool is_listening() const { return awaited_.is_listening(); }
-  // The set rank of a leader that holds up the oldest number, and nobody it waits for; -1: none.
+  // The set rank of a leader with no host below it that has not proposed the oldest number; -1:
+  // none.
   int late_leaf() const;
   // A broken link: the set rank at its other end, and the reason. It matters only when the link is
   // needed.

@@ -94,7 +94,6 @@ def connect(
         identity.rank, identity.size, region_bytes, os.getpid(), *place, proposal
     )
     settings = LinkSettings(protection, connections)
-    claims = Claims(own.rank, own.size, generation, region_bytes)
     with ExitStack() as stack:
         attempt, offer = _listen(identity, secret, interfaces), b""
         if attempt is not None:
@@ -107,16 +106,13 @@ def connect(
         linker = Linker(world, hosts, key, timeout_s, link_timeout_s, interfaces)
         # Each token is new, so no two worlds have the same key.
         object_key = derive_key(secret, b"objects", key.encode(), *said)
-        members = next(host for host in hosts if own.rank in host)
-        host_key = f"{key}/host/{members[0]}"
-        group = HostGroup(claims, members, len(hosts) > 1, host_key, store, secret, deadline)
-        connect_host = host_mesh if own.rank == members[0] else join_mesh
+        claims = Claims(own.rank, own.size, generation, region_bytes)
         if len(hosts) == 1:
-            return linker.mesh(connect_host(group), SetLinks(), (), object_key)
-        with linker.world_round(deadline, offers_in(said)) as attempted:
-            host = connect_host(group)
+            return linker.mesh(linker.connect_host(claims, deadline), SetLinks(), (), object_key)
+        with linker.world_round(deadline, offers_in(said)) as round_:
+            host = linker.connect_host(claims, deadline)
             with on_error(host.close):
-                links, news = linker.connect_world(attempted, attempt)
+                links, news = linker.connect_world(round_, attempt)
         return linker.mesh(host, links, news, object_key)
 
 
@@ -124,7 +120,7 @@ def _listen(identity: ProcessInfo, secret: bytes, interfaces: Sequence[str]) -> 
     """An attempt that listens before the ranks know of each other, if there are other hosts.
 
     None too if that fails for whatever reason: it fails again when the hosts are connected, and all
-    ranks are told. Here nobody would be, and all would wait for this one.
+    ranks are told. An error here would reach no other rank, and all would wait for this one.
     """
     if identity.local_size >= identity.size:
         return None
@@ -245,23 +241,35 @@ class Linker:
     interfaces: Sequence[str]
     _sets: int = 0  # connected so far; the same number on every rank
 
+    def connect_host(self, claims: Claims, deadline: Deadline) -> HostMesh:
+        """What the ranks of this host share."""
+        members = self._members_here()
+        key = f"{self.key}/host/{members[0]}"
+        spans_hosts = len(self.hosts) > 1
+        where = self.world.store, self.world.secret, deadline
+        group = HostGroup(claims, members, spans_hosts, key, *where)
+        return host_mesh(group) if self.world.rank == members[0] else join_mesh(group)
+
+    def _members_here(self) -> tuple[int, ...]:
+        return next(host for host in self.hosts if self.world.rank in host)
+
     def world_round(self, deadline: Deadline, offers: Sequence[bytes]) -> LinkRound:
         """The attempt to connect the world, for ``connect_world``; ``offers`` as in LinkRound."""
         key = f"{self.key}/world"
         return LinkRound(self.world, self.hosts, key, deadline, with_news=True, offers=offers)
 
     def connect_world(
-        self, attempted: LinkRound, attempt: LinkAttempt | None
+        self, round_: LinkRound, attempt: LinkAttempt | None
     ) -> tuple[SetLinks, LeaderLinks]:
         """Links and news of the world; ``attempt`` listens already, if there is one."""
         if attempt is None:
-            return self._connect_links(attempted)
-        return self._hand_over(attempted, attempted.connect(attempt, self._own_addresses()))
+            return self._connect_links(round_)
+        return self._hand_over(round_, round_.connect(attempt, self._own_addresses()))
 
     def mesh(self, host: HostMesh, links: SetLinks, news: LeaderLinks, object_key: bytes) -> Mesh:
         """What this rank has of the world."""
         ranks = self.world.capabilities
-        members = next(group for group in self.hosts if self.world.rank in group)
+        members = self._members_here()
         pidfds = dict(zip(members, host.pidfds, strict=True))
         doorbells = dict(zip(members, host.doorbells, strict=True)) if host.doorbells else {}
         return Mesh(
@@ -300,17 +308,17 @@ class Linker:
         hosts = hosts_with(members, self.hosts)
         if len(hosts) == 1:
             return SetLinks()
-        with LinkRound(world, hosts, key, Deadline(timeout_s)) as attempted:
-            return self._connect_links(attempted)[0]
+        with LinkRound(world, hosts, key, Deadline(timeout_s)) as round_:
+            return self._connect_links(round_)[0]
 
-    def _connect_links(self, attempted: LinkRound) -> tuple[SetLinks, LeaderLinks]:
+    def _connect_links(self, round_: LinkRound) -> tuple[SetLinks, LeaderLinks]:
         addresses = self._own_addresses()
         with closing(LinkAttempt(self.world.rank, self.world.secret, addresses)) as attempt:
-            return self._hand_over(attempted, attempted.connect(attempt, addresses))
+            return self._hand_over(round_, round_.connect(attempt, addresses))
 
     def _own_addresses(self) -> list[Address]:
         """Addresses that may lead here; loopback if another host of the world shares it."""
-        own_host = next(host for host in self.hosts if self.world.rank in host)
+        own_host = self._members_here()
         is_shared = any(
             self.world.shares_network(rank)
             for host in self.hosts
@@ -322,7 +330,7 @@ class Linker:
         return _cut(useful)
 
     def _hand_over(
-        self, attempted: LinkRound, made: dict[Link, Connected]
+        self, round_: LinkRound, made: dict[Link, Connected]
     ) -> tuple[SetLinks, LeaderLinks]:
         """The descriptors and seals, in the order of hosts and channels."""
         data: list[tuple[int, int, int, LinkSeals | None]] = []
@@ -332,10 +340,10 @@ class Linker:
             connected = made[link]
             tune(connected.socket, self.link_timeout_s)
             if link.purpose == Purpose.DATA:
-                seals = data_seals(attempted.cipher, connected.keys, self.world.settings.protection)
+                seals = data_seals(round_.cipher, connected.keys, self.world.settings.protection)
                 data.append((link.host, link.channel, connected.socket.detach(), seals))
             else:
-                sealed = leader_seals(attempted.cipher, connected.keys)
+                sealed = leader_seals(round_.cipher, connected.keys)
                 leaders[link.purpose].append((link.host, connected.socket.detach(), sealed))
         control, news = leaders[Purpose.CONTROL], leaders[Purpose.NEWS]
         return SetLinks(tuple(control), tuple(data)), tuple(news)

@@ -51,7 +51,7 @@ TEST_CASE("launch order: the highest proposal of all children wins, in the order
   CHECK(!order.is_open());
 }
 
-TEST_CASE("launch order: a number that nobody awaits is refused") {
+TEST_CASE("launch order: a number for a bucket that awaits none is refused") {
   LaunchOrder order(1);
   CHECK(field_of([&] { order.answer(0, {.bucket = 0, .number = 1}); }) == "proposed launch.bucket");
   CHECK(field_of([&] { order.end({.bucket = 0, .number = 1}); }) == "launch.bucket");

@@ -43,7 +43,7 @@ class Stream:
         self._wanted = 0
         self.is_connected = False  # whether the other end has accepted
         self.was_closed_by_peer = False
-        self.is_late = False
+        self.is_late = False  # whether its deadline has ended it
 
     def send(self, data: bytes) -> None:
         """Send a message of the talk. Messages are short: if one does not fit, the peer is bad."""
