@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from horovod.core.compression import ExactCompressor, compression_text
 from horovod.core.gradient_groups import BATCH_BYTES, GPU_BATCH_BYTES, batches_of, split_into_groups
-from horovod.core.operations import OP_NAMES, check_predivide, check_summing
+from horovod.core.operations import check_predivide, check_summing, resolve_op
 from horovod.core.process_sets import ProcessSet, check_process_set
 from horovod.core.world import engine, has_others, has_spare_cores
 from horovod.jax.collectives import Reduction, allreduce_batch, allreduce_group
@@ -40,8 +40,7 @@ class GradientReduction:
     process_set: ProcessSet
 
     def __post_init__(self) -> None:
-        if self.op not in tuple(OP_NAMES):
-            raise ValueError(f"DistributedOptimizer: unknown op {self.op!r}")
+        object.__setattr__(self, "op", resolve_op(None, self.op))
         check_predivide(self.op, self.gradient_predivide_factor)
         check_process_set(self.process_set)
 

@@ -228,7 +228,8 @@ def broadcast_parameters(
         process_set: the ranks that take part; this process and the root are among them.
 
     Raises:
-        ValueError: ``params`` is something else, for example a generator, or there is no such root.
+        ValueError: ``params`` is something else, for example a generator, or has a sparse tensor;
+            or there is no such root.
         HorovodInternalError: ranks disagree about a tensor, or a rank was lost.
     """
     _broadcast_in_place(_named_tensors(params), root_rank, process_set)
@@ -317,6 +318,11 @@ def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
             raise ValueError(
                 f"invalid params: {name!r} is of type {type(tensor).__name__}, not a tensor; "
                 "send other objects by broadcast_object"
+            )
+        if tensor.layout != torch.strided:
+            raise ValueError(
+                f"invalid params: {name!r} is not dense ({tensor.layout}); leave it out, and send "
+                "it by broadcast_object"
             )
     return entries
 

@@ -66,6 +66,7 @@ OPTIONS = {
     "more groups than gradients": {"groups": 9},
     "named groups": {"groups": [["['out'][0]", "['hidden']"]]},
     "predivide": {"gradient_predivide_factor": 3.0},
+    "no op": {"op": None},
 }
 
 

@@ -74,6 +74,8 @@ def test_invalid_params():
         hvd.broadcast_parameters(model.named_parameters(), 0)
     with pytest.raises(ValueError, match=r"invalid params.*'extra'.*int"):
         hvd.broadcast_parameters({"extra": 3}, 0)
+    with pytest.raises(ValueError, match=r"invalid params.*'graph' is not dense.*sparse_coo"):
+        hvd.broadcast_parameters({"graph": torch.eye(2).to_sparse()}, 0)
 
 
 def test_mismatch_is_raised_everywhere():
