@@ -10,7 +10,9 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
-_OLDEST = 2
+# Before 2.2 Lightning never calls the strategy's `model_to_device`, which broadcasts the weights.
+# Lightning 2.0 ignores `sync_dist`, too.
+_OLDEST = (2, 2)
 _ROOTS = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 
 
@@ -27,8 +29,9 @@ def _package() -> str:
 _name = _package()
 _root = _ROOTS[_name]
 _version = str(import_module(_name).__version__)
-if int(_version.split(".")[0]) < _OLDEST:
-    raise ImportError(f"horovod.lightning needs {_name} {_OLDEST}.0 or newer, not {_version}")
+if tuple(int(number) for number in _version.split(".")[:2]) < _OLDEST:
+    _oldest = ".".join(map(str, _OLDEST))
+    raise ImportError(f"horovod.lightning needs {_name} {_oldest} or newer, not {_version}")
 
 Callback = import_module(f"{_root}.callbacks").Callback
 LightningEnvironment = import_module(f"{_root}.plugins.environments").LightningEnvironment

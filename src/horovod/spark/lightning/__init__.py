@@ -12,9 +12,9 @@ from horovod.core.base.later import imported_later as _imported_later
 if TYPE_CHECKING:
     from horovod.spark.lightning.estimator import TorchEstimator, TorchModel
 
-if int(lightning.__version__.split(".")[0]) < 2:
+if tuple(int(number) for number in lightning.__version__.split(".")[:2]) < (2, 2):
     raise RuntimeError(
-        f"horovod.spark.lightning needs lightning 2.0 or newer, not {lightning.__version__}"
+        f"horovod.spark.lightning needs lightning 2.2 or newer, not {lightning.__version__}"
     )
 
 __all__ = ["TorchEstimator", "TorchModel"]
