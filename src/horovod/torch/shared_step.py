@@ -246,6 +246,8 @@ class SharedStep:
             units = list(self._make_units(names, place))
             self._check_distinct(units)
             self._units[tuple(names)] = units
+            # Batches come in another order on a rank that lacks some gradients.
+            self._units = dict(sorted(self._units.items()))
             self._is_checked = False
         return units
 

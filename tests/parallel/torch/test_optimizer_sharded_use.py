@@ -54,6 +54,27 @@ def test_a_scheduler_and_a_state_that_is_loaded_after_it_was_made() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.05
 
 
+def test_ranks_that_lack_other_gradients_right_after_loading() -> None:
+    params = [nn.Parameter(torch.full((3,), 1.0 + number)) for number in range(3)]
+    first, second, third = params
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(params, lr=0.01),
+        named_parameters=[(f"lacking.{number}", param) for number, param in enumerate(params)],
+        groups=[[param] for param in params],
+        op=hvd.Sum,
+        sharded=True,
+    )
+    step_once(params, optimizer)
+    optimizer.load_state_dict(hvd.broadcast_object(optimizer.state_dict()))
+    before = [param.detach().clone() for param in params]
+    optimizer.zero_grad()
+    for param in (first, third if hvd.rank() == 0 else second):
+        param.sum().backward()
+    optimizer.step()
+    for param, value, ranks in zip(params, before, (hvd.size(), hvd.size() - 1, 1), strict=True):
+        torch.testing.assert_close(param.detach(), value - 0.01 * ranks)
+
+
 def test_the_optimizer_goes_with_its_last_reference() -> None:
     params = [nn.Parameter(torch.ones(5))]
     optimizer = distributed(params, sharded=True)
