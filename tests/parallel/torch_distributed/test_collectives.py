@@ -187,6 +187,16 @@ def test_reduce_scatter(op: ReduceOp.RedOpType):
     assert output.tolist() == [whole] * (rank() + 1)
 
 
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR])
+def test_reduce_scatter_leaves_its_input_alone(op: ReduceOp.RedOpType):
+    own = [1 << rank()] * (2 * size())
+    whole, output = torch.tensor(own), torch.zeros(2, dtype=torch.int64)
+    dist.reduce_scatter_tensor(output, whole, op)
+    assert whole.tolist() == own
+    bits = [1 << r for r in ranks()]
+    assert output.tolist() == [max(bits) if op == ReduceOp.MAX else sum(bits)] * 2
+
+
 def test_alltoall():
     own = torch.arange(size()) + 10 * rank()
     output = torch.empty_like(own)

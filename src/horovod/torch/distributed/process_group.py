@@ -165,16 +165,17 @@ class HorovodProcessGroup(BaseGroup):
         before = sum(reducible(p).numel() for p in (parts or ())[: self._members.rank])
         begin = before if parts is not None else self._members.rank * landing.memory.numel()
         own = slice(begin, begin + landing.memory.numel())
+        reduced = torch.empty_like(flat)  # ``flat`` may be the input, which stays as it is
 
         def finish_whole(_: Any = None) -> None:
-            put(flat[own], output)
+            put(reduced[own], output)
 
         if reduction.bitwise is not None:
             return self._run.start_bitwise(
-                title, flat, reduction, opts, [output], flat, finish_whole
+                title, flat, reduction, opts, [output], reduced, finish_whole
             )
         operation = self._run.operation(_ALLREDUCE, title, reduction.op, reduction.prescale)
-        whole = Landing(flat, title)
+        whole = Landing(reduced, title)
         whole.finish = finish_whole
         return self._run.start(operation, flat, whole, opts, [output])
 
