@@ -154,8 +154,10 @@ def broadcast(
     def backward(grads: Sequence[Tensor]) -> list[Tensor]:
         members: Any = process_set.ranks
         grad = allreduce(grads[0], name=gradient_name(name), process_set=process_set)
-        is_root = members[process_set.rank()] == root_rank
-        return [grad if is_root else torch.zeros_like(grad)]
+        if members[process_set.rank()] != root_rank:
+            # Zeros that depend on it: a gradient of the gradient reaches the call here, too.
+            grad = grad.masked_fill(torch.ones_like(grad, dtype=torch.bool), 0)
+        return [grad]
 
     return with_gradient(lambda given: [adapter.broadcast(given[0], *args)], backward, [tensor])[0]
 

@@ -105,6 +105,17 @@ def test_broadcast():
     torch.testing.assert_close(tensor.grad, expected)
 
 
+def test_broadcast_twice_differentiable():
+    """The ranks that are not the root reduce with it, where nothing depends on their inputs."""
+    tensor = torch.tensor([2.0], requires_grad=True)
+    result = hvd.broadcast(tensor, 0, name="twice")
+    (first,) = torch.autograd.grad(result.pow(3), tensor, create_graph=True)
+    (second,) = torch.autograd.grad(first, tensor)
+    is_root = hvd.rank() == 0
+    torch.testing.assert_close(first, torch.tensor([12.0 if is_root else 0.0]))
+    torch.testing.assert_close(second, torch.tensor([12.0 / hvd.size() if is_root else 0.0]))
+
+
 def test_no_graph_without_need():
     plain = torch.ones(2)
     needed = torch.ones(2, requires_grad=True)
