@@ -74,11 +74,23 @@ class SyncBatchNorm(_BatchNorm):
 
         Returns ``module`` itself, or the replacement if it is a batch norm.
         """
-        if isinstance(module, _BatchNorm):
-            return module if isinstance(module, cls) else cls._like(module, process_set)
-        for name, child in module.named_children():
-            setattr(module, name, cls.convert_sync_batchnorm(child, process_set))
-        return module
+        return cls._converted(module, process_set, {})
+
+    @classmethod
+    def _converted(
+        cls, module: nn.Module, process_set: ProcessSet, done: dict[nn.Module, nn.Module]
+    ) -> nn.Module:
+        """``done``: what has become of modules so far, for those that are used several times."""
+        if module in done:
+            return done[module]
+        if isinstance(module, cls) or not isinstance(module, _BatchNorm):
+            done[module] = module
+        else:
+            done[module] = cls._like(module, process_set)
+        for name, child in module._modules.items():
+            if child is not None:
+                setattr(module, name, cls._converted(child, process_set, done))
+        return done[module]
 
     @classmethod
     def _like(cls, module: _BatchNorm, process_set: ProcessSet) -> SyncBatchNorm:

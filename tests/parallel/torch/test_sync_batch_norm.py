@@ -272,6 +272,16 @@ def test_conversion():
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
+def test_conversion_of_a_layer_that_is_used_twice():
+    layer = nn.BatchNorm1d(3)
+    converted = SyncBatchNorm.convert_sync_batchnorm(
+        nn.Sequential(layer, nn.ReLU(), layer, nn.ModuleDict({"again": layer}))
+    )
+    assert isinstance(converted[0], SyncBatchNorm)
+    assert converted[2] is converted[0]
+    assert converted[3]["again"] is converted[0]
+
+
 def test_one_value_per_channel_is_refused_everywhere():
     x = torch.ones(1 if hvd.rank() == 0 else 0, 3)
     with pytest.raises(ValueError, match="more than 1 value"):
