@@ -21,6 +21,7 @@ from horovod.torch.compression import Compression
 from horovod.torch.uncompiled import keep_uncompiled
 
 Operation = Callable[..., Sequence[Tensor]]
+Backward = Callable[..., Sequence[Tensor | None]]
 
 
 def needs_gradient(tensor: Tensor) -> bool:
@@ -45,7 +46,7 @@ def as_group(operation: Callable[..., Tensor]) -> Operation:
 
 
 def with_gradient(
-    run: Operation, backward: Operation, tensors: Sequence[Tensor]
+    run: Operation, backward: Backward, tensors: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     """``run(tensors)``; ``backward`` makes gradients of the inputs from those of the outputs."""
     outputs: tuple[Tensor, ...] = _Collective.apply(run, backward, *tensors)  # type: ignore[no-untyped-call]
@@ -55,7 +56,7 @@ def with_gradient(
 class _Collective(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, run: Operation, backward: Operation, *tensors: Tensor
+        ctx: Any, run: Operation, backward: Backward, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.gradients = backward
         outputs = tuple(run([tensor.detach() for tensor in tensors]))
@@ -93,13 +94,17 @@ def allgather_with_gradient(
     """``run``, with this rank's rows of the averages that ``reduce`` makes of gradients."""
     rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
 
-    def backward(grads: Sequence[Tensor]) -> list[Tensor]:
+    def backward(grads: Sequence[Tensor]) -> list[Tensor | None]:
         own = torch.tensor([rows], dtype=torch.int64, device="cpu")
         sizes = adapter.allgather(own, gradient_name(name, "rows"), process_set)
         begins = sizes[: process_set.rank()].sum(0).tolist()
-        reduced = reduce(grads, name=gradient_name(name), process_set=process_set)
-        cut = zip(reduced, begins, rows, strict=True)
-        return [grad.narrow(0, begin, count) for grad, begin, count in cut]
+        floats = [grad for grad in grads if grad.is_floating_point()]  # others have no gradient
+        reduced = iter(reduce(floats, name=gradient_name(name), process_set=process_set))
+        cut = zip(grads, begins, rows, strict=True)
+        return [
+            next(reduced).narrow(0, begin, count) if grad.is_floating_point() else None
+            for grad, begin, count in cut
+        ]
 
     return with_gradient(lambda given: run(given, name, process_set), backward, tensors)
 

@@ -94,6 +94,15 @@ def test_allgather():
     torch.testing.assert_close(tensor.grad, expected)
 
 
+def test_a_gathered_group_of_which_some_have_no_gradient():
+    mask, tensor = torch.tensor([True]), torch.ones(2, requires_grad=True)
+    masks, result, counts = hvd.grouped_allgather([mask, tensor, torch.arange(3)], name="mixed")
+    result.sum().backward()
+    assert masks.tolist() == [True] * hvd.size()
+    assert counts.tolist() == [0, 1, 2] * hvd.size()
+    torch.testing.assert_close(tensor.grad, torch.ones(2))
+
+
 def test_broadcast():
     root = hvd.size() - 1
     inputs, weights = of_all_ranks(0, 5), of_all_ranks(100, 5)
