@@ -168,6 +168,32 @@ def test_all_ranks_go_on_from_the_file_of_rank_zero(make_model, assert_same_ever
     assert torch.equal(loaded.model[0].weight, make_model()[0].weight)
 
 
+class Counting(nn.Linear):
+    """A module with state beside its tensors."""
+
+    seen: tuple[int, ...] = ()
+
+    def get_extra_state(self) -> dict:
+        return {"seen": self.seen, "length": torch.ones(len(self.seen))}
+
+    def set_extra_state(self, state: dict) -> None:
+        assert len(state["length"]) == len(state["seen"])
+        self.seen = state["seen"]
+
+
+def test_extra_state_of_a_module():
+    model = nn.Sequential(Counting(2, 2), nn.Linear(2, 2))
+    model[0].seen = tuple(range(hvd.rank() + 2))
+    nn.init.constant_(model[1].weight, hvd.rank())
+    state = TorchState(model)
+    state.sync()
+    assert model[0].seen == (0, 1)
+    assert torch.equal(model[1].weight, torch.zeros(2, 2))
+    model[0].seen = (7,)
+    state.restore()
+    assert model[0].seen == (0, 1)
+
+
 def test_new_hosts_keep_what_was_not_committed(make_model, batch_of):
     state = make_state(make_model)
     sizes = []

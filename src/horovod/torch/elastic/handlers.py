@@ -115,8 +115,19 @@ class ModelStateHandler(_StateDictHandler):
             if id(each) in self.left_out:
                 del given[name]
         if given or not self.is_as_saved:
+            extra = {name: given.pop(name) for name in list(given) if _is_extra(name)}
             broadcast_parameters(given, root_rank=0)
+            if extra:
+                extra = broadcast_object(extra, name="elastic.extra_state")
+                whole = self.value.state_dict()
+                whole.update(extra)
+                self.value.load_state_dict(whole)
             self.save()
+
+
+def _is_extra(name: str) -> bool:
+    """Whether a ``state_dict`` has a module's ``get_extra_state`` there, which can be anything."""
+    return name.rpartition(".")[-1] == "_extra_state"
 
 
 class OptimizerStateHandler(_StateDictHandler):
