@@ -21,7 +21,7 @@ from horovod.core.process_sets import ProcessSet, check_process_set, global_proc
 from horovod.core.world import rank
 from horovod.numpy.objects import allgather_object, broadcast_object
 from horovod.torch import adapter
-from horovod.torch.sparse_gradients import empty_sparse
+from horovod.torch.sparse_gradients import empty_sparse, gradient_dtype
 from horovod.torch.wrapped_optimizer import WrappedOptimizer
 
 __all__ = [
@@ -294,7 +294,8 @@ def _add_zero_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module
     for param in (param for group in optimizer.param_groups for param in group["params"]):
         if param.grad is None and param.requires_grad:
             is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or param in sparse
-            zeros = empty_sparse(param, 1) if is_sparse else torch.zeros_like(param)
+            dtype = gradient_dtype(param)
+            zeros = empty_sparse(param, 1) if is_sparse else torch.zeros_like(param, dtype=dtype)
             param.grad = zeros.detach()
 
 

@@ -251,7 +251,7 @@ class SparseGradients:
         param = self._params[index]
         sparse_dim = self._layouts.sparse.get(index)
         if sparse_dim is None:
-            return torch.zeros_like(param, requires_grad=False)
+            return torch.zeros_like(param, dtype=gradient_dtype(param), requires_grad=False)
         return empty_sparse(param, sparse_dim)
 
     @torch.no_grad()
@@ -296,9 +296,15 @@ class SparseGradients:
         return _Gathered(param, postscale, wait)
 
 
+def gradient_dtype(param: Tensor) -> torch.dtype:
+    """The dtype of the parameter's gradients, which newer versions of torch let programs choose."""
+    return getattr(param, "grad_dtype", None) or param.dtype
+
+
 def empty_sparse(param: Tensor, sparse_dim: int) -> Tensor:
     indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
-    values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
+    shape = (0, *param.shape[sparse_dim:])
+    values = torch.empty(shape, dtype=gradient_dtype(param), device=param.device)
     return _sparse(indices, values, param.shape).coalesce()
 
 

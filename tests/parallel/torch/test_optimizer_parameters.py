@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import horovod.torch as hvd
 
@@ -146,6 +147,21 @@ def test_several_dtypes(assert_same_everywhere):
         expected = torch.full((9,), (hvd.size() + 1) / 2, dtype=param.dtype)
         torch.testing.assert_close(param.grad, expected)
     assert_same_everywhere([param.grad for param in params])
+
+
+@pytest.mark.skipif(not hasattr(Tensor, "grad_dtype"), reason="torch cannot choose the dtype")
+@pytest.mark.parametrize("begins_with_zeros", [False, True])
+def test_gradients_of_another_dtype_than_the_parameter(begins_with_zeros):
+    params = [nn.Parameter(torch.zeros(3, dtype=torch.bfloat16)) for _ in range(hvd.size())]
+    for param in params:
+        param.grad_dtype = torch.float32
+    optimizer = sgd(params)
+    if begins_with_zeros:
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    params[hvd.rank()].sum().backward()
+    optimizer.synchronize()
+    for param in params:
+        torch.testing.assert_close(param.grad, torch.full((3,), 1 / hvd.size()))
 
 
 def test_hooks_do_not_keep_model_or_optimizer():
