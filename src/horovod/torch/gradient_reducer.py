@@ -165,6 +165,10 @@ class GradientReducer:
         if not self.is_pending:
             self._restart()
 
+    def forget_passes(self) -> None:
+        """Start counting backward passes anew, for nothing is pending."""
+        self._restart()
+
     def synchronize(self) -> None:
         """Wait until the gradient of every parameter is reduced; blocks as long as the engine does.
 

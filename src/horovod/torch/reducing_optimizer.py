@@ -101,13 +101,18 @@ class _DistributedOptimizer(WrappedOptimizer):
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset gradients as the original does; not between ``backward`` and ``step``."""
+        """Reset gradients as the original does; not between ``backward`` and ``step``.
+
+        Between the passes of ``backward_passes_per_step`` counting starts anew.
+        """
         if self._is_pending():
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() and before "
                 "optimizer.step() or optimizer.synchronize(): gradients are still being reduced"
             )
         self._forget_synchronized()
+        if self._reducer is not None:
+            self._reducer.forget_passes()
         super().zero_grad(set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:

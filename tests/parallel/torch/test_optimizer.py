@@ -92,6 +92,27 @@ def test_accumulation_adds_up_before_the_average(make_model, batch_of):
         torch.testing.assert_close(ours.grad, 3 * theirs.grad)
 
 
+@pytest.mark.usefixtures("batches")
+@pytest.mark.parametrize("groups", [None, 2])
+def test_zero_grad_drops_what_some_passes_have_added_up(make_model, batch_of, groups):
+    """A rank leaves out what it has, and the step has as many passes as ever."""
+    model, reference = make_model(), make_model()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), backward_passes_per_step=2, groups=groups
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        if hvd.rank() == 0:
+            loss_of(model, batch_of(7, step)).backward()
+            optimizer.zero_grad()
+        for _ in range(2):
+            loss_of(model, batch_of(hvd.rank(), step)).backward()
+        optimizer.synchronize()
+        mean_gradients(reference, [batch_of(rank, step) for rank in range(hvd.size())])
+        for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, 2 * theirs.grad)
+
+
 def test_changed_number_of_passes(make_model, batch_of, assert_same_everywhere):
     model = make_model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
