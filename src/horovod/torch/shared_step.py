@@ -188,10 +188,12 @@ class SharedStep:
         covered = {param for unit in self.units for param in unit.params}
         for param in (param for group in self._outer.param_groups for param in group["params"]):
             if param.grad is not None and param not in covered:
-                kind = "sparse" if param.grad.is_sparse else "of a parameter that was never reduced"
+                found = "is sparse; use sparse_as_dense=True"
+                if not param.grad.is_sparse:
+                    found = "is not reduced, for the parameter needs none; set it to None"
                 raise ValueError(
                     f"DistributedOptimizer: sharded=True: the gradient of {self._name_of[param]!r} "
-                    f"is {kind}; with sparse gradients use sparse_as_dense=True"
+                    f"{found}"
                 )
         self._is_checked = True
 

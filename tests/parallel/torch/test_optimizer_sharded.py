@@ -413,6 +413,23 @@ def test_sparse_gradients_are_refused() -> None:
         optimizer.step()
 
 
+@pytest.mark.skipif("hvd.size() == 1")
+def test_the_gradient_of_a_frozen_parameter_is_refused() -> None:
+    """The original would step it, and every rank by its own gradient."""
+    frozen, param = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    frozen.sum().backward()
+    frozen.requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([frozen, param], lr=0.1), [("frozen", frozen), ("p", param)], sharded=True
+    )
+    param.sum().backward()
+    with pytest.raises(ValueError, match=r"'frozen' is not reduced, .*; set it to None"):
+        optimizer.step()
+    frozen.grad = None
+    optimizer.step()
+    torch.testing.assert_close(param.detach(), torch.full((3,), 0.9))
+
+
 @pytest.mark.parametrize("is_explicit", [False, True])
 @pytest.mark.parametrize("rows", [10, 9000])
 def test_gradients_that_become_sparse(rows: int, is_explicit: bool) -> None:
