@@ -136,7 +136,7 @@ class HorovodStrategy(ParallelStrategy):
             return tensor
         name = str(reduce_op).lower().split(".")[-1]
         ops = {"mean": hvd.Average, "avg": hvd.Average, "sum": hvd.Sum, "max": hvd.Max}
-        return hvd.allreduce(tensor, op={**ops, "min": hvd.Min}[name])
+        return hvd.allreduce(tensor.contiguous(), op={**ops, "min": hvd.Min}[name])
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks; not in a forked child."""
@@ -150,7 +150,7 @@ class HorovodStrategy(ParallelStrategy):
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
         """The tensors of all ranks, stacked."""
         with torch.set_grad_enabled(sync_grads):
-            return hvd.allgather(tensor.unsqueeze(0))
+            return hvd.allgather(tensor.unsqueeze(0).contiguous())
 
 
 def device_of(devices: Sequence[torch.device], local_rank: int) -> torch.device:

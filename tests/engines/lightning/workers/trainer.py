@@ -38,6 +38,11 @@ class Line(pl.LightningModule):
 
     def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
         self.log("val_rank", float(hvd.rank()), sync_dist=True)
+        columns = torch.arange(6.0).view(2, 3).t()  # not contiguous
+        expected = torch.stack([columns + rank for rank in range(hvd.size())])
+        assert torch.equal(self.all_gather(columns + hvd.rank()), expected)
+        reduced = self.trainer.strategy.reduce(columns + hvd.rank(), reduce_op="sum")
+        assert torch.equal(reduced, expected.sum(0))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=0.1)
