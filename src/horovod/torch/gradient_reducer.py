@@ -166,8 +166,9 @@ class GradientReducer:
             self._restart()
 
     def forget_passes(self) -> None:
-        """Start counting backward passes anew, for nothing is pending."""
-        self._restart()
+        """Start counting backward passes anew; nothing is pending."""
+        if self._passes > 1:  # else a gradient is pending after its first pass
+            self._restart()
 
     def synchronize(self) -> None:
         """Wait until the gradient of every parameter is reduced; blocks as long as the engine does.

@@ -165,7 +165,8 @@ class HorovodProcessGroup(BaseGroup):
         before = sum(reducible(p).numel() for p in (parts or ())[: self._members.rank])
         begin = before if parts is not None else self._members.rank * landing.memory.numel()
         own = slice(begin, begin + landing.memory.numel())
-        reduced = torch.empty_like(flat)  # ``flat`` may be the input, which stays as it is
+        # Without parts ``flat`` may be the input, which stays as it is.
+        reduced = torch.empty_like(flat) if parts is None else flat
 
         def finish_whole(_: Any = None) -> None:
             put(reduced[own], output)
