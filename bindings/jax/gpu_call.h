@@ -6,9 +6,7 @@
 
 namespace hvd::jax {
 
-// The collective runs after the work that is in XLA's stream. Later work in the stream runs after
-// the collective. This thread waits until all ranks have started the collective. It does not wait
-// for the GPU. XLA goes on as soon as a handler for a GPU returns.
+// See run_in_stream().
 XLA_FFI_Error* run_on_gpu(EnginePort& port, XLA_FFI_CallFrame* frame);
 
 }  // namespace hvd::jax

@@ -80,17 +80,11 @@ std::byte* address_of(const XLA_FFI_Buffer& buffer) {
 
 }  // namespace
 
-void HostWriter::copy(void* to, Output& from, std::size_t size_bytes) {
-  std::memcpy(to, from.bytes.get(), size_bytes);
-}
-
-void HostWriter::clear(void* at, std::size_t size_bytes) { std::memset(at, 0, size_bytes); }
-
 Job::Job(const XLA_FFI_CallFrame* frame) {
   const auto kind = read_attributes(frame->attrs);
   if (kind < 0 || kind >= kKindCount) {
-    refusal_ = "the call has an unknown collective: " + std::to_string(kind);
-    return;
+    throw Error(ErrorCode::kInvalidArgument,
+                "the call has an unknown collective: " + std::to_string(kind));
   }
   request_.kind = static_cast<Kind>(kind);
   // The last argument only has to be large; see primitive.py.
@@ -99,16 +93,16 @@ Job::Job(const XLA_FFI_CallFrame* frame) {
   const auto errors = static_cast<std::size_t>(std::ranges::count(keeps_errors_, '1'));
   if (static_cast<std::size_t>(frame->rets.size) != count + errors ||
       !names_fit(names_.size(), request_.is_grouped, count)) {
-    refusal_ = std::string(name_of(request_.kind)) + ": the call has " + std::to_string(count) +
-               " tensors, " + std::to_string(frame->rets.size) + " results and " +
-               std::to_string(names_.size()) + " names";
-    return;
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name_of(request_.kind)) + ": the call has " + std::to_string(count) +
+                    " tensors, " + std::to_string(frame->rets.size) + " results and " +
+                    std::to_string(names_.size()) + " names");
   }
   const auto result = [frame](std::size_t i) {
     return static_cast<const XLA_FFI_Buffer*>(frame->rets.rets[i]);
   };
   std::size_t next_errors = count;
-  for (std::size_t i = 0; i < count && !refusal_; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     add_tensor(*static_cast<const XLA_FFI_Buffer*>(frame->args.args[i]), *result(i),
                keeps_errors_[i] == '1' ? result(next_errors++) : nullptr);
   }
@@ -134,9 +128,9 @@ void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out,
   Request request = request_;
   const std::optional<Dtype> dtype = find_dtype(kDtypes, in.dtype);
   if (!dtype || in.rank > Request::kMaxDims) {
-    refusal_ = name_of(request) + " '" + names_.front() + "': a tensor of this dtype, or of " +
-               std::to_string(in.rank) + " dimensions, is not supported";
-    return;
+    throw Error(ErrorCode::kInvalidArgument,
+                name_of(request) + " '" + names_.front() + "': a tensor of this dtype, or of " +
+                    std::to_string(in.rank) + " dimensions, is not supported");
   }
   request.dtype = *dtype;
   request.dims_count = static_cast<std::int32_t>(in.rank);
@@ -157,8 +151,8 @@ std::vector<Submission> Job::submissions() const {
   return submissions_of(names_, request_.is_grouped, requests_, tensors_, {}, dependency_);
 }
 
-std::optional<std::string> Job::store(std::vector<Output>& outputs, Writer& writer) const {
-  if (collective_of(request_.kind).keeps_shape() && !is_zeroed_) return std::nullopt;
+void Job::store(const std::vector<Output>& outputs, ResultWriter& writer) const {
+  if (collective_of(request_.kind).keeps_shape() && !is_zeroed_) return;
   for (std::size_t i = 0; i < results_.size(); ++i) {
     const XLA_FFI_Buffer& result = *results_[i];
     if (is_zeroed_) {
@@ -168,14 +162,15 @@ std::optional<std::string> Job::store(std::vector<Output>& outputs, Writer& writ
     const std::vector<std::int64_t>& shape = outputs[i].shape;
     const std::span expected(result.dims, static_cast<std::size_t>(result.rank));
     if (!std::ranges::equal(shape, expected)) {
-      return name_of(requests_[i]) + " '" + names_[request_.is_grouped ? 0 : i] +
-             "': the result has shape " + shape_text(shape) + ", the compiled program expects " +
-             shape_text(expected) + "; inside jit every rank must give the same number of rows";
+      throw Error(ErrorCode::kInvalidArgument,
+                  name_of(requests_[i]) + " '" + names_[request_.is_grouped ? 0 : i] +
+                      "': the result has shape " + shape_text(shape) +
+                      ", the compiled program expects " + shape_text(expected) +
+                      "; inside jit every rank must give the same number of rows");
     }
     const std::size_t size_bytes = outputs[i].size_bytes(requests_[i].dtype);
     if (size_bytes != 0) writer.copy(result.data, outputs[i], size_bytes);
   }
-  return std::nullopt;
 }
 
 }  // namespace hvd::jax

@@ -1,44 +1,29 @@
 // One execution of a call in a compiled program: its buffers for the engine, and its results.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "bindings/engine_port.h"
 #include "bindings/jax/c_api.h"
+#include "bindings/result_writer.h"
 
 namespace hvd::jax {
-
-// Copies results that the engine has allocated to where XLA wants them.
-class Writer {
- public:
-  virtual ~Writer() = default;
-  virtual void copy(void* to, Output& from, std::size_t size_bytes) = 0;
-  virtual void clear(void* at, std::size_t size_bytes) = 0;
-};
-
-class HostWriter final : public Writer {
- public:
-  void copy(void* to, Output& from, std::size_t size_bytes) override;
-  void clear(void* at, std::size_t size_bytes) override;
-};
 
 // Buffers are read and written in place. XLA keeps them until the call's future is done.
 class Job {
  public:
-  // Reads the call. If it cannot run, refusal() says why.
+  // Reads the call. Throws Error if it cannot run.
   explicit Job(const XLA_FFI_CallFrame* frame);
 
-  const std::optional<std::string>& refusal() const { return refusal_; }
   int process_set() const { return process_set_; }
   // Its buffers are on this GPU; in host memory otherwise.
   void place_on(int device, StreamDependencyPtr dependency);
   // What to submit; valid as long as the job.
   std::vector<Submission> submissions() const;
-  // Copies the results to XLA's buffers, or clears the buffers if the program wants zeros. Returns
-  // the reason if that is impossible.
-  std::optional<std::string> store(std::vector<Output>& outputs, Writer& writer) const;
+  // Copies the results to XLA's buffers, or clears the buffers if the program wants zeros. Throws
+  // Error if XLA has compiled for another shape.
+  void store(const std::vector<Output>& outputs, ResultWriter& writer) const;
 
  private:
   // Returns the number of the kind, which is not checked.
@@ -56,7 +41,6 @@ class Job {
   std::vector<Tensor> tensors_;
   std::vector<const XLA_FFI_Buffer*> results_;
   StreamDependencyPtr dependency_;
-  std::optional<std::string> refusal_;
 };
 
 }  // namespace hvd::jax

@@ -2,8 +2,6 @@
 // jaxlib that accepts handlers of the version in c_api.h.
 #include <atomic>
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "bindings/engine_port.h"
 #include "bindings/jax/c_api.h"
@@ -29,30 +27,29 @@ bool is_query(XLA_FFI_CallFrame* frame) {
   return true;
 }
 
-void finish(const Job& job, const Promise& promise, EnginePort::Result result) {
-  HostWriter writer;
-  if (result.error) {
-    port.load()->keep_failure(*result.error);
-    promise.fail(*result.error);
-  } else if (const std::optional<std::string> misfit = job.store(result.outputs, writer)) {
-    promise.fail(Error(ErrorCode::kInvalidArgument, *misfit));
-  } else {
+void finish(const Job& job, const Promise& promise, const EnginePort::Result& result) {
+  try {
+    if (result.error) throw Error(*result.error);
+    HostWriter writer;
+    job.store(result.outputs, writer);
     promise.available();
+  } catch (const Error& error) {
+    port.load()->keep_failure(error);
+    promise.fail(error);
   }
 }
 
-XLA_FFI_Error* run(XLA_FFI_CallFrame* frame) {
+XLA_FFI_Error* run(XLA_FFI_CallFrame* frame) try {
   const auto job = std::make_shared<const Job>(frame);
-  if (job->refusal()) {
-    return make_error(frame->api, Error(ErrorCode::kInvalidArgument, *job->refusal()));
-  }
   const Promise promise(frame->api);
   if (promise.future() == nullptr) return promise.error();
   frame->future = promise.future();
   port.load()->start(
       job->process_set(), job->submissions(),
-      [job, promise](EnginePort::Result result) { finish(*job, promise, std::move(result)); });
+      [job, promise](const EnginePort::Result& result) { finish(*job, promise, result); });
   return nullptr;
+} catch (const Error& error) {
+  return make_error(frame->api, error);
 }
 
 // Returns its argument from another thread, after the call has returned.

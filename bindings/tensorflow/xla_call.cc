@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
+#include <utility>
 
 #include "bindings/submissions.h"
 #include "core/text.h"
@@ -86,14 +86,15 @@ Request read_tensor(Reader& reader, Request request) {
 
 }  // namespace
 
-WorldQuestion read_world_question(std::string_view text) {
+std::int32_t world_number(EnginePort& port, std::string_view text) {
   Reader reader(text);
   const auto what = reader.one_of<WorldNumber>(kWorldNumberCount, "number");
-  return {.what = what, .process_set = reader.integer()};
+  const int set = reader.integer();
+  if (const std::optional<int> value = port.number(what, set)) return *value;
+  throw Error(ErrorCode::kInvalidArgument, no_answer_about(set));
 }
 
-XlaCall::XlaCall(std::string_view text, const void* const* inputs, void* const* outputs)
-    : outputs_(outputs) {
+XlaCall::XlaCall(std::string_view text) {
   Reader reader(text);
   request_.kind = reader.one_of<Kind>(kKindCount, "kind");
   request_.op = reader.one_of<ReduceOp>(kReduceOpCount, "op");
@@ -108,7 +109,7 @@ XlaCall::XlaCall(std::string_view text, const void* const* inputs, void* const* 
   for (std::int64_t& split : splits_) split = reader.number<std::int64_t>();
   const std::size_t count = reader.size();
   for (std::size_t i = 0; i < count; ++i) {
-    add_tensor(read_tensor(reader, request_), inputs[i], outputs[i]);
+    requests_.push_back(read_tensor(reader, request_));
     rows_.push_back(reader.number<std::int64_t>());
   }
   names_ = reader.lines();
@@ -118,22 +119,35 @@ XlaCall::XlaCall(std::string_view text, const void* const* inputs, void* const* 
                                                std::to_string(count) + " tensors");
 }
 
-void XlaCall::add_tensor(const Request& request, const void* input, void* output) {
-  requests_.push_back(request);
-  tensors_.push_back({.in = address_of(static_cast<const std::byte*>(input)),
-                      .out = collective_of(request_.kind).keeps_shape()
-                                 ? address_of(static_cast<std::byte*>(output))
-                                 : nullptr});
+void XlaCall::bind(const void* const* inputs, void* const* outputs) {
+  const bool is_in_place = collective_of(request_.kind).keeps_shape();
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    tensors_.push_back(
+        {.in = address_of(static_cast<const std::byte*>(inputs[i])),
+         .out = is_in_place ? address_of(static_cast<std::byte*>(outputs[i])) : nullptr});
+  }
+  outputs_ = outputs;
+}
+
+const void* XlaCall::token() const {
+  // Received splits, or the last rank to join.
+  const bool has_numbers = request_.kind == Kind::kAlltoall || request_.kind == Kind::kJoin;
+  return outputs_[requests_.size() + (has_numbers ? 1 : 0)];
+}
+
+void XlaCall::place_on(int device, StreamDependencyPtr dependency) {
+  for (Tensor& tensor : tensors_) tensor.device = device;
+  dependency_ = std::move(dependency);
 }
 
 std::vector<Submission> XlaCall::submissions() const {
   if (!collective_of(request_.kind).has_tensors()) {
     return {{.name = {}, .requests = {&request_, 1}, .tensors = {&nothing_, 1}, .splits = {}}};
   }
-  return submissions_of(names_, request_.is_grouped, requests_, tensors_, splits_);
+  return submissions_of(names_, request_.is_grouped, requests_, tensors_, splits_, dependency_);
 }
 
-void XlaCall::store(const std::vector<Output>& outputs) const {
+void XlaCall::store(const std::vector<Output>& outputs, ResultWriter& writer) const {
   if (collective_of(request_.kind).keeps_shape()) return;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const bool is_tensor = i < requests_.size();
@@ -142,7 +156,7 @@ void XlaCall::store(const std::vector<Output>& outputs) const {
     }
     const std::size_t size_bytes =
         outputs[i].size_bytes(is_tensor ? requests_[i].dtype : Dtype::kInt32);
-    if (size_bytes != 0) std::memcpy(outputs_[i], outputs[i].bytes.get(), size_bytes);
+    if (size_bytes != 0) writer.copy(outputs_[i], outputs[i], size_bytes);
   }
 }
 

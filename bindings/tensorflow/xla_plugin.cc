@@ -1,7 +1,8 @@
-// The engine as calls of programs that TensorFlow's XLA compiles for the CPU. All versions of
-// TensorFlow since 2.15 have one kind of such calls (API_VERSION_STATUS_RETURNING_UNIFIED). They
-// find the targets in a registry without a C interface, so its two functions are found by their C++
-// names. src/horovod/tensorflow/xla_ops.py checks the assumptions of this file.
+// The engine as calls of programs that TensorFlow's XLA compiles, for the CPU and for CUDA GPUs.
+// All versions of TensorFlow since 2.15 have one kind of such calls
+// (API_VERSION_STATUS_RETURNING_UNIFIED). They find the targets in a registry without a C
+// interface, so its two functions are found by their C++ names. src/horovod/tensorflow/xla_ops.py
+// checks the assumptions of this file.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "bindings/error_names.h"
 #include "bindings/submissions.h"
+#include "bindings/tensorflow/gpu_call.h"
 #include "bindings/tensorflow/port.h"
 #include "bindings/tensorflow/xla_call.h"
 #include "core/shared_library.h"
@@ -22,35 +24,46 @@ struct XlaStatus {
   std::optional<std::string> message;
 };
 
-using Target = void(void* output, const void** inputs, const char* text, std::size_t text_size,
-                    XlaStatus* status);
+// On the CPU a call with one result gets its address, others an array of addresses. On a GPU one
+// array has the addresses of all inputs and, after them, of all results.
+using HostTarget = void(void* output, const void** inputs, const char* text, std::size_t text_size,
+                        XlaStatus* status);
+using CudaTarget = void(cuda::Stream stream, void** buffers, const char* text,
+                        std::size_t text_size, XlaStatus* status);
 
 void run_collective(void* outputs, const void** inputs, const char* text, std::size_t text_size,
                     XlaStatus* status) {
   try {
-    const XlaCall call({text, text_size}, inputs, static_cast<void**>(outputs));
+    XlaCall call({text, text_size});
+    call.bind(inputs, static_cast<void**>(outputs));
     EnginePort::Result result = run_to_end(attached_port(), call.process_set(), call.submissions());
     if (result.error) throw Error(*result.error);
-    call.store(result.outputs);
+    HostWriter writer;
+    call.store(result.outputs, writer);
   } catch (const Error& error) {
     attached_port().keep_failure(error);
     status->message = text_for_python(error);
   }
 }
 
+void run_collective_on_cuda(cuda::Stream stream, void** buffers, const char* text,
+                            std::size_t text_size, XlaStatus* status) {
+  status->message = run_on_gpu(attached_port(), {text, text_size}, stream, buffers);
+}
+
 // `text`: see `WorldQuestion`.
 void run_world_number(void* output, const void**, const char* text, std::size_t text_size,
                       XlaStatus* status) {
   try {
-    const auto [what, set] = read_world_question({text, text_size});
-    const std::optional<int> value = attached_port().number(what, set);
-    if (!value) {
-      throw Error(ErrorCode::kInvalidArgument, no_answer_about(set));
-    }
-    *static_cast<std::int32_t*>(output) = *value;
+    *static_cast<std::int32_t*>(output) = world_number(attached_port(), {text, text_size});
   } catch (const Error& error) {
     status->message = text_for_python(error);
   }
+}
+
+void run_world_number_on_cuda(cuda::Stream stream, void** buffers, const char* text,
+                              std::size_t text_size, XlaStatus* status) {
+  status->message = put_world_number(attached_port(), {text, text_size}, stream, buffers[0]);
 }
 
 // Returns its argument. Fails with the text, if there is one.
@@ -69,11 +82,15 @@ class Registry {
         "IcSt11char_traitsIcESaIcEEEPvS8_",
         add_);
   }
-  void add(const char* name, Target* target) const {
-    add_(global_(), name, reinterpret_cast<void*>(target), "Host");
-  }
+  void add(const char* name, HostTarget* target) const { add(name, target, "Host"); }
+  void add(const char* name, CudaTarget* target) const { add(name, target, "CUDA"); }
 
  private:
+  template <typename Target>
+  void add(const char* name, Target* target, const char* platform) const {
+    add_(global_(), name, reinterpret_cast<void*>(target), platform);
+  }
+
   const SharedLibrary library_;
   void* (*global_)() = nullptr;
   void (*add_)(void* registry, const std::string& name, void* target,
@@ -84,7 +101,9 @@ std::optional<std::string> register_targets() {
   try {
     const Registry registry;
     registry.add("horovod_collective", run_collective);
+    registry.add("horovod_collective", run_collective_on_cuda);
     registry.add("horovod_world_number", run_world_number);
+    registry.add("horovod_world_number", run_world_number_on_cuda);
     registry.add("horovod_self_test", run_self_test);
     return std::nullopt;
   } catch (const Error& error) {

@@ -106,6 +106,8 @@ struct CudaFunctions {
       copy_peer{from, "cuMemcpyPeerAsync"};
   CudaFunction<cuda::Address, unsigned char, std::size_t, cuda::Stream> memset{from,
                                                                                "cuMemsetD8Async"};
+  CudaFunction<cuda::Address, unsigned, std::size_t, cuda::Stream> memset_words{from,
+                                                                                "cuMemsetD32Async"};
   CudaFunction<cuda::IpcHandle*, cuda::Address> ipc_get_handle{from, "cuIpcGetMemHandle"};
   CudaFunction<cuda::Address*, cuda::IpcHandle, unsigned> ipc_open_handle{from,
                                                                           "cuIpcOpenMemHandle_v2"};
@@ -176,6 +178,10 @@ class CudaDriver {
   void clear(cuda::Address at, std::size_t size_bytes, cuda::Stream stream) const {
     if (size_bytes == 0) return;
     call(functions_.memset, at, static_cast<unsigned char>(0), size_bytes, stream);
+  }
+  // The same with `count` times a number.
+  void fill(cuda::Address at, std::int32_t number, std::size_t count, cuda::Stream stream) const {
+    if (count != 0) call(functions_.memset_words, at, static_cast<unsigned>(number), count, stream);
   }
   // "cuEventRecord: CUDA_ERROR_INVALID_HANDLE, invalid resource handle".
   std::string text_of(cuda::Result result, const char* function) const;

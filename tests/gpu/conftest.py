@@ -21,6 +21,13 @@ def two_gpus() -> None:
 
 
 @pytest.fixture
+def tensorflow_gpu(gpu: None) -> None:
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    if not tf.test.is_built_with_cuda():
+        pytest.skip("this TensorFlow is built without CUDA")
+
+
+@pytest.fixture
 def nccl(gpu: None) -> None:
     if reason := gpus.nccl_problem():
         pytest.skip(reason)

@@ -97,6 +97,13 @@ call_3() {
   bodies jax 250 &
   bodies_on_nccl torch 200 &
   wait
+  if "$PYTHON" -c 'import tensorflow' 2>/dev/null; then
+    export HOROVOD_ENABLE_XLA_OPS=1
+    job tensorflow_1 90 1 "$PYTHON" $workers/tensorflow_collectives.py &
+    job tensorflow_2 90 2 "$PYTHON" $workers/tensorflow_collectives.py &
+    on_nccl tensorflow_nccl 90 $workers/tensorflow_collectives.py &
+    wait
+  fi
   LINES_SHOWN=5 job in_turns 60 1 "$PYTHON" benchmarks/gpu_in_turns.py
   LINES_SHOWN=12 on_nccl in_turns_nccl 120 benchmarks/gpu_in_turns.py --record
   LINES_SHOWN=150 step benchmark 130 "$PYTHON" benchmarks/gpu.py --quick

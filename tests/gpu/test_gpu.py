@@ -47,6 +47,12 @@ def test_a_busy_stream_comes_first_over_ipc() -> None:
     succeed(2, "ordering")
 
 
+@pytest.mark.usefixtures("tensorflow_gpu")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_functions_that_xla_compiles_for_tensorflow(ranks: int) -> None:
+    succeed(ranks, "tensorflow_collectives", HOROVOD_ENABLE_XLA_OPS="1")
+
+
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_training(ranks: int) -> None:

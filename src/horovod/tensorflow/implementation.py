@@ -78,7 +78,8 @@ def _say_how_gpus_are_served() -> None:
     if is_first and tf.config.list_physical_devices("GPU"):
         logging.getLogger("horovod").warning(
             "Horovod: TensorFlow's collectives run on the CPU; it copies tensors on GPUs to host "
-            "memory and back"
+            "memory and back. In functions that XLA compiles (jit_compile=True) they run on the "
+            "GPU, with HOROVOD_ENABLE_XLA_OPS=1"
         )
 
 

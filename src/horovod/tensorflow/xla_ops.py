@@ -1,4 +1,4 @@
-"""The collectives in functions that XLA compiles for the CPU (``tf.function(jit_compile=True)``).
+"""The collectives in functions that XLA compiles (``tf.function(jit_compile=True)``).
 
 XLA knows the shapes of all results before anything runs. So every rank must give as many rows to
 an allgather or an alltoall as this one does while the function is traced, and the same splits; a

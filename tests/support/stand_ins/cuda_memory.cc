@@ -236,4 +236,15 @@ int cuMemsetD8Async(std::uint64_t to, unsigned char value, std::size_t size_byte
   return kSuccess;
 }
 
+int cuMemsetD32Async(std::uint64_t to, unsigned value, std::size_t count, void* stream) {
+  CALL("cuMemsetD32Async");
+  if (current.empty()) return kInvalidContext;
+  const auto block = block_of(to, count * sizeof(value));
+  if (to % sizeof(value) != 0 || !block || !reaches(stream, *block)) return kInvalidValue;
+  stream_of(stream, current.back()->device).put([=] {
+    std::fill_n(reinterpret_cast<unsigned*>(seen_from_host(to)), count, value);
+  });
+  return kSuccess;
+}
+
 }  // extern "C"

@@ -4,40 +4,7 @@
 #include <deque>
 
 #include "bindings/jax/gpu_call.h"
-#include "device_world.h"
-
-namespace hvd::test {
-namespace {
-
-// What finds the engine of one rank, as Python's does.
-class TestPort final : public EnginePort {
- public:
-  TestPort(Engine& engine, DeviceRank& rank) : engine_(engine), rank_(rank) {}
-
-  void start(int set, std::span<const Submission> submissions, Continuation then) override {
-    try {
-      engine_.submit(set, submissions, Intent::kCompute, then);
-    } catch (const Error& error) {
-      then({.error = error, .outputs = {}});
-    }
-  }
-  std::optional<Result> run(int, std::span<const Submission>, Continuation) override { return {}; }
-  std::variant<Departure, Error> depart(cuda::Stream stream, std::uint64_t address) override {
-    const int device = rank_.gpu->driver().device_of(address);
-    auto flight = std::make_shared<StreamDependency>(rank_.gpu, [stream](int) { return stream; });
-    flight->depart_from(device);
-    return Departure{.gpu = rank_.gpu, .device = device, .dependency = flight};
-  }
-  void keep_failure(const Error&) override {}
-  std::optional<int> number(WorldNumber, int) override { return std::nullopt; }
-
- private:
-  Engine& engine_;
-  DeviceRank& rank_;
-};
-
-}  // namespace
-}  // namespace hvd::test
+#include "test_port.h"
 
 // XLA's side. Its own types are opaque, so the tests may say what they are.
 struct XLA_FFI_ExecutionContext {

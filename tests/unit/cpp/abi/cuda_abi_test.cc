@@ -55,6 +55,7 @@ namespace {
   X(copy, cuMemcpyAsync)                                      \
   X(copy_peer, cuMemcpyPeerAsync)                             \
   X(memset, cuMemsetD8Async)                                  \
+  X(memset_words, cuMemsetD32Async)                           \
   X(ipc_get_handle, cuIpcGetMemHandle)                        \
   X(ipc_open_handle, cuIpcOpenMemHandle_v2)                   \
   X(ipc_close_handle, cuIpcCloseMemHandle)                    \
