@@ -7,6 +7,7 @@ backend's *exchange* reduces them. The TensorFlow backend has a reducer of its o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -131,12 +132,23 @@ def make_plan(name: str, indices: Sequence[int], variables: Sequence[Any], group
         groups: a number of groups of nearly equal length, or lists of variables; variables in no
             list are reduced one by one.
     """
-    keys = {variable_key(variable): position for position, variable in enumerate(variables)}
+    keys = dict(enumerate(map(variable_key, variables)))
     chosen, rest = split_into_groups(groups, keys, variable_key)
-    pairs = zip(indices, variables, strict=True)
-    names = [f"allreduce.{name}.gradient_{index}.{leaf_of(variable)}" for index, variable in pairs]
+    labels = _labels_of(indices)
+    pairs = zip(labels, variables, strict=True)
+    names = [f"allreduce.{name}.gradient_{label}.{leaf_of(variable)}" for label, variable in pairs]
     singles = [(names[position], position) for position in rest]
-    return Plan(singles, [(f"{name}.group_{indices[group[0]]}", group) for group in chosen], names)
+    return Plan(singles, [(f"{name}.group_{labels[group[0]]}", group) for group in chosen], names)
+
+
+def _labels_of(indices: Sequence[int]) -> list[str]:
+    """The indices as text, which differ also where a variable has several gradients."""
+    seen: Counter[int] = Counter()
+    labels = []
+    for index in indices:
+        labels.append(f"{index}_{seen[index]}" if seen[index] else str(index))
+        seen[index] += 1
+    return labels
 
 
 def compute_gradients(loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> NoReturn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.core.compatibility import split_list
@@ -71,23 +71,26 @@ def check_local_layers(local_layers: Any, layer_class: Callable[[], type]) -> li
 
 
 def split_into_groups(
-    groups: Groups, keys: dict[Any, int], key_of: Callable[[Any], Any]
+    groups: Groups, keys: Mapping[int, Any], key_of: Callable[[Any], Any]
 ) -> tuple[list[list[int]], list[int]]:
     """Positions in groups, none of which is empty, and those that are in no group.
 
     Args:
         groups: what ``check_groups`` returned.
-        keys: the position of each member that there is, in their order.
+        keys: the key of the member at each position that there is, in their order. A member may be
+            at several positions: the lists of variables of two models have those they share twice.
         key_of: tells members apart.
     """
     if groups is None:
-        return [], list(keys.values())
+        return [], list(keys)
     if isinstance(groups, int):
-        pieces = split_list(list(keys.values()), groups)
+        pieces = split_list(list(keys), groups)
         return [list(piece) for piece in pieces if piece], []
-    left = dict(keys)
-    chosen = [[left.pop(key_of(m)) for m in group if key_of(m) in left] for group in groups]
-    return [group for group in chosen if group], list(left.values())
+    left: dict[Any, list[int]] = {}
+    for position, key in keys.items():
+        left.setdefault(key, []).append(position)
+    chosen = [[p for m in group for p in left.pop(key_of(m), [])] for group in groups]
+    return [group for group in chosen if group], [p for found in left.values() for p in found]
 
 
 def leaf_of(variable: Any) -> str:

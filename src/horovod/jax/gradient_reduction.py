@@ -249,12 +249,11 @@ def check_groups(groups: Any) -> Groups:
 
 def _split(groups: Groups, paths: list[str]) -> tuple[list[list[int]], list[int]]:
     """Positions in the groups that were asked for, none of which is empty, and all others."""
-    position_of = {path: position for position, path in enumerate(paths)}
     listed = [] if groups is None or isinstance(groups, int) else groups
-    unknown = [path for group in listed for path in group if path not in position_of]
+    unknown = [path for group in listed for path in group if path not in paths]
     if unknown:
         raise ValueError(f"groups: there is no gradient {unknown[0]!r}; there are {paths}")
-    return split_into_groups(groups, position_of, str)
+    return split_into_groups(groups, dict(enumerate(paths)), str)
 
 
 def _batches(positions: list[int], leaves: list[Any]) -> list[list[int]]:

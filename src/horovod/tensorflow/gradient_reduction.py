@@ -125,7 +125,7 @@ class Reducer:
             else:
                 result[position] = self._prepared(gradient)
                 shared.append(position)
-        keys = {key_of(variables[position]): position for position in shared}
+        keys = {position: key_of(variables[position]) for position in shared}
         groups, single = split_into_groups(self.groups, keys, key_of)
         for number, group in enumerate(groups):
             self._reduce_group(result, group, f"{names[group[0]]}.group_{number}", names)

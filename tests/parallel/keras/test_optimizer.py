@@ -140,6 +140,16 @@ def test_backward_passes(sgd, averages):
         assert int(cases.values_of([optimizer.iterations])[0]) == number
 
 
+@pytest.mark.skipif(not cases.IS_KERAS3, reason="minimize() of Keras 2 makes the gradients")
+@pytest.mark.parametrize("groups", [None, 2])
+def test_a_variable_may_have_several_gradients(sgd, groups):
+    (variable,) = cases.make_variables(np.zeros(2))
+    own = [np.full(2, hvd.rank() + 1.0), np.full(2, hvd.rank() + 3.0)]
+    cases.step(sgd(groups=groups), [variable, variable], own)
+    expected = -mean_of(lambda rank: 2 * rank + 4.0)
+    np.testing.assert_allclose(cases.values_of([variable])[0], expected, rtol=1e-6)
+
+
 def test_local_layers_may_be_built_late():
     layer = keras.layers.Dense(2, use_bias=False, name="mine")
     shared = keras.layers.Dense(2, use_bias=False, name="shared")

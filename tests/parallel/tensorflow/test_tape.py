@@ -241,3 +241,15 @@ def test_a_graph_that_outlives_worlds(monkeypatch):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
         hvd.shutdown()
         hvd.init()
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+def test_a_source_may_be_there_twice(groups):
+    """As in the variables of two models that share a layer."""
+    shared, other = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
+    with hvd.DistributedGradientTape(tf.GradientTape(), groups=groups) as tape:
+        loss = tf.reduce_sum(shared) * other * (hvd.rank() + 1.0)
+    first, of_other, second = tape.gradient(loss, [shared, other, shared])
+    mean = (hvd.size() + 1) / 2
+    assert first.numpy().tolist() == second.numpy().tolist() == [3 * mean] * 2
+    assert float(of_other) == 3 * mean

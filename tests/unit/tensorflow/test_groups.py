@@ -16,7 +16,7 @@ def check_groups(groups, num_groups=0):
 
 
 def split_into_groups(groups, positions, variables):
-    keys = {key_of(variables[position]): position for position in positions}
+    keys = {position: key_of(variables[position]) for position in positions}
     return gradient_groups.split_into_groups(groups, keys, key_of)
 
 
@@ -59,6 +59,13 @@ def test_a_number_splits_evenly(count, expected):
 def test_lists_and_the_rest():
     groups = [[C, A], [tf.Variable(9.0)], [B]]
     assert split_into_groups(groups, [0, 2, 3], [A, B, C, D]) == ([[2, 0]], [3])
+
+
+def test_a_variable_may_be_there_twice():
+    assert split_into_groups(None, [0, 1, 2], [A, B, A]) == ([], [0, 1, 2])
+    assert split_into_groups(1, [0, 1, 2], [A, B, A]) == ([[0, 1, 2]], [])
+    assert split_into_groups([[B, A]], [0, 1, 2], [A, B, A]) == ([[1, 0, 2]], [])
+    assert split_into_groups([[B]], [0, 1, 2], [A, B, A]) == ([[1]], [0, 2])
 
 
 def test_keras_variables_are_members():
