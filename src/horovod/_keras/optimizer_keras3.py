@@ -159,9 +159,9 @@ def _aggregation_for(optimizer: Any, distribution: Distribution) -> Aggregation 
 class Aggregation:
     """Sums the gradients of n passes in variables of the optimizer, then makes a step.
 
-    ``variables`` come last among the optimizer's and are not saved. ``iterations`` counts passes.
-    Keras's own ``gradient_accumulation_steps`` works beside this; alone it would reduce in every
-    pass, or clip gradients that are not reduced yet.
+    ``variables`` come last among the optimizer's and are not saved. ``iterations`` counts passes,
+    with Keras's own ``gradient_accumulation_steps`` steps. That works beside this; alone it would
+    reduce in every pass, or clip gradients that are not reduced yet.
     """
 
     def __init__(self, optimizer: Any, distribution: Distribution) -> None:
@@ -219,7 +219,14 @@ class Aggregation:
         self._counter.assign(0)
 
     def _skip(self) -> None:
-        step_counter(self._optimizer).assign_add(1)
+        if not self._counts_steps:
+            step_counter(self._optimizer).assign_add(1)
+
+    @property
+    def _counts_steps(self) -> bool:
+        """Whether Keras adds up the gradients of some steps, and knows the last one by counting."""
+        # The oldest versions of Keras 3 do not have the attribute.
+        return bool(getattr(self._optimizer, "gradient_accumulation_steps", None))
 
     def _sums_of(self, variables: list[Any]) -> list[Any]:
         return [self._sums[self._optimizer._get_variable_index(v)] for v in variables]
@@ -288,7 +295,7 @@ class JaxAggregation(Aggregation):
         )
         for position, result in zip(given, results, strict=True):
             reduced[position] = result
-        counter = step_counter(optimizer)
+        counter = None if self._counts_steps else step_counter(optimizer)
         kept = [v for v in (*variables, *optimizer.variables) if v is not counter]
         before = [variable.value for variable in kept]
         optimizer._hvd_apply_reduced(reduced, variables)

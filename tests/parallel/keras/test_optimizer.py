@@ -140,6 +140,20 @@ def test_backward_passes(sgd, averages):
         assert int(cases.values_of([optimizer.iterations])[0]) == number
 
 
+@pytest.mark.skipif(not cases.IS_KERAS3, reason="Keras 2 does not add up gradients itself")
+@pytest.mark.parametrize("keras_steps", [2, 3, 4])
+def test_backward_passes_of_keras_steps_that_add_up(keras_steps):
+    """Keras finds its last step by counting; other passes must not count."""
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(1.0, gradient_accumulation_steps=keras_steps),
+        backward_passes_per_step=2,
+    )
+    variables = cases.make_variables(*start())
+    for number in range(1, 4 * keras_steps + 1):
+        cases.step(optimizer, variables, gradients(hvd.rank()))
+        check(cases.values_of(variables), factor=2 * (number // (2 * keras_steps)))
+
+
 @pytest.mark.skipif(not cases.IS_KERAS3, reason="minimize() of Keras 2 makes the gradients")
 @pytest.mark.parametrize("groups", [None, 2])
 def test_a_variable_may_have_several_gradients(sgd, groups):
