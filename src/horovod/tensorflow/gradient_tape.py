@@ -26,15 +26,21 @@ class _DistributedTape:
     """What ``DistributedGradientTape`` adds to a tape class; never made on its own."""
 
     # Not in __dict__, which belongs to the given tape.
-    __slots__ = ("_local_sources", "_make_reducer", "_original")
+    __slots__ = ("_local_layers", "_local_sources", "_make_reducer", "_original")
 
     _original: Any
     _make_reducer: Callable[..., Reducer]
+    _local_layers: Sequence[Any]
     _local_sources: list[Any]
 
     def register_local_source(self, source: Any) -> None:
         """Keep the gradient of this variable on this rank, in later calls of ``gradient``."""
         self._local_sources.append(source)
+
+    def _all_local_sources(self) -> list[Any]:
+        # Layers may have been built since: the tape has often recorded their first call.
+        weights = [weight for layer in self._local_layers for weight in layer.trainable_weights]
+        return [*self._local_sources, *weights]
 
     @not_converted
     def gradient(
@@ -71,7 +77,7 @@ class _DistributedTape:
         )
         flat = tf.nest.flatten(gradients, expand_composites=False)
         reduce = self._make_reducer(use_generic_names=use_generic_names)
-        reduced = reduce(flat, tf.nest.flatten(sources), self._local_sources)
+        reduced = reduce(flat, tf.nest.flatten(sources), self._all_local_sources())
         return tf.nest.pack_sequence_as(gradients, reduced, expand_composites=False)
 
     @not_converted
@@ -87,7 +93,7 @@ class _DistributedTape:
         Both are lists in the order of the flattened ``sources``.
         """
         gradients = self.gradient(target, sources, output_gradients, use_generic_names)
-        local = {key_of(source) for source in self._local_sources}
+        local = {key_of(source) for source in self._all_local_sources()}
         pairs = zip(
             tf.nest.flatten(sources),
             tf.nest.flatten(gradients, expand_composites=False),
@@ -176,8 +182,8 @@ def PartialDistributedGradientTape(  # noqa: N802
     """``DistributedGradientTape`` that leaves the weights of some Keras layers to each rank.
 
     Args:
-        local_layers: a built Keras layer or a list of them; their trainable weights are local
-            sources.
+        local_layers: a Keras layer or a list of them, built or not; their trainable weights are
+            local sources.
 
     Other arguments are those of ``DistributedGradientTape``.
 
@@ -189,9 +195,7 @@ def PartialDistributedGradientTape(  # noqa: N802
     reduction: Any = (compression, sparse_as_dense, op, gradient_predivide_factor)
     ranks: Any = (num_groups, groups, process_set, scale_local_gradients)
     tape = DistributedGradientTape(gradtape, *devices, *reduction, *ranks)
-    for layer in layers:
-        for weight in layer.trainable_weights:
-            tape.register_local_source(weight)
+    tape._local_layers = layers
     return tape
 
 
@@ -203,5 +207,5 @@ def _wrap(gradtape: Any, make: Callable[..., Reducer]) -> Any:
     result.__dict__ = gradtape.__dict__
     result._original = gradtape
     result._make_reducer = make
-    result._local_sources = []
+    result._local_layers, result._local_sources = (), []
     return result

@@ -114,17 +114,19 @@ def test_local_sources(ops, weight):
     assert [one.numpy().tolist() for one in reduced] == [[6.0, 6.0]]
 
 
+@pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("scale", [True, False])
-def test_partial_tape_leaves_layers_alone(ops, scale):
-    mine, shared = (tf.keras.layers.Dense(1, use_bias=False) for _ in range(2))
-    for layer in (mine, shared):
-        layer.build((None, 2))
-    sources = [*mine.trainable_weights, *shared.trainable_weights]
+def test_partial_tape_leaves_layers_alone(ops, scale, built):
+    ones = {"kernel_initializer": "ones", "use_bias": False}
+    mine, shared = (tf.keras.layers.Dense(1, **ones) for _ in range(2))
+    if built:
+        mine.build((None, 2))
     tape = hvd.PartialDistributedGradientTape(
         tf.GradientTape(), op=hvd.Sum, local_layers=mine, scale_local_gradients=scale
     )
     with tape:
         loss = tf.reduce_sum(mine(tf.ones([1, 2])) + shared(tf.ones([1, 2])))
+    sources = [*mine.trainable_weights, *shared.trainable_weights]
     local, reduced = tape.gradient(loss, sources)
     assert local.numpy().tolist() == [[0.5 if scale else 1.0]] * 2
     assert reduced.numpy().tolist() == [[2.0]] * 2
