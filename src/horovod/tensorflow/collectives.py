@@ -38,6 +38,7 @@ from horovod.tensorflow.arguments import (
 from horovod.tensorflow.autograph import not_converted
 from horovod.tensorflow.implementation import implementation
 from horovod.tensorflow.names import group_name, name_of, names_of, op_type_of
+from horovod.tensorflow.variables import from_wire, to_wire
 
 # ``horovod.tensorflow`` exports these unchanged; ``reductions`` has the others with compression.
 __all__ = [
@@ -202,15 +203,17 @@ def broadcast_(
         name: what the names of the operations begin with.
 
     Raises:
-        ValueError: this is no list of variables, or one that mixes both kinds.
+        ValueError: this is no list of variables, one that mixes both kinds, or one has a dtype that
+            cannot be sent.
     """
     listed = variable_list(variables)
     if not listed:
         return []
     prefix, count = "HorovodBroadcastInplace" if name is None else name, len(listed)
     names = [f"{prefix}_{position}of{count}" for position in range(1, count + 1)]
-    values = broadcast_batch(listed, names, root_rank, process_set)
-    assigned = [variable.assign(value) for variable, value in zip(listed, values, strict=True)]
+    values = broadcast_batch(list(map(to_wire, listed)), names, root_rank, process_set)
+    pairs = zip(listed, values, strict=True)
+    assigned = [variable.assign(from_wire(value, variable)) for variable, value in pairs]
     return listed if tf.executing_eagerly() else assigned
 
 

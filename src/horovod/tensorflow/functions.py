@@ -11,12 +11,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.core.operations import Dtype
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.numpy import objects
 from horovod.tensorflow import collectives
 from horovod.tensorflow.autograph import not_converted
-from horovod.tensorflow.variables import as_tf_variable, is_variable, operation_names, unique_scope
+from horovod.tensorflow.variables import (
+    as_tf_variable,
+    from_wire,
+    is_variable,
+    operation_names,
+    to_wire,
+    unique_scope,
+)
 
 __all__ = [
     "allgather_object",
@@ -25,11 +31,6 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
 ]
-
-# Dtypes that a broadcast takes; others travel as bytes.
-_WIRE_DTYPES = frozenset(
-    tf.as_dtype(dtype.name.lower()) for dtype in Dtype if dtype is not Dtype.BFLOAT16
-)
 
 
 @not_converted
@@ -53,7 +54,7 @@ def broadcast_variables(
         done.
 
     Raises:
-        ValueError: ``variables`` is no list of them.
+        ValueError: ``variables`` is no list of them, or one has a dtype that cannot be sent.
         tf.errors.InvalidArgumentError: there is no such root.
         tf.errors.FailedPreconditionError: ranks disagree about a variable.
         tf.errors.UnknownError: a rank was lost.
@@ -148,16 +149,7 @@ def allgather_object(
 
 def _broadcast(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> list[Any]:
     names = operation_names(unique_scope("broadcast_variables"), variables)
-    tensors = [_to_wire(tf.convert_to_tensor(variable)) for variable in variables]
+    tensors = [to_wire(variable) for variable in variables]
     values = collectives.broadcast_batch(tensors, names, root_rank, process_set)
     pairs = zip(variables, values, strict=True)
-    return [variable.assign(_from_wire(value, variable)) for variable, value in pairs]
-
-
-def _to_wire(tensor: Any) -> Any:
-    return tensor if tensor.dtype in _WIRE_DTYPES else tf.bitcast(tensor, tf.uint8)
-
-
-def _from_wire(value: Any, variable: Any) -> Any:
-    dtype = variable.dtype.base_dtype
-    return value if dtype in _WIRE_DTYPES else tf.bitcast(value, dtype)
+    return [variable.assign(from_wire(value, variable)) for variable, value in pairs]

@@ -12,9 +12,15 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.core.gradient_groups import leaf_of
+from horovod.core.operations import Dtype
 
 # Graphs of branches and loop bodies: parts of the function around them, with names of their own.
 _PARTS = frozenset({"CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph"})
+
+# Dtypes that a broadcast takes; others travel as bytes.
+_WIRE_DTYPES = frozenset(
+    tf.as_dtype(dtype.name.lower()) for dtype in Dtype if dtype is not Dtype.BFLOAT16
+)
 
 
 def is_variable(value: object) -> bool:
@@ -55,3 +61,26 @@ def unique_scope(name: str) -> str:
     with graph.name_scope(None):
         unique: str = graph.unique_name(name)
     return unique
+
+
+def to_wire(variable: Any) -> Any:
+    """The value of a variable, in a dtype that a broadcast takes.
+
+    Raises:
+        ValueError: TensorFlow cannot show its bytes.
+    """
+    value = tf.convert_to_tensor(variable)
+    if value.dtype in _WIRE_DTYPES:
+        return value
+    try:
+        return tf.bitcast(value, tf.uint8)
+    except (TypeError, tf.errors.InvalidArgumentError):
+        raise ValueError(
+            f"variable {variable.name!r} is of {value.dtype.name}, which cannot be broadcast"
+        ) from None
+
+
+def from_wire(value: Any, variable: Any) -> Any:
+    """The reverse of ``to_wire``, in the dtype of the variable."""
+    dtype = variable.dtype.base_dtype
+    return value if dtype in _WIRE_DTYPES else tf.bitcast(value, dtype)

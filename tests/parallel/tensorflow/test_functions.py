@@ -26,12 +26,18 @@ DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.int8, tf.bool, tf.uint32, tf.c
 
 @pytest.mark.parametrize("inplace", [False, True])
 def test_broadcast_variables(last, inplace):
-    dtypes = DTYPES[:2] + DTYPES[3:5] if inplace else DTYPES
-    variables = [tf.Variable(mine(dtype)) for dtype in dtypes]
+    variables = [tf.Variable(mine(dtype)) for dtype in DTYPES]
     hvd.broadcast_variables(variables, last, inplace=inplace)
     for variable in variables:
         expected = tf.cast([[last, 1], [0, 1]], variable.dtype)
         assert tf.reduce_all(tf.equal(variable, expected)), variable.dtype
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_variables_without_bytes_are_named(last, inplace):
+    variable = tf.Variable(["text"], name="words")
+    with pytest.raises(ValueError, match="variable 'words:0' is of string, which cannot be broad"):
+        hvd.broadcast_variables([variable], last, inplace=inplace)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
