@@ -75,7 +75,7 @@ def of_call(
     names: Sequence[str],
     grads: Sequence[Any],
     tensors: Sequence[Any],
-    has_static_rows: bool = False,
+    has_parts: bool = False,
 ) -> list[Any]:
     """The gradients of the inputs of any collective except alltoall.
 
@@ -83,7 +83,8 @@ def of_call(
         ops: what runs the backward pass.
         call, names, tensors: of the forward pass.
         grads: of its results; may be None.
-        has_static_rows: all ranks gave as many rows, and shapes are static.
+        has_parts: an allgather joined what a reducescatter would give the ranks, or as many rows
+            of each; shapes are static.
 
     Raises:
         NotImplementedError: the reduce op is not linear.
@@ -98,7 +99,7 @@ def of_call(
         [tensors[position] for position in positions],
         names[:1] if call.is_group else [names[position] for position in positions],
     )
-    of_kind = _of_even_allgather if has_static_rows else _OF_KINDS[call.kind]
+    of_kind = _of_joined_parts if has_parts else _OF_KINDS[call.kind]
     for position, grad in zip(positions, of_kind(ops, call, present), strict=True):
         result[position] = grad
     return result
@@ -133,15 +134,18 @@ def _of_allgather(ops: CollectiveOps, call: Call, present: _Present) -> list[Any
     return [grad[begin : begin + count[0]] for grad, begin, count in cut]
 
 
-def _of_even_allgather(ops: CollectiveOps, call: Call, present: _Present) -> list[Any]:
-    """``_of_allgather`` where all ranks gave as many rows, and shapes are static."""
+def _of_joined_parts(ops: CollectiveOps, call: Call, present: _Present) -> list[Any]:
+    """``_of_allgather`` where the numbers of rows follow from their sum, and shapes are static."""
     shapes = [tensor.shape for tensor in present.tensors]
     reduced = _average(ops, call, present)
     place = ops.world_number("rank", call.process_set, None)
-    return [
-        tf.slice(grad, [place * shape[0], *[0] * (shape.rank - 1)], shape)
-        for grad, shape in zip(reduced, shapes, strict=True)
-    ]
+    size = ops.world_number("size", call.process_set, None)
+    result = []
+    for grad, shape in zip(reduced, shapes, strict=True):
+        rows = grad.shape[0]
+        begin = place * (rows // size) + tf.minimum(place, rows % size)
+        result.append(tf.slice(grad, [begin, *[0] * (shape.rank - 1)], shape))
+    return result
 
 
 def _of_broadcast(ops: CollectiveOps, call: Call, present: _Present) -> list[Any]:

@@ -8,7 +8,7 @@ call whose result has another shape when it runs is an error.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -41,39 +41,40 @@ class XlaOps:
             result_rows = [count // size + (place < count % size) for count in rows]
 
         def gradient(*grads: Any) -> list[Any]:
-            ops, is_even = self, call.kind is Kind.ALLGATHER
+            ops, has_parts = self, call.kind is Kind.ALLGATHER
             if call.kind is Kind.REDUCESCATTER:
                 pairs = zip(rows, grads, strict=True)
                 ops = _Joining([count for count, grad in pairs if grad is not None], size)
-            return gradients.of_call(ops, call, names, grads, tensors, is_even)
+            return gradients.of_call(ops, call, names, grads, tensors, has_parts)
 
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def node(*inputs: Any) -> Any:
-            return run_call(XlaCall(call, names, size), inputs, result_rows), gradient
-
-        return list(node(*tensors))
+        return _run_with_gradient(XlaCall(call, names, size), tensors, result_rows, gradient)
 
     def alltoall(self, call: Call, name: str, tensor: Any, splits: Any | None) -> tuple[Any, Any]:
         """See ``CollectiveOps``."""
         size, place = _place_in(call.process_set)
         given = _static_splits(name, splits)
         rows = _rows_of(call, [name], tensor)
+        sent = sum(given) if given else rows
         received = size * given[place] if len(given) == size else rows
-        unsent = rows - sum(given) if given else 0
+        if 0 <= sent < rows:
+            tensor = tensor[:sent]  # whose gradient has zeros for the rows that stay
+        back = [given[place]] * size if len(given) == size else []
+        sizes = ((given, received), (back, sent))
+        return self._exchange(XlaCall(call, [name], size), tensor, *sizes)
 
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def exchange(tensor: Any) -> Any:
-            def gradient(grad: Any, _: Any) -> Any:
-                back = [given[place]] * size if given else []
-                sent_back = XlaCall(call, derived([name], "grad"), size, back)
-                returned, _ = run_call(sent_back, [grad], [rows - unsent], [size])
-                return tf.pad(returned, [[0, unsent], *[[0, 0]] * (tensor.shape.rank - 1)])
+    def _exchange(self, xla_call: XlaCall, tensor: Any, there: _Rows, back: _Rows) -> Any:
+        """An alltoall whose gradient is one in the other direction, and so on.
 
-            sent = XlaCall(call, [name], size, given)
-            return tuple(run_call(sent, [tensor], [received], [size])), gradient
+        ``there``, ``back``: the splits, and how many rows this rank receives.
+        """
+        splits, received = there
 
-        output, received_splits = exchange(tensor)
-        return output, received_splits
+        def gradient(grad: Any, _: Any) -> Any:
+            derivative = xla_call._replace(names=derived(xla_call.names, "grad"))
+            return self._exchange(derivative, grad, back, there)[0]
+
+        sent = xla_call._replace(splits=splits)
+        return _run_with_gradient(sent, [tensor], [received], gradient, [xla_call.size])
 
     def join(self, name: str) -> Any:
         """See ``CollectiveOps``."""
@@ -93,6 +94,9 @@ class XlaOps:
         return value
 
 
+_Rows = tuple[Sequence[int], int]
+
+
 class _Joining(XlaOps):
     """The allgathers in the gradient of a reducescatter; the rows of all ranks are known."""
 
@@ -101,7 +105,12 @@ class _Joining(XlaOps):
 
     def run(self, call: Call, names: Sequence[str], tensors: Sequence[Any]) -> list[Any]:
         """See ``CollectiveOps``; one tensor for each input of the reducescatter, in its order."""
-        return run_call(XlaCall(call, names, self._size), tensors, self._rows)
+
+        def gradient(*grads: Any) -> list[Any]:
+            return gradients.of_call(XlaOps(), call, names, grads, tensors, has_parts=True)
+
+        joining = XlaCall(call, names, self._size)
+        return _run_with_gradient(joining, tensors, self._rows, gradient)
 
 
 def _place_in(process_set: int) -> tuple[int, int]:
@@ -185,6 +194,22 @@ class XlaCall(NamedTuple):
     names: Sequence[str]
     size: int = 0
     splits: Sequence[int] = ()
+
+
+def _run_with_gradient(
+    xla_call: XlaCall,
+    tensors: Sequence[Any],
+    rows: Sequence[int | None],
+    gradient: Callable[..., Any],
+    extra: Sequence[int] | None = None,
+) -> list[Any]:
+    """``run_call``, which can be differentiated: ``gradient`` takes the gradients of results."""
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def node(*inputs: Any) -> Any:
+        return run_call(xla_call, inputs, rows, extra), gradient
+
+    return list(node(*tensors))
 
 
 def run_call(

@@ -117,6 +117,25 @@ def test_gradients(tape_is_inside):
     np.testing.assert_allclose(found, gradient_of(tf.function(losses), tensor), rtol=1e-6)
 
 
+def test_gradients_of_gradients():
+    def cubes(tensor):
+        results = [
+            hvd.allreduce(tensor),
+            hvd.allgather(tensor),
+            hvd.broadcast(tensor, hvd.size() - 1),
+            hvd.alltoall(tensor),
+            hvd.alltoall(tensor, [1] * hvd.size())[0],  # leaves rows unsent
+            *hvd.grouped_reducescatter([tensor, tensor[1:]], op=hvd.Sum),
+        ]
+        return tf.add_n([tf.reduce_sum(result**3) for result in results])
+
+    def second(tensor):
+        return gradient_of(lambda given: tf.reduce_sum(gradient_of(cubes, given) ** 2), tensor)
+
+    tensor = own(2 * hvd.size(), 3) / 100
+    np.testing.assert_allclose(compiled(second)(tensor), tf.function(second)(tensor), rtol=1e-5)
+
+
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_training_step(is_sparse):
     """Dense gradients, and rows, of which every rank has as many."""
