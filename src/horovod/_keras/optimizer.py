@@ -2,8 +2,8 @@
 
 ``fit`` and ``train_on_batch`` of every Keras call ``Model.make_train_function`` right before the
 first step. The first distributed optimizer of a process wraps that method, for models that use a
-distributed optimizer. ``load_model`` gives a saved model whose optimizer is distributed, with its
-state.
+distributed optimizer, and ``apply`` of Keras 3's ``LossScaleOptimizer``. ``load_model`` gives a
+saved model whose optimizer is distributed, with its state.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def distribute(keras: Any, optimizer: Any, options: Options, local_layers: Any =
     if is_keras3(keras):
         copy_state(optimizer, wrapped, trained_variables(optimizer))
     _prepare_models(keras)
+    if is_keras3(keras):
+        _prepare_scaling(keras.optimizers.LossScaleOptimizer)
     return wrapped
 
 
@@ -137,8 +139,6 @@ def _prepare(keras: Any, model: Any) -> None:
     optimizers = list(inner_optimizers(getattr(model, "optimizer", None)))
     if not any(isinstance(optimizer, DistributedOptimizerMixin) for optimizer in optimizers):
         return
-    if is_keras3(keras) and not isinstance(optimizers[0], DistributedOptimizerMixin):
-        _distribute_scaling(optimizers[0], optimizers[1])
     if backend_name(keras) == "tensorflow" and model.jit_compile:
         _keep_from_xla(model)
 
@@ -154,6 +154,28 @@ def _keep_from_xla(model: Any) -> None:
             "HOROVOD_ENABLE_XLA_OPS=1 only, so this model trains with jit_compile=False",
             flush=True,
         )
+
+
+def _prepare_scaling(kind: Any) -> None:
+    """Let loss scaling optimizers around distributed ones reduce, in ``fit`` and in other loops."""
+    for name in ("apply", "stateless_apply"):
+        original = getattr(kind, name)
+        if not hasattr(original, _MARK):
+            setattr(kind, name, _distributing(original))
+
+
+def _distributing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = self.inner_optimizer
+        is_around = isinstance(inner, DistributedOptimizerMixin)
+        if not is_around or isinstance(self, DistributedOptimizerMixin):
+            return original(self, *args, **kwargs)
+        _distribute_scaling(self, inner)
+        return getattr(self, original.__name__)(*args, **kwargs)
+
+    setattr(apply, _MARK, True)
+    return apply
 
 
 def _distribute_scaling(scaling: Any, inner: Any) -> None:

@@ -164,6 +164,22 @@ def test_a_variable_may_have_several_gradients(sgd, groups):
     np.testing.assert_allclose(cases.values_of([variable])[0], expected, rtol=1e-6)
 
 
+@pytest.mark.skipif(cases.BACKEND not in ("tensorflow", "torch"), reason="apply() of Keras 3")
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_loss_scaling_optimizer_around_it_decides_for_all_ranks(sgd, passes):
+    """Outside of ``fit``; one rank's gradient is infinite once."""
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        sgd(backward_passes_per_step=passes), initial_scale=4.0
+    )
+    variables = cases.make_variables(np.zeros(2))
+    is_last = hvd.rank() == hvd.size() - 1
+    for gradient in (4.0, np.inf if is_last else 4.0, 2.0):
+        cases.step(optimizer, variables, [np.full(2, gradient * (hvd.rank() + 1))])
+    expected = -2 * mean_of(lambda rank: rank + 1.0)
+    np.testing.assert_allclose(cases.values_of(variables)[0], expected, rtol=1e-6)
+    assert float(cases.values_of([optimizer.dynamic_scale])[0]) == 2.0
+
+
 def test_local_layers_may_be_built_late():
     layer = keras.layers.Dense(2, use_bias=False, name="mine")
     shared = keras.layers.Dense(2, use_bias=False, name="shared")
