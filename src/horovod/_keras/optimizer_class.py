@@ -12,7 +12,7 @@ from importlib import import_module
 from operator import is_
 from typing import Any
 
-from horovod._keras.library import backend_for, is_keras3, variable_key
+from horovod._keras.library import backend_for, innermost, is_keras3, variable_key
 from horovod._keras.reducer import Options, Reducer
 from horovod.core.process_sets import ProcessSet
 
@@ -54,11 +54,14 @@ class Distribution:
     ) -> list[Any]:
         """The gradients of all ranks; see ``GradientReducer``."""
         found = list(variables)
+        return self._reducer(list(gradients), found, list(indices), self.are_local(found))
+
+    def are_local(self, variables: Iterable[Any]) -> list[bool]:
+        """Whether the gradient of each of the variables stays on this rank."""
         local = set(self._local_variables)
         for layer in self._local_layers:  # now, because layers may be built late
             local.update(variable_key(variable) for variable in layer.trainable_weights)
-        is_local = [variable_key(variable) in local for variable in found]
-        return self._reducer(list(gradients), found, list(indices), is_local)
+        return [variable_key(variable) in local for variable in variables]
 
     def hand_out(self, gradients: list[Any]) -> None:
         """Remember reduced gradients that the caller will give to ``apply``."""
@@ -118,6 +121,16 @@ class DistributedOptimizerMixin:
         gradients.
         """
         self._hvd.register_local_var(var)
+
+    def _hvd_check_clipping(self, variables: Iterable[Any]) -> None:
+        """``ValueError`` if ranks would clip reduced gradients by norms that differ."""
+        norm = getattr(innermost(self), "global_clipnorm", None)
+        if norm and any(self._hvd.are_local(variables)):
+            raise ValueError(
+                "DistributedOptimizer: global_clipnorm cannot be used with local layers or local "
+                "variables: their gradients are part of the norm, which would differ between "
+                "ranks, and with it the variables that all ranks share; use clipnorm or clipvalue"
+            )
 
     def _hvd_cut(self, variable: Any, value: Any) -> Any:
         """What a variable of this optimizer has of the original's value."""

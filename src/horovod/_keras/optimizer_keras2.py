@@ -32,6 +32,7 @@ class _AnyKeras2Optimizer(DistributedOptimizerMixin):
             )
 
     def _hvd_reduce(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        self._hvd_check_clipping(variables)
         return self._hvd.reduce(gradients, variables, range(len(variables)))
 
     def _hvd_reduced(self, pairs: Iterable[tuple[Any, Any]]) -> Pairs:

@@ -96,6 +96,7 @@ class Keras3Optimizer(DistributedOptimizerMixin):
         return found if len(found) == len(grads) else []
 
     def _hvd_reduce(self, grads: Sequence[Any], variables: list[Any]) -> list[Any]:
+        self._hvd_check_clipping(variables)
         return self._hvd.reduce(grads, variables, map(self._hvd_index, variables))
 
     def _hvd_index(self, variable: Any) -> int:
@@ -145,6 +146,21 @@ class Keras3ScalingOptimizer(Keras3Optimizer):
         return super().stateless_apply(  # type: ignore[misc]
             optimizer_variables, grads, trainable_variables
         )
+
+    def _hvd_reduce(self, grads: Sequence[Any], variables: list[Any]) -> list[Any]:
+        """As for other optimizers; infinite gradients of local variables make a shared one NaN.
+
+        So all ranks drop the step. If one did so alone, variables and scales would differ.
+        """
+        found, ops = list(grads), self._hvd_keras.ops
+        is_local = self._hvd.are_local(variables)
+        given = [p for p, gradient in enumerate(found) if gradient is not None]
+        local = [found[p] for p in given if is_local[p]]
+        shared = [p for p in given if not is_local[p] and not hasattr(found[p], "dense_shape")]
+        if local and shared:
+            is_finite = self.check_finite(local)  # type: ignore[attr-defined]
+            found[shared[0]] = ops.where(is_finite, found[shared[0]], float("nan"))
+        return super()._hvd_reduce(found, variables)
 
 
 def _aggregation_for(optimizer: Any, distribution: Distribution) -> Aggregation | None:

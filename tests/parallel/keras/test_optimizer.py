@@ -180,6 +180,30 @@ def test_a_loss_scaling_optimizer_around_it_decides_for_all_ranks(sgd, passes):
     assert float(cases.values_of([optimizer.dynamic_scale])[0]) == 2.0
 
 
+@pytest.mark.skipif(cases.BACKEND not in ("tensorflow", "torch"), reason="apply() of Keras 3")
+def test_infinite_gradients_of_local_variables_are_dropped_on_all_ranks():
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0)
+    optimizer = hvd.DistributedOptimizer(scaling)
+    shared, mine = variables = cases.make_variables(np.zeros(2), np.zeros(1))
+    optimizer.register_local_var(mine)
+    is_last = hvd.rank() == hvd.size() - 1
+    for gradient in (4.0, np.inf if is_last else 4.0, 2.0):
+        cases.step(optimizer, variables, [np.full(2, 4.0 * (hvd.rank() + 1)), [gradient]])
+    found = cases.values_of([shared, mine, optimizer.dynamic_scale])
+    np.testing.assert_allclose(found[0], -3 * mean_of(lambda rank: rank + 1.0), rtol=1e-6)
+    np.testing.assert_allclose(found[1], -2 / hvd.size(), rtol=1e-6)
+    assert float(found[2]) == 2.0
+
+
+def test_global_clipping_of_local_gradients_is_refused():
+    """Ranks would clip what they share by different norms."""
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, global_clipnorm=0.5))
+    variables = cases.make_variables(*start())
+    optimizer.register_local_var(variables[1])
+    with pytest.raises(ValueError, match="global_clipnorm cannot be used with local layers"):
+        cases.step(optimizer, variables, gradients(hvd.rank()))
+
+
 def test_local_layers_may_be_built_late():
     layer = keras.layers.Dense(2, use_bias=False, name="mine")
     shared = keras.layers.Dense(2, use_bias=False, name="shared")
