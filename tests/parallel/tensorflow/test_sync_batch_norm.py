@@ -48,6 +48,36 @@ def test_the_joint_batch(shape, axis, is_function):
         np.testing.assert_allclose(summed, theirs, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.skipif(not hasattr(tf.keras, "ops"), reason="masks are given as to Keras 3")
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_elements_are_counted(is_masked):
+    """Ranks have other numbers of rows, or of rows that the mask leaves."""
+    counts = [other + 1 for other in range(hvd.size())]
+    batches = [batch_of(other, (count, 2, 3)) for other, count in enumerate(counts)]
+    masks = [np.arange(2 * count).reshape(count, 2) <= count for count in counts]
+    sync, plain = hvd.SyncBatchNormalization(), tf.keras.layers.BatchNormalization()
+
+    def run(layer, batch, mask):
+        given = {"mask": tf.constant(mask)} if is_masked else {}
+        return layer(tf.constant(batch), training=True, **given)
+
+    found = run(sync, batches[hvd.rank()], masks[hvd.rank()])
+    expected = run(plain, np.concatenate(batches), np.concatenate(masks))
+    begin = sum(counts[: hvd.rank()])
+    own = expected[begin : begin + counts[hvd.rank()]]
+    np.testing.assert_allclose(found, own, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(sync.moving_mean, plain.moving_mean, rtol=1e-5)
+    np.testing.assert_allclose(sync.moving_variance, plain.moving_variance, rtol=1e-3)
+
+
+@pytest.mark.skipif("hvd.size() < 2", reason="needs a rank that has rows")
+def test_a_rank_without_rows():
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    rows = batch_of(0, (4 if hvd.rank() == 0 else 0, 3))
+    layer(tf.constant(rows), training=True)
+    np.testing.assert_allclose(layer.moving_mean, batch_of(0, (4, 3)).mean(0), rtol=1e-5)
+
+
 def test_evaluation_needs_nobody():
     layer = hvd.SyncBatchNormalization()
     layer.build((None, 3))
