@@ -96,11 +96,14 @@ class Reducer:
             return list(gradients)
         local = {key_of(variable) for variable in local_variables}
         names = self._names(variables)
-
-        def reduce() -> list[Any]:
+        if condition is True:
             return self._reduce(gradients, variables, local, names)
-
-        return reduce() if condition is True else _reduce_if(condition, reduce, gradients)
+        # In a branch XLA would not know the shape of rows made dense.
+        given = [
+            gradient if key_of(variable) in local else self._prepared(gradient)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+        return _reduce_if(condition, lambda: self._reduce(given, variables, local, names), given)
 
     def _names(self, variables: Sequence[Any]) -> list[str]:
         if self.use_generic_names:
@@ -226,13 +229,7 @@ def _reduce_if(
         return _tensors_of(layout)
 
     def unreduced() -> list[Any]:
-        # Gradients that ``reduce`` made dense have to be dense here, too.
-        pairs = zip(gradients, layout, strict=True)
-        as_reduced = [
-            tf.convert_to_tensor(own) if is_sparse(own) and not is_sparse(other) else own
-            for own, other in pairs
-        ]
-        return [tf.identity(tensor) for tensor in _tensors_of(as_reduced)]
+        return [tf.identity(tensor) for tensor in _tensors_of(gradients)]
 
     tensors = iter(tf.cond(condition, reduced, unreduced))
     return [_rebuilt(gradient, tensors) for gradient in layout]

@@ -158,6 +158,20 @@ def test_training_step(is_sparse):
     np.testing.assert_allclose(weights_after(True), weights_after(False), rtol=1e-6)
 
 
+def test_rows_made_dense_in_a_graph_that_outlives_worlds(monkeypatch):
+    """They are reduced in a branch there."""
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    weights = tf.Variable(tf.ones([4, 3]))
+
+    def body(rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(weights, [1, 2]) * rows)
+        tape = hvd.DistributedGradientTape(tape, sparse_as_dense=True)
+        return tape.gradient(loss, weights)
+
+    check(body, own(3))
+
+
 def test_many_independent_operations():
     """XLA may order them as it likes; ranks whose orders differ would wait in a circle."""
 
