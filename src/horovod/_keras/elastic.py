@@ -18,7 +18,12 @@ from horovod._keras.library import (
 from horovod.core.world import rank, restart
 from horovod.elastic import run_fn
 from horovod.elastic.retry import engine_errors
-from horovod.elastic.state import VariablesState, build_optimizer, check_no_shares
+from horovod.elastic.state import (
+    VariablesState,
+    build_optimizer,
+    check_no_shares,
+    forget_passes,
+)
 from horovod.numpy.objects import broadcast_numbers, broadcast_object
 
 R = TypeVar("R")
@@ -57,10 +62,12 @@ class KerasState(VariablesState):
     def _write(self, values: list[Any]) -> None:
         attach_state(self.model)
         assign_values(self._keras, self._variables()[: len(values)], values)
+        forget_passes(self.optimizer)
 
     def _broadcast(self) -> None:
         attach_state(self.model)
         broadcast_variables(self._keras, self._variables(), 0, "keras.elastic")
+        forget_passes(self.optimizer)
 
     def _variables(self) -> list[Any]:
         return [*self.model.weights, *optimizer_variables(self.optimizer)]

@@ -121,6 +121,8 @@ class Keras3Optimizer(DistributedOptimizerMixin):
             return
         for number, variable in enumerate(saved):
             variable.assign(store[str(number)])
+        if self._hvd_aggregation is not None:
+            self._hvd_aggregation.reset()
 
     def _hvd_saved_variables(self) -> list[Any]:
         if self._hvd_aggregation is None:
@@ -202,6 +204,11 @@ class Aggregation:
         self._counter = self._optimizer.add_variable(
             shape=(), dtype="int", initializer="zeros", name="aggregated_passes"
         )
+
+    def reset(self) -> None:
+        """Forget the passes since the last step."""
+        for variable in self.variables:
+            variable.assign(self._ops.zeros_like(variable.value))
 
     def _new_sum(self, variable: Any) -> Any:
         """A variable for the sum of gradients; None where a gradient is a variable's next value."""

@@ -344,6 +344,18 @@ def variables_of(optimizer: Any) -> list[Any]:
     return list(variables() if callable(variables) else variables)
 
 
+def forget_passes(optimizer: Any) -> None:
+    """Let an optimizer of Keras with ``backward_passes_per_step`` begin to add up anew.
+
+    A rank that has joined has made no pass, and one whose collective failed was inside of one.
+    """
+    while optimizer is not None:
+        aggregation = getattr(optimizer, "_hvd_aggregation", None)
+        if aggregation is not None:
+            aggregation.reset()
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
 def check_no_shares(optimizer: object) -> None:
     """``ValueError`` for an optimizer of Keras of whose state each rank has a part only."""
     if hasattr(optimizer, "gather_state"):

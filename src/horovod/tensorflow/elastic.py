@@ -15,7 +15,13 @@ import tensorflow as tf
 from horovod.core.world import rank, restart
 from horovod.elastic import run_fn
 from horovod.elastic.retry import engine_errors
-from horovod.elastic.state import VariablesState, build_optimizer, check_no_shares, variables_of
+from horovod.elastic.state import (
+    VariablesState,
+    build_optimizer,
+    check_no_shares,
+    forget_passes,
+    variables_of,
+)
 from horovod.numpy.objects import broadcast_numbers
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 
@@ -192,6 +198,8 @@ class TensorFlowKerasState(_VariablesState):
         operation = broadcast_variables(self._variables(), 0)
         if operation is not None:
             self._backend().get_session().run(operation)
+        else:
+            forget_passes(self.optimizer)
 
     def _backend(self) -> Any:
         return tf.compat.v1.keras.backend if self.backend is None else self.backend

@@ -88,6 +88,12 @@ class GradientAggregation:
             result[position] = total
         return result
 
+    def reset(self) -> None:
+        """Forget the passes since the last reduction; the next one is a first one."""
+        if tf.executing_eagerly():
+            for passes in self._passes.values():
+                passes.count.assign(0)
+
     @not_converted
     def apply_gradients(
         self,

@@ -36,6 +36,28 @@ def test_save_restore_sync():
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("kind", ["KerasState", "TensorFlowKerasState"])
+@pytest.mark.parametrize("begin", ["sync", "restore"])
+def test_passes_since_the_last_step_are_forgotten(kind, begin):
+    """A rank that joins has made none; if ranks counted on, they would step at different times."""
+    if kind == "TensorFlowKerasState" and cases.BACKEND in ("torch", "jax"):
+        pytest.skip("needs TensorFlow")
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(1.0), backward_passes_per_step=2
+    )
+    model = cases.make_model(optimizer)
+    state = getattr(hvd.elastic, kind)(model)
+    before = cases.values_of(model.trainable_variables)
+    ones = [np.ones(value.shape) for value in before]
+    if hvd.rank() == 0:
+        cases.step(optimizer, model.trainable_variables, ones)
+    getattr(state, begin)()
+    for change in (0, 2, 2, 4):
+        cases.step(optimizer, model.trainable_variables, ones)
+        for value, old in zip(cases.values_of(model.trainable_variables), before, strict=True):
+            np.testing.assert_allclose(value, old - change, rtol=1e-5, atol=1e-5)
+
+
 def test_model_must_be_built():
     model = cases.make_model(keras.optimizers.SGD(0.1), built=False)
     with pytest.raises(ValueError, match="Model must be built first"):
