@@ -20,10 +20,10 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     """Batch normalization whose statistics in training are those of all ranks' batches.
 
     Elements are counted, without those that a mask leaves out: ranks may have batches of different
-    size, and a rank that has joined has none. Inputs and outputs have the shapes and dtypes of ``tf.keras.layers.BatchNormalization``;
-    statistics travel in float64. In training a call blocks until all ranks make it, forward and
-    backward; they have to call the same layers in the same order. In a world of one, and outside of
-    training, this is the standard layer.
+    size, and a rank that has joined has none. Inputs and outputs have the shapes and dtypes of
+    ``tf.keras.layers.BatchNormalization``; statistics travel in float64. In training a call blocks
+    until all ranks make it, forward and backward; they have to call the same layers in the same
+    order. In a world of one, and outside of training, this is the standard layer.
 
     Args:
         fused: must be False, since TensorFlow's fused operation computes its statistics alone.

@@ -62,7 +62,9 @@ class XlaOps:
         sizes = ((given, received), (back, sent))
         return self._exchange(XlaCall(call, [name], size), tensor, *sizes)
 
-    def _exchange(self, xla_call: XlaCall, tensor: Any, there: _Rows, back: _Rows) -> Any:
+    def _exchange(
+        self, xla_call: XlaCall, tensor: Any, there: _Rows, back: _Rows
+    ) -> tuple[Any, Any]:
         """An alltoall whose gradient is one in the other direction, and so on.
 
         ``there``, ``back``: the splits, and how many rows this rank receives.
@@ -74,7 +76,9 @@ class XlaOps:
             return self._exchange(derivative, grad, back, there)[0]
 
         sent = xla_call._replace(splits=splits)
-        return _run_with_gradient(sent, [tensor], [received], gradient, [xla_call.size])
+        shape = [xla_call.size]
+        output, counts = _run_with_gradient(sent, [tensor], [received], gradient, shape)
+        return output, counts
 
     def join(self, name: str) -> Any:
         """See ``CollectiveOps``."""
