@@ -127,6 +127,7 @@ class KerasApi:
         Args:
             local_layers: a layer, or a list of layers, built or not; the same on every rank. Give
                 their weights to ``BroadcastGlobalVariablesCallback`` as ``local_variables``, too.
+                Not for an optimizer with ``global_clipnorm``.
 
         The other arguments, the result and errors are those of ``DistributedOptimizer``.
 

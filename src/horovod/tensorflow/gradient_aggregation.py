@@ -65,7 +65,8 @@ class GradientAggregation:
         None stays None.
 
         Raises:
-            ValueError: there are ``tf.IndexedSlices`` without ``sparse_as_dense``.
+            ValueError: there are ``tf.IndexedSlices`` without ``sparse_as_dense``; or, when
+                executing eagerly, other variables than in earlier passes of a step.
         """
         there = [position for position, found in enumerate(gradients) if found is not None]
         if not there:
@@ -155,6 +156,7 @@ class GradientAggregation:
         keys = tuple(key_of(variable) for variable in variables)
         known = self._passes.get(keys[0])
         if known is None or known.keys != keys:
+            _check_complete(known)
             with tf.init_scope():
                 sums = [
                     _local_variable(tf.zeros(variable.shape, gradient.dtype))
@@ -236,6 +238,15 @@ class LocalGradientAggregationHelper(GradientAggregation):
             for position in set(range(len(result))) - set(shared):
                 result[position] /= self._process_set.size() or 1
         return result
+
+
+def _check_complete(passes: _Passes | None) -> None:
+    """``ValueError`` if these passes are not done; in a graph that is not known yet."""
+    if passes is not None and tf.executing_eagerly() and int(passes.count) != 0:
+        raise ValueError(
+            "backward_passes_per_step > 1 needs gradients of the same variables in all passes of a "
+            f"step; pass {int(passes.count) + 1} has others than those before"
+        )
 
 
 def _local_variable(initial: Any) -> Any:

@@ -146,3 +146,17 @@ def test_unknown_gradients_are_applied():
     called = []
     helper.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))], lambda: called.append(1))
     assert called == [1]
+
+
+def test_gradients_that_come_and_go_are_refused():
+    """Each change would begin a new step, and none would end."""
+    aggregation = GradientAggregation(2, double)
+    first, second, one = tf.Variable(0.0), tf.Variable(0.0), tf.constant(1.0)
+    aggregation.compute_gradients([one, one], [first, second])
+    with pytest.raises(ValueError, match="same variables in all passes of a step; pass 2 has"):
+        aggregation.compute_gradients([one, None], [first, second])
+    aggregation.compute_gradients([one, one], [first, second])
+    found, none = aggregation.compute_gradients([one, None], [first, second])
+    assert (float(found), none) == (0.0, None)
+    aggregation.reset()
+    aggregation.compute_gradients([one, one], [first, second])
