@@ -250,7 +250,8 @@ def check_groups(groups: Any) -> Groups:
 def _split(groups: Groups, paths: list[str]) -> tuple[list[list[int]], list[int]]:
     """Positions in the groups that were asked for, none of which is empty, and all others."""
     listed = [] if groups is None or isinstance(groups, int) else groups
-    unknown = [path for group in listed for path in group if path not in paths]
+    known = set(paths)
+    unknown = [path for group in listed for path in group if path not in known]
     if unknown:
         raise ValueError(f"groups: there is no gradient {unknown[0]!r}; there are {paths}")
     return split_into_groups(groups, dict(enumerate(paths)), str)
