@@ -169,7 +169,12 @@ def _every(passes: int, inner: Any) -> Any:
             return zeros, sums, inner_state
 
         count = (state.count + 1) % passes
-        updates, sums, inner_state = jax.lax.cond(count == 0, step, skip, sums, state.inner_state)
+        given = (sums, state.inner_state)
+        if isinstance(count, jax.core.Tracer):
+            found = jax.lax.cond(count == 0, step, skip, *given)
+        else:  # outside of ``jit`` each ``cond`` would be compiled anew, and kept
+            found = step(*given) if count == 0 else skip(*given)
+        updates, sums, inner_state = found
         return updates, PassesState(count, sums, inner_state)
 
     return type(inner)(init, update)

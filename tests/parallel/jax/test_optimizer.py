@@ -158,6 +158,16 @@ def test_between_steps_nothing_changes():
     assert int(state.count) == 1
 
 
+def test_several_passes_outside_of_jit_compile_nothing(caplog):
+    optimizer = hvd.DistributedOptimizer(optax.adam(0.1), backward_passes_per_step=2)
+    current = params()
+    state = optimizer.init(current)
+    for number in range(8):  # the first four meet all operations
+        with jax.log_compiles(number >= 4):
+            _, state = optimizer.update(current, state, current)
+    assert "ompil" not in caplog.text
+
+
 def test_adasum_reduces_updates():
     optimizer = hvd.DistributedOptimizer(optax.sgd(0.1), op=hvd.Adasum)
     current = params()
