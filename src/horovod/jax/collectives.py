@@ -168,8 +168,8 @@ def allgather(
     """Join all ranks' arrays along the first dimension; differentiable.
 
     Args:
-        tensor: [n, ...]; n may differ between ranks and be 0, the rest not. Inside of ``jit`` n is
-            the same on all ranks.
+        tensor: [n, ...]; n may differ between ranks and be 0, the rest not. Inside of ``jit``, and
+            for a gradient, n is the same on all ranks.
     """
     return _each(tensor, name, call_on(process_set, exchange(Kind.ALLGATHER, process_set), []))
 

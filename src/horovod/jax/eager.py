@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from horovod.core.calls import Call
 from horovod.core.operations import Dtype, Result, own_part
 from horovod.core.process_sets import ProcessSet
+from horovod.core.world import rank
 from horovod.numpy.adapter import ArrayCalls, NumpyAdapter
 
 
@@ -25,18 +26,25 @@ from horovod.numpy.adapter import ArrayCalls, NumpyAdapter
 class ProgramCall(Call):
     """A ``Call`` with its names, on one or more arrays; equal on all ranks of the set.
 
-    Only ``set_rank``, ``is_zeroed`` and ``serial`` may differ between ranks.
+    Only ``set_rank``, ``serial`` and ``origin`` may differ between ranks.
     """
 
     # One for each array; of a group its own, and where they are known its arrays'.
     names: tuple[str | None, ...] = ()
     set_size: int = 1
     set_rank: int = 0
-    is_zeroed: bool = False  # take part, but have zeros as the result
+    is_for_root: bool = False  # ranks other than ``root_rank`` take part, but have zeros
     rows: tuple[int, ...] = ()  # of an allgather's results, where ranks give unequal parts
     # Whether an array's errors of a low-bit format are a result, too, after those of all arrays.
     keeps_errors: tuple[bool, ...] = ()
     serial: int = 0  # tells two calls in one program apart that are equal in all else
+    origin: int = 0  # the serial of the user's call that this one is a derivative of, or is
+    is_derivative: bool = False
+
+    @property
+    def is_zeroed(self) -> bool:
+        """Whether this rank's results are zeros."""
+        return self.is_for_root and rank() != self.root_rank
 
     def full_names(self) -> list[str | None]:
         """The names under which ranks match operations; None for those that the engine numbers."""
@@ -46,7 +54,7 @@ class ProgramCall(Call):
         """The call that a gradient needs, under a name that tells it from this one."""
         own = self.names[:1] if self.is_group else self.names
         names = tuple(None if name is None else f"{name}.grad" for name in own)
-        return replace(self, names=names, **changes)
+        return replace(self, names=names, is_derivative=True, **changes)
 
 
 def call_on(
@@ -90,7 +98,7 @@ def check_dtypes(call: ProgramCall, arrays: Sequence[Any]) -> None:
         dtype = getattr(array, "dtype", None)
         if dtype is None or dtype in _DTYPES:
             continue
-        found = f"{_title_of(call, position)}: the array's dtype {dtype} is not supported; "
+        found = f"{title_of(call, position)}: the array's dtype {dtype} is not supported; "
         if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
             raise ValueError(
                 f"{found}broadcast_parameters gives all ranks the root's keys; inside of jit use "
@@ -99,7 +107,8 @@ def check_dtypes(call: ProgramCall, arrays: Sequence[Any]) -> None:
         raise ValueError(f"{found}supported are {', '.join(map(str, _DTYPES))}")
 
 
-def _title_of(call: ProgramCall, position: int) -> str:
+def title_of(call: ProgramCall, position: int) -> str:
+    """An array of a call, as errors name it."""
     names = call.names[1:] if call.is_group and len(call.names) > 1 else call.names
     name = names[min(position, len(names) - 1)]
     return call.prefix if name is None else f"{call.prefix} {name!r}"

@@ -8,6 +8,7 @@ number is under way in any order. Where there is no plugin it becomes an ordered
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -24,7 +25,6 @@ from jax.interpreters import ad, batching, mlir
 from horovod.core.calls import check_gradient
 from horovod.core.operations import Adasum, Average, Kind, Sum
 from horovod.core.port import keep_failure
-from horovod.core.world import rank
 from horovod.errors import HorovodInternalError
 from horovod.jax import eager
 from horovod.jax.eager import ProgramCall, result_rows
@@ -41,6 +41,19 @@ class _Positions:
 
     def __init__(self) -> None:
         self.next = count().__next__
+        self._derivatives: Counter[tuple[int, str]] = Counter()
+
+    def distinct(self, name: str, call: ProgramCall) -> str:
+        """``name``; a number follows that of a call's further derivatives, which may run at once.
+
+        Counted for each call of the user: two that have one name, perhaps in branches of which
+        ranks take different ones, have derivatives of one name.
+        """
+        if not call.is_derivative:
+            return name
+        self._derivatives[call.origin, name] += 1
+        number = self._derivatives[call.origin, name]
+        return name if number == 1 else f"{name}.{number}"
 
 
 def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any:
@@ -78,8 +91,11 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any
 
 def _names(program: mlir.ModuleContext, call: ProgramCall) -> list[str]:
     title = f"{call.prefix}.{program.module.operation.attributes['sym_name'].value}"
-    given = call.full_names()
-    return [f"{title}.{_positions(program).next()}" if n is None else n for n in given]
+    positions = _positions(program)
+    return [
+        f"{title}.{positions.next()}" if name is None else positions.distinct(name, call)
+        for name in call.full_names()
+    ]
 
 
 def _positions(program: Any) -> _Positions:
@@ -103,7 +119,7 @@ def _check_devices(program: Any, call: ProgramCall) -> None:
         )
 
 
-_serials = count()
+_serials = count(1)
 
 
 def bind(call: ProgramCall, arrays: Sequence[Any]) -> list[Any]:
@@ -113,7 +129,9 @@ def bind(call: ProgramCall, arrays: Sequence[Any]) -> list[Any]:
         ValueError: an array is of a dtype that the engine has not.
     """
     eager.check_dtypes(call, arrays)
-    return list(_collective.bind(*arrays, call=replace(call, serial=next(_serials))))
+    serial = next(_serials)
+    numbered = replace(call, serial=serial, origin=call.origin or serial)
+    return list(_collective.bind(*arrays, call=numbered))
 
 
 _collective = Primitive("horovod_collective")
@@ -213,8 +231,19 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: ProgramCall) 
         chosen = [ad.instantiate_zeros(tangents[position]) for position in positions]
         reduced = bind(derivative_of(call, positions), chosen)
         for position, derivative in zip(positions, reduced, strict=True):
+            _check_rows(call, results[position], derivative)
             derivatives[position] = derivative
     return results, derivatives
+
+
+def _check_rows(call: ProgramCall, result: Any, derivative: Any) -> None:
+    """Refuse a gradient of what ranks gave unequal rows to: its program has equal ones."""
+    if derivative.shape != result.shape:
+        raise ValueError(
+            f"{eager.title_of(call, 0)}: the result has {result.shape[0]} rows, of equal ones it "
+            f"would have {derivative.shape[0]}; a gradient needs the same number of rows on every "
+            "rank: pad them"
+        )
 
 
 def _transpose(cotangents: Sequence[Any], *arrays: Any, call: ProgramCall) -> list[Any]:
@@ -280,8 +309,9 @@ def transpose_of(call: ProgramCall, rows: tuple[int, ...]) -> tuple[ProgramCall,
     if call.kind == Kind.ALLGATHER:
         return replace(call, kind=Kind.REDUCESCATTER, op=Average, rows=()), 1.0
     if call.kind == Kind.BROADCAST:
-        is_root = rank() == call.root_rank
-        return replace(call, kind=Kind.ALLREDUCE, op=Average, is_zeroed=not is_root), 1.0
+        return replace(call, kind=Kind.ALLREDUCE, op=Average, is_for_root=True), 1.0
+    if call.is_for_root:  # a gradient of the gradient: back to the broadcast
+        return replace(call, kind=Kind.BROADCAST, is_for_root=False), 1.0
     if call.kind == Kind.REDUCESCATTER:
         factor = call.prescale * call.postscale * (call.set_size if call.op == Sum else 1)
         plain = replace(call, kind=Kind.ALLGATHER, op=Average, prescale=1.0, postscale=1.0)

@@ -77,6 +77,59 @@ def test_of_the_gradient(mode):
     np.testing.assert_allclose(found, 6 * 2.0 * hvd.size() ** 3)
 
 
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda x: hvd.allreduce(x, hvd.Sum),
+        hvd.allgather,
+        lambda x: hvd.broadcast(x, hvd.size() - 1),
+        hvd.alltoall,
+        hvd.reducescatter,
+    ],
+    ids=["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"],
+)
+def test_of_the_gradient_is_the_same_in_reverse(mode, collective):
+    """What the ranks multiply it by differs, too: a broadcast's is that of the root."""
+    given, direction = own(2 * hvd.size()), jnp.sin(own(2 * hvd.size()))
+    first = jax.grad(lambda x: jnp.sum(collective(x) ** 3))
+    found = mode(jax.grad(lambda x: jnp.vdot(first(x), direction)))(given)
+    expected = mode(lambda x: jax.jvp(first, (x,), (direction,))[1])(given)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_two_derivatives_of_a_named_call_at_once():
+    """Each has a name of its own: XLA may run them at the same time, in any order."""
+    elements = 100_000  # fewer are done before the next is there
+    x, direction = jnp.linspace(1.0, 2.0, elements), jnp.linspace(-1.0, 3.0, elements)
+
+    def loss(x):
+        return jnp.sum(hvd.allreduce(x, name="twice") ** 3)
+
+    program = jax.jit(lambda x: jax.jvp(jax.grad(loss), (x,), (direction,)))
+    for _ in range(10):
+        first, second = program(x)
+        np.testing.assert_allclose(first, 3 * x**2, rtol=1e-5)
+        np.testing.assert_allclose(second, 6 * x * direction, rtol=1e-5, atol=1e-5)
+
+
+def test_branches_that_differ_have_derivatives_of_one_name():
+    def loss(x):
+        branches = [lambda x, f=f: jnp.sum(f * hvd.allreduce(x, name="branch")) for f in (2.0, 3.0)]
+        return jax.lax.cond(jnp.sum(x) > 4, *branches, x)  # rank 0 takes the second
+
+    found = jax.jit(jax.grad(loss))(own(2))
+    mean = (3 + 2 * (hvd.size() - 1)) / hvd.size()
+    np.testing.assert_allclose(found, [mean, mean])
+
+
+def test_no_gradient_of_unequal_rows(several_ranks):
+    rows = jnp.ones(2 * hvd.rank() + 2 * (hvd.rank() == hvd.size() - 1))  # none has their mean
+    with pytest.raises(ValueError, match=r"allgather 'rows': .* the same number of rows on every"):
+        jax.grad(lambda x: jnp.sum(hvd.allgather(x, name="rows") ** 2))(rows)
+    tangents = jax.jvp(lambda x: hvd.allgather(x, name="rows"), (rows,), (rows,))[1]
+    assert tangents.shape == (hvd.size() * (hvd.size() - 1) + 2,)
+
+
 def test_of_what_is_not_linear():
     with pytest.raises(NotImplementedError, match="only Average and Sum"):
         jax.grad(lambda x: hvd.allreduce(x, hvd.Max))(1.0)
