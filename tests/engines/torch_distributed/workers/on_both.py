@@ -23,7 +23,8 @@ def forget() -> None:
 
 def run(backend: str) -> dict[str, object]:
     sys.argv = [script, backend]
-    print(f"on {backend}", flush=True)
+    if os.environ["RANK"] == "0":  # which prints the results: other ranks may be ahead of it
+        print(f"on {backend}", flush=True)
     return runpy.run_path(script, run_name="__main__")
 
 
