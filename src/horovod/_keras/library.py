@@ -6,7 +6,7 @@ broadcast starts the operations of all variables, then waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from horovod.core import world
 from horovod.core.handles import wait_for_all
 from horovod.core.process_sets import ProcessSet, global_process_set
-from horovod.elastic.state import variables_of
+from horovod.elastic.state import inner_optimizers, variables_of
 from horovod.numpy import adapter
 from horovod.numpy.objects import allgather_object
 
@@ -49,13 +49,6 @@ def base_optimizers(keras: Any) -> tuple[type, ...]:
         if scaler is not None:  # it acts as an optimizer but derives from neither class
             found.append(scaler)
     return tuple(found)
-
-
-def inner_optimizers(optimizer: Any) -> Iterator[Any]:
-    """The optimizer, then those inside it: a loss scaling optimizer wraps another."""
-    while optimizer is not None:
-        yield optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def innermost(optimizer: Any) -> Any:

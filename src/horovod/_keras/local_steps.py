@@ -20,10 +20,9 @@ from horovod._keras.library import (
     Array,
     attach_state,
     broadcast_variables,
-    inner_optimizers,
     read_values,
 )
-from horovod._keras.optimizer_class import DistributedOptimizerMixin
+from horovod._keras.optimizer_class import is_distributed
 from horovod.core.compression import FeedbackCompressor, NoneCompressor, check_compressor
 from horovod.core.local_steps import AVERAGING, LocalSteps, describe, make_local_steps, parts_of
 from horovod.core.process_sets import ProcessSet, check_process_set, global_process_set
@@ -256,8 +255,7 @@ def _check_compression(title: str, compression: Any) -> None:
 
 
 def _check_model(title: str, model: Any) -> None:
-    optimizers = inner_optimizers(getattr(model, "optimizer", None))
-    if any(isinstance(optimizer, DistributedOptimizerMixin) for optimizer in optimizers):
+    if is_distributed(getattr(model, "optimizer", None)):
         raise ValueError(
             f"{title}: the model's optimizer is distributed, and ranks agree in every step then; "
             "compile the model with the plain optimizer"

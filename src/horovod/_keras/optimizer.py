@@ -20,14 +20,18 @@ from horovod._keras.library import (
     assign_values,
     backend_name,
     base_optimizers,
-    inner_optimizers,
     is_keras3,
     is_legacy_optimizer,
     optimizer_variables,
     read_values,
     trained_variables,
 )
-from horovod._keras.optimizer_class import DistributedOptimizerMixin, NotReducing, make_class
+from horovod._keras.optimizer_class import (
+    DistributedOptimizerMixin,
+    NotReducing,
+    is_distributed,
+    make_class,
+)
 from horovod._keras.optimizer_keras3 import Keras3Optimizer, Keras3ScalingOptimizer
 from horovod._keras.optimizer_sharded import ShardedOptimizer, check_sharded
 from horovod._keras.reducer import Options
@@ -136,8 +140,7 @@ def _prepare_models(keras: Any) -> None:
 
 
 def _prepare(keras: Any, model: Any) -> None:
-    optimizers = list(inner_optimizers(getattr(model, "optimizer", None)))
-    if not any(isinstance(optimizer, DistributedOptimizerMixin) for optimizer in optimizers):
+    if not is_distributed(getattr(model, "optimizer", None)):
         return
     if backend_name(keras) == "tensorflow" and model.jit_compile:
         _keep_from_xla(model)
@@ -221,9 +224,7 @@ def load_model(
     }
     model = keras.models.load_model(filepath, custom_objects=objects)
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or any(
-        isinstance(found, DistributedOptimizerMixin) for found in inner_optimizers(optimizer)
-    ):
+    if optimizer is None or is_distributed(optimizer):
         return model
     distribute_loaded = _distribute_in_keras3 if is_keras3(keras) else _distribute_in_keras2
     model.optimizer = distribute_loaded(keras, model, optimizer, distribute)

@@ -15,6 +15,7 @@ from typing import Any
 from horovod._keras.library import backend_for, innermost, is_keras3, variable_key
 from horovod._keras.reducer import Options, Reducer
 from horovod.core.process_sets import ProcessSet
+from horovod.elastic.state import inner_optimizers
 
 
 class CallableList(list[Any]):
@@ -145,6 +146,12 @@ class DistributedOptimizerMixin:
     def scale_local_gradients(self) -> bool:
         """Whether gradients of local variables are divided by the number of ranks."""
         return self._hvd.options.scale_local_gradients
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether an optimizer, or one inside of it, is a distributed one; None is not."""
+    found = inner_optimizers(optimizer)
+    return any(isinstance(each, DistributedOptimizerMixin) for each in found)
 
 
 def make_class(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.core.world import confirm
@@ -344,16 +344,22 @@ def variables_of(optimizer: Any) -> list[Any]:
     return list(variables() if callable(variables) else variables)
 
 
+def inner_optimizers(optimizer: Any) -> Iterator[Any]:
+    """An optimizer of Keras, then those inside it: a loss scaling optimizer wraps another."""
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
 def forget_passes(optimizer: Any) -> None:
     """Let an optimizer of Keras with ``backward_passes_per_step`` begin to add up anew.
 
     A rank that has joined has made no pass, and one whose collective failed was inside of one.
     """
-    while optimizer is not None:
-        aggregation = getattr(optimizer, "_hvd_aggregation", None)
+    for each in inner_optimizers(optimizer):
+        aggregation = getattr(each, "_hvd_aggregation", None)
         if aggregation is not None:
             aggregation.reset()
-        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def check_no_shares(optimizer: object) -> None:

@@ -193,6 +193,7 @@ class TensorFlowKerasState(_VariablesState):
             return
         for variable, value in pairs:
             variable.assign(value)
+        forget_passes(self.optimizer)
 
     def _broadcast(self) -> None:
         operation = broadcast_variables(self._variables(), 0)
