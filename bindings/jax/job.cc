@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "bindings/submissions.h"
-#include "core/text.h"
 
 namespace hvd::jax {
 
@@ -159,15 +158,8 @@ void Job::store(const std::vector<Output>& outputs, ResultWriter& writer) const 
       if (result.data != nullptr) writer.clear(result.data, requests_[i].size_bytes());
       continue;
     }
-    const std::vector<std::int64_t>& shape = outputs[i].shape;
-    const std::span expected(result.dims, static_cast<std::size_t>(result.rank));
-    if (!std::ranges::equal(shape, expected)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  name_of(requests_[i]) + " '" + names_[request_.is_grouped ? 0 : i] +
-                      "': the result has shape " + shape_text(shape) +
-                      ", the compiled program expects " + shape_text(expected) +
-                      "; inside jit every rank must give the same number of rows");
-    }
+    check_result(requests_[i], names_[request_.is_grouped ? 0 : i], outputs[i],
+                 {result.dims, static_cast<std::size_t>(result.rank)});
     const std::size_t size_bytes = outputs[i].size_bytes(requests_[i].dtype);
     if (size_bytes != 0) writer.copy(result.data, outputs[i], size_bytes);
   }

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "bindings/submissions.h"
-#include "core/text.h"
 
 namespace hvd::tensorflow {
 
@@ -152,24 +151,15 @@ void XlaCall::store(const std::vector<Output>& outputs, ResultWriter& writer) co
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const bool is_tensor = i < requests_.size();
     if (collective_of(request_.kind).has_tensors()) {
-      check(outputs[i].shape, is_tensor ? rows_[i] : set_size_, request_.is_grouped ? 0 : i);
+      std::vector<std::int64_t> expected = outputs[i].shape;
+      expected.front() = is_tensor ? rows_[i] : set_size_;
+      const std::size_t name = request_.is_grouped ? 0 : std::min(i, names_.size() - 1);
+      check_result(request_, names_[name], outputs[i], expected);
     }
     const std::size_t size_bytes =
         outputs[i].size_bytes(is_tensor ? requests_[i].dtype : Dtype::kInt32);
     if (size_bytes != 0) writer.copy(outputs_[i], outputs[i], size_bytes);
   }
-}
-
-void XlaCall::check(const std::vector<std::int64_t>& shape, std::int64_t rows,
-                    std::size_t name) const {
-  if (shape.front() == rows) return;
-  std::vector<std::int64_t> expected = shape;
-  expected.front() = rows;
-  throw Error(ErrorCode::kInvalidArgument,
-              name_of(request_) + " '" + std::string(names_[std::min(name, names_.size() - 1)]) +
-                  "': the result has shape " + shape_text(shape) +
-                  ", XLA has compiled the function for " + shape_text(expected) +
-                  "; in a compiled function every rank must give the same number of rows");
 }
 
 }  // namespace hvd::tensorflow

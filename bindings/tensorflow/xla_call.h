@@ -39,8 +39,6 @@ class XlaCall {
   void store(const std::vector<Output>& outputs, ResultWriter& writer) const;
 
  private:
-  void check(const std::vector<std::int64_t>& shape, std::int64_t rows, std::size_t name) const;
-
   Request request_;  // of each tensor, without dtype and shape
   int process_set_ = 0;
   int set_size_ = 0;  // ranks of the process set when XLA compiled

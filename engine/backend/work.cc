@@ -48,6 +48,13 @@ std::int64_t result_rows(const Work& work, Place place) {
   }
 }
 
+bool hides_unequal_rows(const Work& work, std::int64_t rows) {
+  if (work.request->kind != Kind::kAllgather) return false;
+  const std::int64_t own = work.request->dims[0];
+  return rows == own * static_cast<std::int64_t>(work.rows.size()) &&
+         std::ranges::any_of(work.rows, [own](std::int64_t count) { return count != own; });
+}
+
 std::size_t taken_bytes(const Work& work, Place place) {
   const Request& request = *work.request;
   if (collective_of(request.kind).keeps_shape()) return request.size_bytes();

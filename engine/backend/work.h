@@ -62,6 +62,9 @@ inline std::size_t bytes_of_rows(const Request& request, std::int64_t rows) {
 std::size_t split_bytes(const Work& work, int from, int to, int size);
 // First dimension of a rank's result. For collectives that change the shape.
 std::int64_t result_rows(const Work& work, Place place);
+// Whether an allgather's `rows` are as many as if all ranks had given as many as this one, though
+// they have not.
+bool hides_unequal_rows(const Work& work, std::int64_t rows);
 // Bytes that a rank gives to the collective (0: a rank that only receives), and that it gets.
 std::size_t given_bytes(const Work& work, Place place);
 std::size_t taken_bytes(const Work& work, Place place);

@@ -220,6 +220,7 @@ void BucketRunner::add_works(ProcessSetContext& context, Entry& entry, const Buc
     entry.outputs.push_back(make_output(entry.tensors[i], entry.requests[i], rows));
     work->out = entry.outputs.back().data();
     work->block = entry.outputs.back().block.get();
+    entry.outputs.back().hides_unequal_rows = hides_unequal_rows(*work, rows);
     if (request.kind != Kind::kAlltoall) continue;
     entry.outputs.push_back(
         make_integers(*outputs_, received_splits(*work, context), {context.size()}));

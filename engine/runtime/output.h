@@ -30,6 +30,9 @@ struct Output {
   OutputBytes bytes;
   std::vector<std::int64_t> shape;
   DeviceBlockPtr block = nullptr;  // in place of `bytes`, for results on a GPU
+  // Ranks gave different numbers of rows, though their sum is as if all had given as many as this
+  // one. Who knows only that all should be equal does not see it in the shape.
+  bool hides_unequal_rows = false;
 
   std::byte* data() const { return block == nullptr ? bytes.get() : block->data; }
   std::size_t size_bytes(Dtype dtype) const {

@@ -41,6 +41,9 @@ def test_unequal_parts_surface_from_jit():
     gather = jax.jit(lambda x: hvd.allgather(x, name="unequal"))
     with pytest.raises(FAILURE, match="every rank must give the same number of rows"):
         jax.block_until_ready(gather(jnp.ones(3 if hvd.rank() else 1)))
+    rows = [2, 1, 3, *[2] * hvd.size()]  # of three ranks and more the sum is as if all gave 2
+    with pytest.raises(FAILURE, match="every rank must give the same number of rows"):
+        jax.block_until_ready(gather(jnp.ones(rows[hvd.rank()])))
     assert works()
 
 

@@ -233,4 +233,7 @@ def test_errors():
         compiled(lambda t: hvd.allreduce(t, name="mine"))(own(2 + hvd.rank()))
     with pytest.raises(tf.errors.InternalError, match=r"'mine'.*every rank must give"):
         compiled(lambda t: hvd.allgather(t, name="mine"))(own(3 if hvd.rank() == 0 else 2))
+    rows = [2, 1, 3, *[2] * hvd.size()]  # of three ranks and more the sum is as if all gave 2
+    with pytest.raises(tf.errors.InternalError, match=r"'sum'.*every rank must give"):
+        compiled(lambda t: hvd.allgather(t, name="sum"))(own(rows[hvd.rank()]))
     check(lambda t: hvd.allreduce(t, op=hvd.Sum), own(2))
