@@ -16,7 +16,14 @@ struct Version {
 };
 
 enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3 };
-enum TypeCode : std::uint8_t { kInt = 0, kUint = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+enum TypeCode : std::uint8_t {
+  kInt = 0,
+  kUint = 1,
+  kFloat = 2,
+  kBfloat = 4,
+  kComplex = 5,
+  kBool = 6
+};
 
 // Of an element type; its bits are those of its size.
 constexpr TypeCode code_of(Dtype dtype) {

@@ -196,15 +196,22 @@ using Tensors = nb::typed<nb::list, nb::any>;
 using Addresses = std::vector<std::uintptr_t>;
 using Counts = nb::typed<nb::dict, nb::str, std::int64_t>;
 
-// `devices`: empty for host memory. `output_bytes`: empty where results keep their shapes.
-Call describe_all(const Operation& operation, nb::list tensors, const std::vector<int>& devices,
-                  const Streams* streams, const std::vector<std::size_t>& output_bytes = {}) {
+// `names`: of the tensors; empty for a group. `devices`: empty for host memory. `output_bytes`:
+// empty where results keep their shapes.
+Call describe_all(const Operation& operation, nb::handle group, nb::list names, nb::list tensors,
+                  const std::vector<int>& devices, const Streams* streams,
+                  const std::vector<std::size_t>& output_bytes = {}) {
   Call call(operation, tensors.size(), streams);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto [in, out, shape, dtype] = nb::cast<Described>(tensors[i]);
-    call.add(describe(operation, in, out, shape, dtype,
+    const bool is_group = names.size() == 0;
+    const nb::object name = is_group ? nb::borrow(group) : nb::object(names[i]);
+    const GroupPlace place = is_group ? GroupPlace{i, tensors.size()} : GroupPlace{};
+    call.add(with_title(operation, name, place, [&] {
+      const auto [in, out, shape, dtype] = nb::cast<Described>(tensors[i]);
+      return describe(operation, in, out, shape, dtype,
                       devices.empty() ? kHostDevice : devices.at(i),
-                      output_bytes.empty() ? 0 : output_bytes.at(i)));
+                      output_bytes.empty() ? 0 : output_bytes.at(i));
+    }));
   }
   return call;
 }
@@ -213,7 +220,9 @@ HandleId submit_address(Engine& engine, const Operation& operation, Name name, s
                         std::uintptr_t out, const std::vector<std::int64_t>& shape, int dtype,
                         int intent, const std::vector<std::int64_t>& splits, int device,
                         const Streams* streams, std::size_t output_bytes) {
-  const Operand operand = describe(operation, in, out, shape, dtype, device, output_bytes);
+  const Operand operand = with_title(operation, name, {}, [&] {
+    return describe(operation, in, out, shape, dtype, device, output_bytes);
+  });
   return submit_one(engine, operation, operand, streams, name_in(name), splits,
                     static_cast<Intent>(intent));
 }
@@ -221,7 +230,7 @@ HandleId submit_address(Engine& engine, const Operation& operation, Name name, s
 HandleId submit_many(Engine& engine, const Operation& operation, Names names,
                      DescribedTensors tensors, int intent, const std::vector<int>& devices,
                      const Streams* streams, const Addresses& errors) {
-  Call call = describe_all(operation, tensors, devices, streams);
+  Call call = describe_all(operation, nb::none(), names, tensors, devices, streams);
   call.keep_errors(errors);
   return call.submit_each(engine, names_in(names), static_cast<Intent>(intent));
 }
@@ -230,7 +239,7 @@ HandleId submit_group(Engine& engine, const Operation& operation, Name name,
                       DescribedTensors tensors, int intent, const std::vector<int>& devices,
                       const Streams* streams, const std::vector<std::size_t>& output_bytes,
                       const Addresses& errors, Names members) {
-  Call call = describe_all(operation, tensors, devices, streams, output_bytes);
+  Call call = describe_all(operation, name, {}, tensors, devices, streams, output_bytes);
   call.keep_errors(errors);
   return call.submit_group(engine, name_in(name), static_cast<Intent>(intent), names_in(members));
 }

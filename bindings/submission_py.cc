@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "bindings/complex.h"
 #include "bindings/submissions.h"
 #include "core/text.h"
 #include "runtime/tensor_table.h"
@@ -21,6 +22,9 @@ void check_output(const Request& of_in, const Request& of_out, bool is_near) {
               std::string("the output must have the input's ") +
                   (keeps_shape ? "shape, dtype and device" : "dtype and device"));
 }
+
+// Added to the dtype of the parts: COMPLEX in src/horovod/core/operations.py.
+constexpr int kComplex = 0x100;
 
 void set_flat(Request& request) {
   request.dims = {static_cast<std::int64_t>(request.element_count())};
@@ -65,13 +69,8 @@ std::string title_of(const Operation& operation, nb::handle name, const GroupPla
 
 Operand read(const TensorReader& reader, const Operation& operation, nb::handle name, nb::handle in,
              nb::handle out, const GroupPlace& place) {
-  try {
-    return read_unnamed(reader, operation, in, out);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidArgument) throw;
-    throw Error(ErrorCode::kInvalidArgument,
-                title_of(operation, name, place) + ": " + error.what());
-  }
+  return with_title(operation, name, place,
+                    [&] { return read_unnamed(reader, operation, in, out); });
 }
 
 Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t out,
@@ -79,8 +78,7 @@ Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t o
                  std::size_t out_bytes) {
   if (shape.size() > Request::kMaxDims) {
     throw Error(ErrorCode::kInvalidArgument,
-                std::string(name_of(operation.kind)) + ": the tensor has " +
-                    std::to_string(shape.size()) + " dimensions; at most " +
+                "the tensor has " + std::to_string(shape.size()) + " dimensions; at most " +
                     std::to_string(Request::kMaxDims) + " are supported");
   }
   Operand operand{.request = operation.request(),
@@ -88,9 +86,10 @@ Operand describe(const Operation& operation, std::uintptr_t in, std::uintptr_t o
                              .out = reinterpret_cast<std::byte*>(out),
                              .device = device,
                              .out_bytes = out_bytes}};
-  operand.request.dtype = static_cast<Dtype>(dtype);
+  operand.request.dtype = static_cast<Dtype>(dtype & ~kComplex);
   operand.request.dims_count = static_cast<std::int32_t>(shape.size());
   std::copy(shape.begin(), shape.end(), operand.request.dims.begin());
+  if ((dtype & kComplex) != 0) make_complex(operand.request);
   if (operation.is_flat) set_flat(operand.request);
   return operand;
 }

@@ -54,6 +54,19 @@ struct GroupPlace {
 // What errors call the tensor of a call. `name`: of the operation, or None.
 std::string title_of(const Operation& operation, nanobind::handle name, const GroupPlace& place);
 
+// What `make` returns. An error about its tensor gets the tensor's title.
+template <typename Make>
+auto with_title(const Operation& operation, nanobind::handle name, const GroupPlace& place,
+                Make&& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(ErrorCode::kInvalidArgument,
+                title_of(operation, name, place) + ": " + error.what());
+  }
+}
+
 // `name`: of the operation, for errors, or None. `out`: `in` itself for an operation in place, None
 // where the engine allocates the result. Throws Error(kInvalidArgument) for a tensor that cannot be
 // sent, and where the output does not fit.

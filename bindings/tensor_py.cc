@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "bindings/complex.h"
+
 namespace nb = nanobind;
 
 namespace hvd {
@@ -13,15 +15,19 @@ namespace {
 
 Error invalid(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
 
+// Of complex numbers: that of their parts.
 Dtype dtype_of(const dlpack::DataType& type) {
+  const bool is_complex = type.code == dlpack::kComplex;
+  const auto code = is_complex ? dlpack::kFloat : static_cast<dlpack::TypeCode>(type.code);
+  const std::size_t bits = is_complex ? type.bits / 2U : type.bits;
   for (int number = 0; number < kDtypeCount; ++number) {
     const auto dtype = static_cast<Dtype>(number);
-    if (type.code == dlpack::code_of(dtype) && type.bits == 8 * size_of(dtype)) return dtype;
+    if (code == dlpack::code_of(dtype) && bits == 8 * size_of(dtype)) return dtype;
   }
   throw invalid("the tensor's dtype is not supported (DLPack code " + std::to_string(type.code) +
                 ", " + std::to_string(type.bits) +
                 " bits); supported are uint8, uint16, int8, int16, int32, int64, "
-                "float16, bfloat16, float32, float64 and bool");
+                "float16, bfloat16, float32, float64, bool and complex numbers");
 }
 
 int device_of(const dlpack::Device& device) {
@@ -41,6 +47,11 @@ bool is_dense(const dlpack::Tensor& tensor) {
     expected *= tensor.shape[i];
   }
   return has_dense_strides;
+}
+
+// Its memory holds the numbers whose conjugates it means.
+bool is_lazy_conjugate(nb::handle tensor) {
+  return nb::hasattr(tensor, "is_conj") && nb::cast<bool>(tensor.attr("is_conj")());
 }
 
 }  // namespace
@@ -69,6 +80,12 @@ TensorReader::Located TensorReader::read(nb::handle object, Request& request) co
   request.dtype = dtype_of(tensor.dtype);
   request.dims_count = tensor.dims_count;
   std::copy_n(tensor.shape, tensor.dims_count, request.dims.begin());
+  if (tensor.dtype.code == dlpack::kComplex) {
+    if (is_lazy_conjugate(object)) {
+      throw invalid("the tensor is the conjugate of its memory; pass tensor.resolve_conj()");
+    }
+    make_complex(request);
+  }
   return {.address = static_cast<std::byte*>(tensor.data) + tensor.byte_offset, .device = device};
 }
 

@@ -21,7 +21,8 @@ class TensorReader final : public Streams {
     int device;  // kHostDevice, or CUDA's number of a GPU
   };
   // Sets dtype and shape, and returns where the tensor is. Throws Error(kInvalidArgument) unless
-  // the tensor is dense row-major memory of the host or a CUDA GPU, with a supported dtype.
+  // the tensor is dense row-major memory of the host or a CUDA GPU, with a supported dtype, which
+  // the request's operation takes.
   Located read(nanobind::handle tensor, Request& request) const;
 
   StreamDependency::CurrentStream current_stream() const override;

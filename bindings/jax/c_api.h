@@ -59,7 +59,9 @@ enum XLA_FFI_DataType : int {
   XLA_FFI_DataType_F16 = 10,
   XLA_FFI_DataType_F32 = 11,
   XLA_FFI_DataType_F64 = 12,
+  XLA_FFI_DataType_C64 = 15,
   XLA_FFI_DataType_BF16 = 16,
+  XLA_FFI_DataType_C128 = 18,
 };
 
 struct XLA_FFI_Buffer {

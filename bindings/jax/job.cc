@@ -7,13 +7,14 @@
 #include <string_view>
 #include <utility>
 
+#include "bindings/complex.h"
 #include "bindings/submissions.h"
 
 namespace hvd::jax {
 
 namespace {
 
-constexpr std::array<std::pair<XLA_FFI_DataType, Dtype>, kDtypeCount> kDtypes{{
+constexpr std::array<std::pair<XLA_FFI_DataType, Dtype>, kDtypeCount + 2> kDtypes{{
     {XLA_FFI_DataType_PRED, Dtype::kBool},
     {XLA_FFI_DataType_S8, Dtype::kInt8},
     {XLA_FFI_DataType_S16, Dtype::kInt16},
@@ -25,7 +26,14 @@ constexpr std::array<std::pair<XLA_FFI_DataType, Dtype>, kDtypeCount> kDtypes{{
     {XLA_FFI_DataType_F32, Dtype::kFloat32},
     {XLA_FFI_DataType_F64, Dtype::kFloat64},
     {XLA_FFI_DataType_BF16, Dtype::kBfloat16},
+    // Of complex numbers those of their parts.
+    {XLA_FFI_DataType_C64, Dtype::kFloat32},
+    {XLA_FFI_DataType_C128, Dtype::kFloat64},
 }};
+
+bool is_complex(XLA_FFI_DataType dtype) {
+  return dtype == XLA_FFI_DataType_C64 || dtype == XLA_FFI_DataType_C128;
+}
 
 // Finds attributes by name. An attribute that is missing or has another type is zero.
 class Attributes {
@@ -134,6 +142,7 @@ void Job::add_tensor(const XLA_FFI_Buffer& in, const XLA_FFI_Buffer& out,
   request.dtype = *dtype;
   request.dims_count = static_cast<std::int32_t>(in.rank);
   std::copy_n(in.dims, in.rank, request.dims.begin());
+  if (is_complex(in.dtype)) make_complex(request);
   requests_.push_back(request);
   tensors_.push_back({.in = address_of(in),
                       .out = collective_of(request_.kind).keeps_shape() ? address_of(out) : nullptr,
@@ -158,8 +167,9 @@ void Job::store(const std::vector<Output>& outputs, ResultWriter& writer) const 
       if (result.data != nullptr) writer.clear(result.data, requests_[i].size_bytes());
       continue;
     }
-    check_result(requests_[i], names_[request_.is_grouped ? 0 : i], outputs[i],
-                 {result.dims, static_cast<std::size_t>(result.rank)});
+    std::vector<std::int64_t> expected(result.dims, result.dims + result.rank);
+    if (is_complex(result.dtype)) expected.push_back(2);
+    check_result(requests_[i], names_[request_.is_grouped ? 0 : i], outputs[i], expected);
     const std::size_t size_bytes = outputs[i].size_bytes(requests_[i].dtype);
     if (size_bytes != 0) writer.copy(result.data, outputs[i], size_bytes);
   }

@@ -25,10 +25,12 @@ enum TF_DataType : int {
   TF_UINT8 = 4,
   TF_INT16 = 5,
   TF_INT8 = 6,
+  TF_COMPLEX64 = 8,
   TF_INT64 = 9,
   TF_BOOL = 10,
   TF_BFLOAT16 = 14,
   TF_UINT16 = 17,
+  TF_COMPLEX128 = 18,
   TF_HALF = 19,
 };
 

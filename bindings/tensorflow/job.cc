@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "bindings/complex.h"
 #include "bindings/error_names.h"
 #include "bindings/submissions.h"
 #include "bindings/tensorflow/port.h"
@@ -75,6 +76,12 @@ bool Job::add_input(int index) {
   for (int i = 0; i < dims; ++i) {
     request.dims[static_cast<std::size_t>(i)] = TF_Dim(tensor.get(), i);
   }
+  try {
+    if (is_complex(TF_TensorType(tensor.get()))) make_complex(request);
+  } catch (const Error& error) {
+    return fail(TF_INVALID_ARGUMENT,
+                name_of(request) + " '" + spec_.names.front() + "': " + error.what());
+  }
   requests_.push_back(request);
   tensors_.push_back(
       {.in = static_cast<const std::byte*>(TF_TensorData(tensor.get())), .out = nullptr});
@@ -88,11 +95,11 @@ bool Job::add_output(int index) {
   const Status status;
   const auto at = static_cast<std::size_t>(index);
   const Request& request = requests_[at];
+  const int dims = TF_NumDims(inputs_[at].get());  // of complex numbers the engine has one more
   inputs_[at].reset();
   int forwarded = -1;
-  outputs_.emplace_back(TF_ForwardInputOrAllocateOutput(context_, &index, 1, index,
-                                                        request.dims.data(), request.dims_count,
-                                                        &forwarded, status.get()));
+  outputs_.emplace_back(TF_ForwardInputOrAllocateOutput(
+      context_, &index, 1, index, request.dims.data(), dims, &forwarded, status.get()));
   if (!status.ok()) return fail(status);
   tensors_[at].out = static_cast<std::byte*>(TF_TensorData(outputs_.back().get()));
   if (forwarded == index) return true;
@@ -143,6 +150,7 @@ bool Job::set_produced(std::vector<Output>& outputs) {
     const TF_DataType type = is_tensor ? TF_TensorType(inputs_[i].get()) : TF_INT32;
     if (!is_tensor && !collective.has_splits() && collective.has_tensors()) break;
     const std::size_t size_bytes = outputs[i].size_bytes(dtype);
+    if (is_complex(type)) outputs[i].shape.pop_back();
     const TensorHandle tensor = wrap(type, std::move(outputs[i]), size_bytes);
     const Status status;
     TF_SetOutput(context_, static_cast<int>(i), tensor.get(), status.get());

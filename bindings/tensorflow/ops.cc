@@ -18,9 +18,11 @@ namespace {
 using InferShapes = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
 constexpr const char* kTensorsAttr =
-    "T: list({uint8, uint16, int8, int16, int32, int64, half, bfloat16, float, double, bool}) >= 1";
+    "T: list({uint8, uint16, int8, int16, int32, int64, half, bfloat16, float, double, complex64, "
+    "complex128, bool}) >= 1";
 constexpr const char* kTensorAttr =
-    "T: {uint8, uint16, int8, int16, int32, int64, half, bfloat16, float, double, bool}";
+    "T: {uint8, uint16, int8, int16, int32, int64, half, bfloat16, float, double, complex64, "
+    "complex128, bool}";
 constexpr const char* kTokenInput = "token: int32";
 constexpr const char* kBlockingAttr = "is_blocking: bool = false";
 

@@ -81,8 +81,10 @@ std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* constr
   return nullptr;
 }
 
+bool is_complex(TF_DataType type) { return type == TF_COMPLEX64 || type == TF_COMPLEX128; }
+
 std::optional<Dtype> dtype_of(TF_DataType type) {
-  static constexpr std::array<std::pair<TF_DataType, Dtype>, kDtypeCount> kDtypes{{
+  static constexpr std::array<std::pair<TF_DataType, Dtype>, kDtypeCount + 2> kDtypes{{
       {TF_UINT8, Dtype::kUint8},
       {TF_UINT16, Dtype::kUint16},
       {TF_INT8, Dtype::kInt8},
@@ -94,6 +96,8 @@ std::optional<Dtype> dtype_of(TF_DataType type) {
       {TF_FLOAT, Dtype::kFloat32},
       {TF_DOUBLE, Dtype::kFloat64},
       {TF_BOOL, Dtype::kBool},
+      {TF_COMPLEX64, Dtype::kFloat32},
+      {TF_COMPLEX128, Dtype::kFloat64},
   }};
   return find_dtype(kDtypes, type);
 }

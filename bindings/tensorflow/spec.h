@@ -21,6 +21,8 @@ struct Spec {
 // Null if an attribute is wrong; TensorFlow has the error then.
 std::unique_ptr<const Spec> read_spec(Kind kind, TF_OpKernelConstruction* construction);
 
+bool is_complex(TF_DataType type);
+// The engine's dtype, of complex numbers that of their parts; none for one that the engine has not.
 std::optional<Dtype> dtype_of(TF_DataType type);
 
 }  // namespace hvd::tensorflow

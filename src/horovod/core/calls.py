@@ -18,10 +18,12 @@ from horovod.core.compression import LinkFormat
 from horovod.core.operations import (
     COLLECTIVES,
     OP_NAMES,
+    Adasum,
     Average,
     Collective,
     Kind,
     Result,
+    Sum,
     resolve_op,
 )
 from horovod.core.process_sets import ProcessSet, check_process_set, number_of
@@ -197,4 +199,13 @@ def check_gradient(kind: Kind, op: int, remedy: str) -> None:
         raise NotImplementedError(
             f"{kind.name.lower()}: only {names} have a gradient; {remedy} before reducing it with "
             "another op"
+        )
+
+
+def check_complex(call: Call, title: str) -> None:
+    """``ValueError`` for a reduction that complex numbers do not have."""
+    if call.row.ops and call.op not in (Average, Sum, Adasum):
+        raise ValueError(
+            f"{title}: complex numbers have no {OP_NAMES[call.op]}; they have Sum, Average and "
+            "Adasum"
         )

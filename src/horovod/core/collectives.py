@@ -52,7 +52,7 @@ class Collectives(GroupedCollectives[T]):
         Args:
             tensor: any shape, the same on all ranks, contiguous; uint8, uint16, int8, int16, int32,
                 int64, float16, bfloat16, float32, float64 or bool (Sum and Max: or; Product and
-                Min: and).
+                Min: and); complex numbers with Sum, Average and Adasum.
             average: deprecated, use ``op``.
             op: Average (default), Sum, Min, Max, Product, or Adasum for floats; the same on all
                 ranks.

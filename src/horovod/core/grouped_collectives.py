@@ -198,7 +198,7 @@ class GroupedCollectives(Generic[T]):
         return result
 
     def _allocated(self, outputs: list[_native.Output], tensor: T, _: Any) -> T:
-        return self._adapter.from_output(outputs[0], self._adapter.dtype_of(tensor))
+        return self._adapter.result(outputs[0], tensor)
 
     def _allocated_all(self, outputs: list[_native.Output], tensors: list[T], _: Any) -> Any:
         pairs = zip(outputs, tensors, strict=True)

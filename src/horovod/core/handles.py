@@ -82,11 +82,11 @@ class Adapter(Protocol[T]):
     def empty_like(self, tensor: T) -> T:
         """A dense tensor of the same shape, dtype and device."""
 
-    def dtype_of(self, tensor: T) -> Dtype:
-        """Its element type."""
-
     def from_output(self, output: _native.Output, dtype: Dtype) -> T:
         """The engine's memory as a tensor."""
+
+    def result(self, output: _native.Output, tensor: T) -> T:
+        """The same, with the element type of ``tensor``."""
 
     def split_list(self, splits: Any) -> list[int]:
         """``splits`` of an alltoall as numbers; ValueError if it is no int32 vector."""

@@ -113,6 +113,11 @@ class Dtype(IntEnum):
     UINT16 = 10
 
 
+# Added to the number of a dtype: complex numbers, with real and imaginary parts of it. The engine
+# sees a tensor of them as one of pairs.
+COMPLEX = 0x100
+
+
 def resolve_op(average: bool | None, op: int | None, stacklevel: int = 3) -> int:
     """The reduce operation meant by ``op`` and the deprecated ``average`` argument.
 

@@ -6,10 +6,11 @@ they are part of the program; shapes are static there, and what goes wrong surfa
 text of the ``HorovodInternalError``, when the program's results are waited for.
 
 Common arguments. ``tensor``: an array, or a pytree of arrays, each an operation of its own; uint8,
-uint16, int8, int16, int32, int64, float16, bfloat16, float32, float64 or bool. ``name``: the same
-on all ranks; members of a pytree add their path. Without one, outside of ``jit`` the n-th unnamed
-operations of a kind belong together, and inside those in the same place of the same-named
-function. ``process_set``: the ranks that take part; this process is one of them.
+uint16, int8, int16, int32, int64, float16, bfloat16, float32, float64, bool, complex64 or
+complex128. ``name``: the same on all ranks; members of a pytree add their path. Without one,
+outside of ``jit`` the n-th unnamed operations of a kind belong together, and inside those in the
+same place of the same-named function. ``process_set``: the ranks that take part; this process is
+one of them.
 """
 
 from __future__ import annotations

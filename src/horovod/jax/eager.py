@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from numpy.typing import NDArray
 
-from horovod.core.calls import Call
+from horovod.core.calls import Call, check_complex
 from horovod.core.operations import Dtype, Result, own_part
 from horovod.core.process_sets import ProcessSet
 from horovod.core.world import rank
@@ -87,6 +87,7 @@ def call_on(
 
 
 _DTYPES = {jnp.dtype(dtype.name.lower()): None for dtype in Dtype}  # in order
+_COMPLEX = {jnp.dtype("complex64"), jnp.dtype("complex128")}
 
 
 def check_dtypes(call: ProgramCall, arrays: Sequence[Any]) -> None:
@@ -97,6 +98,9 @@ def check_dtypes(call: ProgramCall, arrays: Sequence[Any]) -> None:
     for position, array in enumerate(arrays):
         dtype = getattr(array, "dtype", None)
         if dtype is None or dtype in _DTYPES:
+            continue
+        if dtype in _COMPLEX:
+            check_complex(call, title_of(call, position))
             continue
         found = f"{title_of(call, position)}: the array's dtype {dtype} is not supported; "
         if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):

@@ -24,7 +24,7 @@ from horovod.core.handles import (
     submit_and_wait,
     wait_for_all,
 )
-from horovod.core.operations import Dtype, Intent, Result
+from horovod.core.operations import COMPLEX, Dtype, Intent, Result
 
 if TYPE_CHECKING:
     from horovod import _native
@@ -59,10 +59,13 @@ __all__ = [
 
 Array = NDArray[Any]
 
-# NumPy has no bfloat16 of its own: see ``_dtype_of_others``.
+# NumPy has no bfloat16 of its own: see ``_number_of_others``.
 DTYPES: dict[np.dtype[Any], Dtype] = {
     np.dtype(kind.name.lower()): kind for kind in Dtype if kind is not Dtype.BFLOAT16
 }
+
+# Of complex numbers.
+_PARTS = {np.dtype("complex64"): Dtype.FLOAT32, np.dtype("complex128"): Dtype.FLOAT64}
 
 
 class NumpyAdapter:
@@ -114,15 +117,19 @@ class NumpyAdapter:
     def empty_like(self, tensor: Array) -> Array:
         return np.empty_like(tensor, order="C", subok=False)
 
-    def dtype_of(self, tensor: Array) -> Dtype:
-        return DTYPES[tensor.dtype]
-
     def from_output(self, output: _native.Output, dtype: Dtype) -> Array:
         if dtype == Dtype.BFLOAT16:
             bits: Array = output.as_numpy(Dtype.INT16)
             return bits.view("bfloat16")
         array: Array = output.as_numpy(dtype)
         return array
+
+    def result(self, output: _native.Output, tensor: Array) -> Array:
+        parts = _PARTS.get(tensor.dtype)
+        if parts is None:
+            return self.from_output(output, DTYPES[tensor.dtype])
+        pairs = self.from_output(output, parts)
+        return pairs.view(tensor.dtype).reshape(pairs.shape[:-1])
 
     def split_list(self, splits: Any) -> list[int]:
         if isinstance(splits, np.ndarray) and (splits.dtype != np.int32 or splits.ndim != 1):
@@ -138,15 +145,17 @@ def _describe(array: Array) -> tuple[int, list[int], int]:
         is_like = isinstance(array, (int, float, list, tuple))
         hint = "; np.asarray makes one of it" if is_like else ""
         raise ValueError(f"expected a NumPy array, found {type(array).__name__}{hint}")
-    dtype = DTYPES.get(array.dtype)
-    if dtype is None:
-        dtype = _dtype_of_others(array.dtype)
+    dtype = int(DTYPES.get(array.dtype, -1))
+    if dtype < 0:
+        dtype = _number_of_others(array.dtype)
     if not array.flags.c_contiguous:
         raise ValueError("the array is not contiguous; pass np.ascontiguousarray(array)")
-    return array.ctypes.data, list(array.shape), int(dtype)
+    return array.ctypes.data, list(array.shape), dtype
 
 
-def _dtype_of_others(dtype: np.dtype[Any]) -> Dtype:
+def _number_of_others(dtype: np.dtype[Any]) -> int:
+    if (parts := _PARTS.get(dtype)) is not None:
+        return parts | COMPLEX
     # TensorFlow and JAX give NumPy the bfloat16 of ml_dtypes.
     if dtype.name != "bfloat16":
         raise ValueError(f"the array's dtype {dtype} is not supported")
@@ -254,7 +263,7 @@ class ArrayCalls:
             return given
         adapter = self._adapter
         pairs = zip(outputs, arrays, strict=True)
-        return [adapter.from_output(output, adapter.dtype_of(array)) for output, array in pairs]
+        return [adapter.result(output, array) for output, array in pairs]
 
     def _exchanged(self, outputs: list[_native.Output], array: Array, _: Any) -> list[Array]:
         counts = self._adapter.from_output(outputs[1], Dtype.INT32)

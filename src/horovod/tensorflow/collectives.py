@@ -70,7 +70,7 @@ def allreduce(
 
     Args:
         tensor: any shape, the same on all ranks; integers, floats or bool (Sum and Max: or; Product
-            and Min: and).
+            and Min: and), complex numbers with Sum, Average and Adasum.
         op: Average, Sum, Min, Max, Product, or Adasum for floats; the same on all ranks. Average
             and Sum can be differentiated.
         prescale_factor: multiplies every input before the reduction; rounded to float32.

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
 
 from horovod.core.base.plugins import works
-from horovod.core.calls import Call
+from horovod.core.calls import Call, check_complex
 from horovod.core.operations import Dtype, Kind, Result
 from horovod.core.process_sets import ids_and_ranks
 from horovod.core.world import rank
@@ -295,13 +295,18 @@ def _text_of(
     numbers += [call.process_set, xla_call.size]
     numbers += [len(splits), *splits, len(tensors)]
     for tensor, shape, count in zip(tensors, shapes, rows, strict=True):
+        if tensor.dtype.is_complex:  # as bindings/complex.h
+            check_complex(call, f"{call.title} '{xla_call.names[0]}'")
+            shape = [*shape, 2]
         numbers += [_dtype_of(tensor), len(shape), *shape, 0 if count is None else count]
     return "".join(f"{number!r} " for number in numbers) + "\n".join(xla_call.names)
 
 
 def _dtype_of(tensor: Any) -> int:
     try:
-        return int(Dtype[tensor.dtype.name.upper()])
+        return int(Dtype[tensor.dtype.real_dtype.name.upper()])
     except KeyError:
         known = ", ".join(dtype.name.lower() for dtype in Dtype)
-        raise TypeError(f"a tensor of {tensor.dtype.name} was given, expected {known}") from None
+        raise TypeError(
+            f"a tensor of {tensor.dtype.name} was given, expected {known} or complex numbers"
+        ) from None

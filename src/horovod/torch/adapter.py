@@ -20,7 +20,7 @@ from horovod.core.built import cuda_built
 from horovod.core.collectives import Collectives
 from horovod.core.grouped_collectives import GroupedCollectives
 from horovod.core.handles import describe_all, integers, named_error, submit_and_wait
-from horovod.core.operations import Dtype, Intent
+from horovod.core.operations import COMPLEX, Dtype, Intent
 from horovod.core.world import has_spare_cores
 from horovod.torch.uncompiled import keep_uncompiled
 
@@ -48,6 +48,13 @@ __all__ = [
 # Before 2.3 torch has no uint16.
 _NAMED = {kind.name.lower(): kind for kind in Dtype if hasattr(torch, kind.name.lower())}
 DTYPES: dict[torch.dtype, Dtype] = {getattr(torch, name): kind for name, kind in _NAMED.items()}
+
+# Of complex numbers.
+_PARTS = {
+    torch.complex32: Dtype.FLOAT16,
+    torch.complex64: Dtype.FLOAT32,
+    torch.complex128: Dtype.FLOAT64,
+}
 
 _SPARSE = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 
@@ -123,13 +130,16 @@ class _TorchAdapter:
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor, requires_grad=False)
 
-    def dtype_of(self, tensor: torch.Tensor) -> Dtype:
-        return DTYPES[tensor.dtype]
-
     def from_output(self, output: _native.Output, dtype: Dtype) -> torch.Tensor:
         if output.device >= 0:
             return _copied(output, dtype)
         return torch.from_dlpack(output.as_dlpack(dtype))  # type: ignore[attr-defined]
+
+    def result(self, output: _native.Output, tensor: torch.Tensor) -> torch.Tensor:
+        parts = _PARTS.get(tensor.dtype)
+        if parts is None:
+            return self.from_output(output, DTYPES[tensor.dtype])
+        return torch.view_as_complex(self.from_output(output, parts))
 
     def split_list(self, splits: Any) -> list[int]:
         if isinstance(splits, torch.Tensor):
@@ -222,9 +232,15 @@ def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
     if not hasattr(tensor, "layout"):
         found = type(tensor).__name__
         raise ValueError(f"expected a dense tensor in host memory or on a GPU, found {found}")
-    dtype = DTYPES.get(tensor.dtype)
-    if dtype is None:
+    dtype = int(DTYPES.get(tensor.dtype, _PARTS.get(tensor.dtype, -1)))
+    if dtype < 0:
         raise ValueError(f"the tensor's dtype {tensor.dtype} is not supported")
+    if tensor.is_complex():
+        dtype |= COMPLEX
+        if tensor.is_conj():
+            raise ValueError(
+                "the tensor is the conjugate of its memory; pass tensor.resolve_conj()"
+            )
     if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda"):
         raise ValueError(
             "the tensor is neither dense host memory nor a CUDA GPU's; move it with .cpu() first"
@@ -232,7 +248,7 @@ def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous; pass tensor.contiguous()")
     # The engine takes no address for "allocate the result".
-    return tensor.data_ptr() or _PLACE.data_ptr(), list(tensor.shape), int(dtype)
+    return tensor.data_ptr() or _PLACE.data_ptr(), list(tensor.shape), dtype
 
 
 def _addresses(errors: Sequence[torch.Tensor | None]) -> list[int]:

@@ -173,7 +173,7 @@ class FeedbackExchange(Generic[C]):
             if compressed is not None:
                 batch.compressed.append(compressed)
             else:
-                batch.plain.append((gradient, gradient.contiguous()))
+                batch.plain.append((gradient, gradient.resolve_conj().contiguous()))
                 batch.plain_names.append(batch.prefix + name)
 
     def _are_alike(self, names: Sequence[str]) -> bool:

@@ -210,16 +210,16 @@ class PlainExchange:
 
         Ranks may keep a gradient in different memory orders; all send it in logical order.
         """
-        if self._is_plain and are_contiguous(gradients):
+        if self._is_plain and are_in_order(gradients):
             return gradients, _NO_COPIES
         wires: list[Tensor] = []
         copies: list[_Copy] = []
         for gradient in gradients:
-            if self._is_plain and gradient.is_contiguous():
+            if self._is_plain and are_in_order([gradient]):
                 wires.append(gradient)
                 continue
             wire, context = self._compression.compress(gradient)
-            wires.append(wire.contiguous())
+            wires.append(wire.resolve_conj().contiguous())
             copies.append(_Copy(gradient, wires[-1], context))
         return wires, copies
 
@@ -249,9 +249,9 @@ def with_compression(error: MismatchError, text: str, condition: str = "") -> Mi
     )
 
 
-def are_contiguous(gradients: list[Tensor]) -> bool:
-    """Whether all are dense and contiguous, as nearly always; sparse ones are not."""
+def are_in_order(gradients: list[Tensor]) -> bool:
+    """Whether all are their memory, as nearly always; not so sparse ones and lazy conjugates."""
     try:
-        return all(map(Tensor.is_contiguous, gradients))
+        return all(map(Tensor.is_contiguous, gradients)) and not any(map(Tensor.is_conj, gradients))
     except RuntimeError:  # how older torch versions answer for a sparse one
         return False

@@ -46,7 +46,7 @@ from horovod.torch.gradient_exchange import (
     ExchangeCompressor,
     Pending,
     PlainExchange,
-    are_contiguous,
+    are_in_order,
 )
 from horovod.torch.gradient_hooks import (
     GradientGroup,
@@ -288,7 +288,7 @@ class GradientReducer:
                 "a gradient that requires a gradient itself cannot be reduced: use "
                 "torch.autograd.grad(create_graph=True) instead of backward(create_graph=True)"
             )
-        if are_contiguous(grads):
+        if are_in_order(grads):
             return grads, True
         return self._sparse.densify(ready, grads), False
 

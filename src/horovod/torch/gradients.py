@@ -66,10 +66,14 @@ class _Collective(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, *ctx.gradients([grad.contiguous() for grad in grads]))
+        return (None, None, *ctx.gradients([grad.resolve_conj().contiguous() for grad in grads]))
 
 
 keep_uncompiled(_Collective)
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def allreduce_with_gradient(
@@ -98,11 +102,11 @@ def allgather_with_gradient(
         own = torch.tensor([rows], dtype=torch.int64, device="cpu")
         sizes = adapter.allgather(own, gradient_name(name, "rows"), process_set)
         begins = sizes[: process_set.rank()].sum(0).tolist()
-        floats = [grad for grad in grads if grad.is_floating_point()]  # others have no gradient
+        floats = [grad for grad in grads if _is_float(grad)]  # others have no gradient
         reduced = iter(reduce(floats, name=gradient_name(name), process_set=process_set))
         cut = zip(grads, begins, rows, strict=True)
         return [
-            next(reduced).narrow(0, begin, count) if grad.is_floating_point() else None
+            next(reduced).narrow(0, begin, count) if _is_float(grad) else None
             for grad, begin, count in cut
         ]
 

@@ -24,6 +24,7 @@ from horovod.core.operations import own_part
 from horovod.core.process_sets import ProcessSet
 from horovod.numpy.objects import broadcast_object
 from horovod.torch import adapter
+from horovod.torch.gradient_exchange import are_in_order
 
 _LARGE_BYTES = 64 << 10  # stepping fewer is mostly the cost of a call
 
@@ -84,7 +85,7 @@ class Unit:
     def take_gradients(self, gradients: list[Tensor]) -> None:
         """Let ``gradient`` be these, one for each parameter: in place if they can be."""
         gradients = [g.to_dense() if g.is_sparse else g for g in gradients]
-        if self._values is None and gradients[0].is_contiguous():
+        if self._values is None and are_in_order(gradients[:1]):
             self.gradient = gradients[0].detach().view(-1)
             return
         if self._gradients is None:

@@ -190,3 +190,18 @@ def test_world_numbers():
     else:
         with pytest.raises(ValueError, match="MPI is not enabled"):
             hvd.mpi_threads_supported()
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_numbers(dtype):
+    inputs = [
+        np.arange(6).astype(dtype) * dtype(complex(rank + 1, -rank)) for rank in range(hvd.size())
+    ]
+    own = inputs[hvd.rank()]
+    reduced_rows = hvd.allgather(hvd.reducescatter(own, op=hvd.Sum))
+    for result in (hvd.allreduce(own, op=hvd.Sum), reduced_rows):
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, sum(inputs))
+    np.testing.assert_array_equal(hvd.allgather(own), np.concatenate(inputs))
+    with pytest.raises(ValueError, match=r"'z': complex numbers have no Product; they have Sum"):
+        hvd.allreduce(own, op=hvd.Product, name="z")
