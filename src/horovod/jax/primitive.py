@@ -35,25 +35,35 @@ from horovod.jax.plugin import TARGET, is_native
 # have another order would wait for each other. So each call gets a larger constant.
 _BALLAST = np.zeros(1024, np.uint8)
 
+# Parts of the names of places in programs: in a branch of ``cond``, and what ``jax.checkpoint``
+# computes again. Calls in a function that JAX compiles once for several places are one call.
+_BRANCH, _RECOMPUTED = "cond/branch_", "rematted_computation"
+
 
 class _Positions:
     """Numbers the collectives of one program; kept among JAX's data of the program."""
 
     def __init__(self) -> None:
         self.next = count().__next__
-        self._derivatives: Counter[tuple[int, str]] = Counter()
+        self._copies: Counter[tuple[int, str]] = Counter()
 
-    def distinct(self, name: str, call: ProgramCall) -> str:
-        """``name``; a number follows that of a call's further derivatives, which may run at once.
+    def distinct(self, name: str, call: ProgramCall, place: str) -> str:
+        """``name``; a number follows where a call of the user is in the program once more.
 
+        Its derivatives, and what ``jax.checkpoint`` computes again, may run at the same time.
         Counted for each call of the user: two that have one name, perhaps in branches of which
-        ranks take different ones, have derivatives of one name.
+        ranks take different ones, have derivatives of one name. One that is in two branches has one
+        name there.
+
+        Args:
+            name: that the user has given, or what follows from it.
+            call: of which the name is.
+            place: where it is in the program, as JAX names it.
         """
-        if not call.is_derivative:
-            return name
-        self._derivatives[call.origin, name] += 1
-        number = self._derivatives[call.origin, name]
-        return name if number == 1 else f"{name}.{number}"
+        self._copies[call.origin, name] += 1
+        number = self._copies[call.origin, name]
+        is_alternative = _BRANCH in place and _RECOMPUTED not in place and not call.is_derivative
+        return name if number == 1 or is_alternative else f"{name}.{number}"
 
 
 def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any:
@@ -75,7 +85,7 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any
         ctx.replace(avals_in=[*ctx.avals_in, aval]),
         *operands,
         mlir.ir_constant(_BALLAST),
-        names="\n".join(_names(ctx.module_context, call)),
+        names="\n".join(_names(ctx, call)),
         keeps_errors="".join("01"[keeps] for keeps in call.keeps_errors),
         kind=np.int64(call.kind),
         op=np.int64(call.op),
@@ -89,11 +99,13 @@ def lower_to_plugin(ctx: Any, operands: Sequence[Any], call: ProgramCall) -> Any
     )
 
 
-def _names(program: mlir.ModuleContext, call: ProgramCall) -> list[str]:
+def _names(ctx: mlir.LoweringRuleContext, call: ProgramCall) -> list[str]:
+    program = ctx.module_context
     title = f"{call.prefix}.{program.module.operation.attributes['sym_name'].value}"
     positions = _positions(program)
+    place = str(ctx.name_stack)
     return [
-        f"{title}.{positions.next()}" if name is None else positions.distinct(name, call)
+        f"{title}.{positions.next()}" if name is None else positions.distinct(name, call, place)
         for name in call.full_names()
     ]
 

@@ -112,6 +112,22 @@ def test_two_derivatives_of_a_named_call_at_once():
         np.testing.assert_allclose(second, 6 * x * direction, rtol=1e-5, atol=1e-5)
 
 
+def test_checkpoint_computes_a_named_call_again():
+    """XLA may run both at the same time: nothing of the second depends on the first."""
+    if not is_native():
+        pytest.skip("JAX's checkpoint takes no ordered callbacks")
+    x = jnp.linspace(1.0, 2.0, 10_000)
+
+    def loss(x):
+        return jnp.sum(jnp.sin(hvd.allreduce(jnp.sin(x), name="again")))
+
+    program = jax.jit(jax.value_and_grad(jax.checkpoint(loss)))
+    for _ in range(10):
+        value, found = program(x)
+        np.testing.assert_allclose(value, jnp.sum(jnp.sin(jnp.sin(x))), rtol=1e-5)
+        np.testing.assert_allclose(found, jnp.cos(jnp.sin(x)) * jnp.cos(x), rtol=1e-4, atol=1e-5)
+
+
 def test_branches_that_differ_have_derivatives_of_one_name():
     def loss(x):
         branches = [lambda x, f=f: jnp.sum(f * hvd.allreduce(x, name="branch")) for f in (2.0, 3.0)]

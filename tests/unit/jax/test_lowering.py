@@ -34,6 +34,34 @@ def test_names_of_gradients_follow_from_those_given():
     assert names_in(step, jnp.ones(2)) == ["allreduce.x", "allreduce.x.grad"]
 
 
+def called(x):
+    return jnp.sin(hvd.allreduce(jnp.sin(x), name="x"))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        called,
+        jax.jit(called),
+        lambda x: jax.lax.map(called, x[None])[0],
+        lambda x: jax.checkpoint(called)(jnp.sin(x)),
+    ],
+    ids=["call", "jit", "map", "checkpoint"],
+)
+def test_what_checkpoint_computes_again_has_another_name(block):
+    step = jax.value_and_grad(lambda x: jnp.sum(jax.checkpoint(block)(x)))
+    assert names_in(step, jnp.ones(2)) == ["allreduce.x", "allreduce.x.2", "allreduce.x.grad"]
+
+
+def test_the_same_call_in_two_branches_has_one_name():
+    inner = jax.jit(called, inline=True)
+
+    def step(x):
+        return jax.lax.cond(x[0] > 0, lambda x: inner(x) + 1, lambda x: inner(x) * 2, x)
+
+    assert names_in(step, jnp.ones(2)) == ["allreduce.x", "allreduce.x"]
+
+
 def test_a_pytree_is_one_call_with_a_name_for_each_array():
     tree = {"a": jnp.ones(2), "b": [jnp.ones(3)]}
     (names,) = names_in(lambda tree: hvd.allreduce(tree, name="t"), tree)
