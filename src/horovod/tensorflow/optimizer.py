@@ -194,7 +194,9 @@ class AdasumOptimizer(WrappedOptimizer):
                     tf.zeros(variable.shape, variable.dtype.base_dtype),
                     trainable=False,
                     collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
-                    use_resource=True,
+                    # A resource would share the memory of a reference variable, in which the
+                    # original step is made; an assignment between two of those copies.
+                    use_resource=hasattr(variable, "handle"),
                     name="adasum_start",
                 )
         return self._starts[key]

@@ -270,7 +270,7 @@ def combined(own):
     return hvd.allreduce(tf.constant(own), op=hvd.Adasum).numpy()
 
 
-@pytest.mark.parametrize("mode", ["eager", "function", "session", "passes"])
+@pytest.mark.parametrize("mode", ["eager", "function", "session", "references", "passes"])
 def test_adasum(mode):
     """Every rank's own momentum step, combined, twice."""
     direction = np.array([1.0, 2.0 + hvd.rank(), -1.0], np.float32)
@@ -284,8 +284,9 @@ def test_adasum(mode):
 
 
 def adasum_steps(mode: str, direction):
-    if mode in ("session", "passes"):
-        return adasum_in_a_session(2 if mode == "passes" else 1, direction)
+    if mode in ("session", "references", "passes"):
+        passes = 2 if mode == "passes" else 1
+        return adasum_in_a_session(passes, direction, use_resource=mode != "references")
     weight, step = tf.Variable([5.0, 5.0, 5.0]), tf.Variable(0, dtype=tf.int64)
     optimizer = hvd.DistributedOptimizer(momentum(), op=hvd.Adasum)
 
@@ -301,9 +302,10 @@ def adasum_steps(mode: str, direction):
     return weight.numpy()
 
 
-def adasum_in_a_session(passes: int, direction):
+def adasum_in_a_session(passes: int, direction, use_resource: bool):
     with tf.Graph().as_default():
-        weight = v1.get_variable("weight", initializer=[5.0, 5.0, 5.0])
+        initial = [5.0, 5.0, 5.0]
+        weight = v1.get_variable("weight", initializer=initial, use_resource=use_resource)
         step = v1.train.get_or_create_global_step()
         optimizer = hvd.DistributedOptimizer(
             momentum(), op=hvd.Adasum, backward_passes_per_step=passes
