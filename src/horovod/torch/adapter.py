@@ -128,7 +128,12 @@ class _TorchAdapter:
         return engine.submit_tensor_group(*args, _addresses(errors), list(members))
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor, requires_grad=False)
+        try:
+            return torch.empty_like(tensor, requires_grad=False)
+        except TypeError:
+            if isinstance(tensor, torch.Tensor):
+                raise
+            return tensor  # its submission is refused, by an error that names the operation
 
     def from_output(self, output: _native.Output, dtype: Dtype) -> torch.Tensor:
         if output.device >= 0:
@@ -215,9 +220,18 @@ class _AttributeAdapter(_TorchAdapter):
         return engine.submit_group(operation, name, described, intent, *options)
 
 
+def not_a_tensor(value: object) -> str:
+    """What to say about an argument that is no tensor."""
+    is_like = isinstance(value, (int, float, list, tuple)) or hasattr(value, "__array__")
+    hint = "; torch.as_tensor makes one of it" if is_like else ""
+    return f"expected a torch tensor, found {type(value).__name__}{hint}"
+
+
 def _way_out(tensor: Any) -> str | None:
-    """What to do about a tensor that is not dense; None for others."""
-    if not isinstance(tensor, torch.Tensor) or tensor.layout not in _SPARSE:
+    """What to do about something that is not dense, or no tensor; None for others."""
+    if not isinstance(tensor, torch.Tensor):
+        return not_a_tensor(tensor)
+    if tensor.layout not in _SPARSE:
         return None
     return (
         f"the tensor is sparse ({tensor.layout}); sparse_allreduce_async reduces COO tensors, "
@@ -229,9 +243,6 @@ def _way_out(tensor: Any) -> str | None:
 def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
     if (way_out := _way_out(tensor)) is not None:
         raise ValueError(way_out)
-    if not hasattr(tensor, "layout"):
-        found = type(tensor).__name__
-        raise ValueError(f"expected a dense tensor in host memory or on a GPU, found {found}")
     dtype = int(DTYPES.get(tensor.dtype, _PARTS.get(tensor.dtype, -1)))
     if dtype < 0:
         raise ValueError(f"the tensor's dtype {tensor.dtype} is not supported")

@@ -29,10 +29,7 @@ def needs_gradient(tensor: Tensor) -> bool:
     try:
         return tensor.requires_grad and torch.is_grad_enabled()
     except AttributeError:
-        is_like = isinstance(tensor, (int, float, list, tuple)) or hasattr(tensor, "__array__")
-        hint = "; torch.as_tensor makes one of it" if is_like else ""
-        found = f"expected a torch tensor, found {type(tensor).__name__}{hint}"
-        raise ValueError(found) from None
+        raise ValueError(adapter.not_a_tensor(tensor)) from None
 
 
 def gradient_name(name: str | None, suffix: str = "grad") -> str | None:

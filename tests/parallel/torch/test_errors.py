@@ -120,7 +120,7 @@ def test_two_kinds_under_one_name():
     ("call", "text"),
     [
         (lambda: hvd.allreduce(0.5), "expected a torch tensor, found float; torch.as_tensor"),
-        (lambda: hvd.allreduce_(None), "expected a dense tensor"),
+        (lambda: hvd.allreduce_(None), "allreduce: expected a torch tensor, found NoneType$"),
         (lambda: hvd.allreduce(torch.ones(1), name="\ud800"), "surrogates"),
         (lambda: hvd.allreduce(torch.ones(1), op=[]), "op="),
         (lambda: hvd.reducescatter(torch.ones(1), prescale_factor=None), "factors numbers"),
@@ -137,6 +137,33 @@ def test_two_kinds_under_one_name():
 def test_arguments_of_the_wrong_type(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+def number_text(operation: str) -> str:
+    return rf"^{operation}: expected a torch tensor, found float; torch.as_tensor makes one of it$"
+
+
+@pytest.mark.parametrize(
+    ("call", "operation"),
+    [
+        (hvd.allreduce_, "allreduce"),
+        (hvd.allreduce_async, "allreduce"),
+        (hvd.allreduce_async_, "allreduce"),
+        (hvd.allgather_async, "allgather"),
+        (lambda number: hvd.broadcast_(number, 0), "broadcast"),
+        (lambda number: hvd.broadcast_async(number, 0), "broadcast"),
+        (hvd.alltoall_async, "alltoall"),
+        (hvd.reducescatter_async, "reducescatter"),
+        (
+            lambda number: hvd.grouped_allreduce_async([number]),
+            "grouped_allreduce: tensor 1 of 1",
+        ),
+    ],
+)
+def test_a_number_in_place_of_a_tensor(call, operation):
+    """Without a word of torch's own converter."""
+    with pytest.raises(ValueError, match=number_text(operation)):
+        call(0.5)
 
 
 def test_a_group_and_a_single_tensor_under_one_name():
