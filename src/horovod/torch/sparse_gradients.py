@@ -17,7 +17,7 @@ from horovod.core.collectives import common_past
 from horovod.core.handles import wait_for_all
 from horovod.core.operations import Average, Max, Sum
 from horovod.core.process_sets import ProcessSet, global_process_set
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, MismatchError
 from horovod.torch import adapter
 from horovod.torch.parameters import plain_name
 from horovod.torch.uncompiled import keep_uncompiled
@@ -138,7 +138,10 @@ class GradientLayouts:
             return
         own = [_code_of(params[index].grad) for index in unseen]
         codes = torch.tensor(own, dtype=torch.uint8, device="cpu")
-        adapter.allreduce_(codes, name=name, op=Max, process_set=self._process_set)
+        try:
+            adapter.allreduce_(codes, name=name, op=Max, process_set=self._process_set)
+        except MismatchError as error:
+            raise _other_parameters(error, len(params)) from None
         for index, code in zip(unseen, codes.tolist(), strict=True):
             self._codes[index] = code
         self._note_codes()
@@ -148,6 +151,17 @@ class GradientLayouts:
         self._unseen = [index for index, code in codes if code == _UNSEEN]
         self.sparse = {index: code for index, code in codes if _UNSEEN < code < _DENSE}
         self.are_dense = all(code == _DENSE for code in self._codes)
+
+
+def _other_parameters(error: MismatchError, count: int) -> MismatchError:
+    """``error`` of the agreement, whose shape says nothing to those who have not called it."""
+    return MismatchError(
+        f"{error}. Ranks agree here on each parameter of the optimizer, of which this rank has "
+        f"{count}: give the optimizer of every rank the same parameters",
+        ranks=error.ranks,
+        host=error.host,
+        operation=error.operation,
+    )
 
 
 def _code_of(grad: Tensor | None) -> int:

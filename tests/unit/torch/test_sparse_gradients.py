@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from horovod.core.operations import Average, Max, Sum
-from horovod.torch import sparse_gradients
+from horovod.errors import MismatchError
+from horovod.torch import adapter, sparse_gradients
 from horovod.torch.compression import Compression
 from horovod.torch.gradient_reducer import GradientReducer
 
@@ -64,6 +65,19 @@ def test_asked_once_per_parameter(engine, params, sparse_grad):
     step(reducer, params, [sparse_grad(2), torch.ones(3)])
     assert engine.layouts == [[0, DENSE], [1]]
     assert len(engine.gathered) == 2
+
+
+def test_ranks_with_other_parameters(engine, monkeypatch, params):
+    """What disagrees is an operation of the optimizer's own, so its shape would say nothing."""
+
+    def disagree(codes, **options):
+        raise MismatchError("allreduce 'p0.layouts': shapes", operation="allreduce 'p0.layouts'")
+
+    monkeypatch.setattr(adapter, "allreduce_", disagree)
+    text = r"p0\.layouts.* this rank has 2: give the optimizer of every rank the same parameters"
+    with pytest.raises(MismatchError, match=text) as caught:
+        step(reducer_of(params), params, [torch.ones(4, 2), torch.ones(3)])
+    assert caught.value.operation == "allreduce 'p0.layouts'"
 
 
 def test_asked_anew_in_another_world(engine, monkeypatch, params, sparse_grad):
