@@ -48,7 +48,7 @@ def sparse_allreduce_async(
         raise ValueError(f"sparse_allreduce: expected a sparse COO tensor, found {tensor.layout}")
     # One row per entry, since allgather joins rows.
     indices = tensor._indices().t().contiguous()
-    values = tensor._values().contiguous()
+    values = tensor._values().resolve_conj().contiguous()
     # The values first: if their dtype is refused, nothing is under way.
     of_values = adapter.allgather_async(values, _part(name, "values"), process_set)
     of_indices = adapter.allgather_async(indices, _part(name, "indices"), process_set)
@@ -59,7 +59,7 @@ def sparse_allreduce_async(
         _check_entries(tensor, name, all_indices, all_values)
         if op == Average:
             size = process_set.size() or 1
-            is_float = all_values.dtype.is_floating_point
+            is_float = all_values.is_floating_point() or all_values.is_complex()
             all_values = torch.div(all_values, size, rounding_mode=None if is_float else "trunc")
         return _sparse(all_indices.t(), all_values, tensor.shape)
 

@@ -53,6 +53,12 @@ def test_exchanges(dtype):
     assert torch.equal(hvd.alltoall(own(dtype, count=size)), columns)
 
 
+def test_sparse_tensors():
+    mine = own(torch.complex64).reshape(5, 1).to_sparse()
+    found = hvd.sparse_allreduce_async(mine.conj(), "sparse", hvd.Average)().to_dense()
+    torch.testing.assert_close(found.flatten(), total(torch.complex64).conj() / hvd.size())
+
+
 def test_what_complex_numbers_do_not_have_is_refused():
     with pytest.raises(ValueError, match=r"allreduce 'z': complex numbers have no Max; they have"):
         hvd.allreduce(own(torch.complex64), op=hvd.Max, name="z")

@@ -40,7 +40,7 @@ def test_tensors_that_cannot_be_sent(call):
     with pytest.raises(ValueError, match="contiguous"):
         CALLS[call](torch.ones(24, 2)[::2])
     with pytest.raises(ValueError, match="not supported"):
-        CALLS[call](torch.ones(12, dtype=torch.complex64))
+        CALLS[call](torch.ones(12).to(torch.float8_e4m3fn))
     text = (
         r"the tensor is sparse \(torch.sparse_coo\); sparse_allreduce_async .*sparse_as_dense=True"
     )

@@ -99,8 +99,11 @@ def test_ranks_that_disagree_can_go_on():
 
 def test_a_refused_dtype_leaves_the_name_free():
     mine = torch.eye(4).to_sparse()
+    odd = torch.sparse_coo_tensor(
+        mine.indices(), torch.ones(4).to(torch.float8_e4m3fn), (4, 4), check_invariants=True
+    )
     with pytest.raises(ValueError, match="not supported"):
-        hvd.sparse_allreduce_async(mine.to(torch.complex64), "refused", hvd.Sum)
+        hvd.sparse_allreduce_async(odd, "refused", hvd.Sum)
     result = hvd.sparse_allreduce_async(mine, "refused", hvd.Sum)()
     assert torch.equal(result.to_dense(), torch.eye(4) * hvd.size())
 
