@@ -58,6 +58,7 @@ class Batch(Generic[C]):
         self.plain: list[tuple[Tensor, Tensor]] = []  # gradient, what travels of it
         self.plain_names: list[str] = []
         self.held: Sequence[str] = ()  # names of settings under way, before anything is sent
+        self.gradients: list[Tensor] = []  # those that wait for settings
         self.handles: list[int] = []
         self.results: list[Any] = []  # of the handles
 
@@ -94,6 +95,9 @@ class FeedbackExchange(Generic[C]):
         """``gradient`` to compress in this step; None: it travels as it is."""
         raise NotImplementedError
 
+    def _agree(self, names: list[str]) -> None:
+        """Before these are sent again after a ``join``: agree on what plans depend on; blocks."""
+
     def _begin(self, batch: Batch[C]) -> None:
         """Start to send the compressed ones; their handles are the batch's first."""
         raise NotImplementedError
@@ -123,12 +127,15 @@ class FeedbackExchange(Generic[C]):
             HorovodInternalError: a rank was lost.
         """
         batch = Batch(self, names, prefix)
-        self._fill(batch, gradients)
+        for pair in zip(names, gradients, strict=True):
+            _check_dense(self._title, *pair)
         self._batches.append(batch)
         try:
             if self._are_alike(instead_of):
+                self._fill(batch, gradients)
                 self._send(batch)
             else:
+                batch.gradients = gradients
                 self._send_settings(batch, instead_of)
         except Exception:  # torch's, too, such as one of memory
             self._abandon(batch)
@@ -168,7 +175,6 @@ class FeedbackExchange(Generic[C]):
 
     def _fill(self, batch: Batch[C], gradients: list[Tensor]) -> None:
         for name, gradient in zip(batch.names, gradients, strict=True):
-            _check_dense(self._title, name, gradient)
             compressed = self._plan(name, gradient)
             if compressed is not None:
                 batch.compressed.append(compressed)
@@ -195,9 +201,12 @@ class FeedbackExchange(Generic[C]):
             _wait_for_all(batches)
         except MismatchError as error:
             raise with_compression(error, self._text) from None
+        if batches:
+            self._agree([name for batch in batches for name in batch.names])
         for batch in batches:
             self._alike.update(batch.held)
             batch.handles.clear()
+            self._fill(batch, batch.gradients)
             self._send(batch)
 
     def _send(self, batch: Batch[C]) -> None:
@@ -225,10 +234,12 @@ class FeedbackExchange(Generic[C]):
             handle = adapter.allreduce_batch_async_(tensors, names, *operation, **options)
             batch.handles.append(handle)
 
-    def _allreduce_now(self, tensors: list[Tensor], names: list[str]) -> None:
-        """Reduce further tensors with the exchange's own operation, and wait for them."""
+    def _allreduce_now(
+        self, tensors: list[Tensor], names: list[str], operation: Operation | None = None
+    ) -> None:
+        """Reduce further tensors, by default with the exchange's operation, and wait for them."""
         batch: Batch[C] = Batch(self, [])
-        self._allreduce(batch, tensors, names, self._operation, Intent.WAIT)
+        self._allreduce(batch, tensors, names, operation or self._operation, Intent.WAIT)
         _wait_for_all([batch])
 
 

@@ -23,9 +23,12 @@ from torch import Tensor
 
 from horovod.core import world
 from horovod.core.compression import PowerSGDCompressor
+from horovod.core.operations import Max
 from horovod.core.process_sets import ProcessSet
 from horovod.torch.feedback_exchange import Batch, FeedbackExchange
 from horovod.torch.gradient_exchange import Operation
+
+_MOST: Operation = (Max, 1.0, 1.0)
 
 
 class PowerSGD(PowerSGDCompressor):
@@ -94,10 +97,18 @@ class PowerSGD(PowerSGDCompressor):
             self._memories.clear()
         self._generation = generation
 
-    def count_steps(self, names: list[str]) -> None:
-        """These parameters have made a step."""
-        for name in names:
-            self._memories[name].steps += 1
+    @property
+    def counts(self) -> bool:
+        """Whether it depends on the number of steps what travels."""
+        return self._start_after > 0
+
+    def steps_of(self, name: str) -> int:
+        """How many steps a parameter has made."""
+        return self._memories.setdefault(name, _Memory()).steps
+
+    def set_steps(self, name: str, steps: int) -> None:
+        """A parameter has made so many steps."""
+        self._memories[name].steps = steps
 
 
 @dataclass
@@ -151,6 +162,20 @@ class PowerSGDExchange(FeedbackExchange[_Matrix]):
         super().__init__(compressor, operation, process_set)
         self._compressor = compressor
 
+    def _agree(self, names: list[str]) -> None:
+        """Take over the others' numbers of steps: a rank that had joined has counted fewer.
+
+        It would send a gradient uncompressed that the others compress, and all would wait.
+        """
+        compressor = self._compressor
+        compressor.enter_world()
+        if not compressor.counts:
+            return
+        steps = [torch.tensor(compressor.steps_of(name), device="cpu") for name in names]
+        self._allreduce_now(steps, [f"{name}.powersgd_steps" for name in names], _MOST)
+        for name, found in zip(names, steps, strict=True):
+            compressor.set_steps(name, int(found))
+
     def _fill(self, batch: Batch[_Matrix], gradients: list[Tensor]) -> None:
         self._compressor.enter_world()
         super()._fill(batch, gradients)
@@ -166,7 +191,8 @@ class PowerSGDExchange(FeedbackExchange[_Matrix]):
         matrices = [matrix for batch in batches for matrix in batch.compressed]
         shares = [matrix.project() for matrix in matrices]
         self._allreduce_now(shares, _named(matrices, "q"))
-        self._compressor.count_steps([name for batch in batches for name in batch.names])
+        for name in (name for batch in batches for name in batch.names):
+            self._compressor.set_steps(name, self._compressor.steps_of(name) + 1)
         return shares
 
 

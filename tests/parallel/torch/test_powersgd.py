@@ -97,6 +97,33 @@ def test_mismatch_is_raised_everywhere_and_the_next_step_works():
     assert torch.linalg.matrix_rank(gradient, rtol=1e-4) == rank
 
 
+def test_a_rank_that_had_joined_starts_to_compress_with_the_others(assert_same_everywhere):
+    """It has counted fewer steps; if it went on with these, all would wait for each other."""
+    weight = nn.Parameter(torch.zeros(40, 30))
+    powersgd = hvd.Compression.powersgd(rank=2, start_after=5)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([weight], lr=1.0), [("w", weight)], compression=powersgd
+    )
+
+    def step(number):
+        optimizer.zero_grad()
+        (weight * random_of(hvd.rank(), 40, 30, seed=number)).sum().backward()
+        optimizer.step()
+
+    for number in range(1 if hvd.rank() == 0 else 3):
+        step(number)
+    last = hvd.join()
+    hvd.broadcast_parameters([("w", weight)], root_rank=last)
+    step(3)
+    made = 2 if hvd.size() == 1 else 4
+    assert powersgd.state_dict().get("w", {"steps": made})["steps"] == made
+    for number in range(4, 8):
+        step(number)
+        assert_same_everywhere([weight])
+    if hvd.size() > 1:
+        assert powersgd.state_dict()["w"]["error"].abs().max() > 0
+
+
 def make_data(samples):
     """Points of ten classes around random centres; the same on every rank."""
     centres = random(10, 64, seed=1)
