@@ -89,12 +89,17 @@ class LocalSteps:
         """
         return (0, step) if checksum is None else (0, step, checksum)
 
-    def must_compare(self, step: int) -> bool:
-        """Whether a fragment that is sent after so many steps may be the first one of its kind.
+    def must_compare(self, steps: int, marked: int) -> bool:
+        """Whether a fragment may be one of which ranks have other agreed parameters.
 
-        Only what ranks change is averaged, so parameters that differ at first would do so for ever.
+        Only what ranks change is averaged, so parameters that differ would do so for ever. They may
+        at first. Where ranks ``finish``, their steps are not compared: one may have joined.
+
+        Args:
+            steps: how many this rank has made.
+            marked: the step that is sent; 0 for ``finish``.
         """
-        return step <= self.sync_every
+        return marked == 0 or steps <= self.sync_every
 
     def out_of_step(
         self,
@@ -108,7 +113,7 @@ class LocalSteps:
         return MismatchError(
             f"{self.title}: all ranks must {duty}, and begin with equal parameters "
             "(hvd.broadcast_parameters); shapes [0, step, n] are those of steps, where n stands "
-            f"for the parameters at the beginning: {error}",
+            f"for the agreed parameters, at first those of the beginning: {error}",
             operation=error.operation,
         )
 

@@ -217,7 +217,8 @@ class LocalStepsOptimizer:
                 self._wait(number)
         changes = round_.changes(number)
         sent_at = round_.outer["step"]
-        checksum = round_.checksum(number) if self._rules.must_compare(sent_at) else None
+        must_compare = self._rules.must_compare(sent_at, marked)
+        checksum = round_.checksum(number) if must_compare else None
         marker = np.empty(self._rules.marker_shape(marked, checksum), np.float32)
         if self._is_sparse:
             handle = self._start(number, [marker])

@@ -278,7 +278,7 @@ class LocalStepsOptimizer(SteppingAlone):
         exchange = self._exchange
         if isinstance(exchange, TopKExchange):
             exchange = exchange.with_same_errors()
-        fragment.send(exchange, step, self._rules.must_compare(self.local_step))
+        fragment.send(exchange, step, self._rules.must_compare(self.local_step, step))
 
     def _check_all_known(self) -> None:
         known = {param for fragment in self._fragments for param in fragment.params}

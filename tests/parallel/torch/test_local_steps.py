@@ -189,6 +189,33 @@ def test_a_rank_that_has_joined_counts_as_unchanged():
     hvd.join()
 
 
+def after_join(steps: range) -> tuple[torch.optim.Optimizer, list, int]:
+    """Optimizer and parameters; the first rank has made two steps less, and missed an agreement."""
+    params = parameters()
+    optimizer = hvd.LocalSGD(sgd(params), sync_every=2)
+    is_early = hvd.rank() == 0 and hvd.size() > 1
+    train(optimizer, params, steps[:-2] if is_early else steps)
+    return optimizer, params, hvd.join()
+
+
+def test_finish_refuses_what_a_rank_that_had_joined_has_agreed_on():
+    """Each rank would end with a model of its own."""
+    if hvd.size() == 1:
+        pytest.skip("needs ranks that differ")
+    optimizer, _, _ = after_join(range(1, 8))
+    with pytest.raises(MismatchError, match=r"LocalSGD: .* sent \[0, 0, \d+\]"):
+        optimizer.finish()
+
+
+def test_a_rank_that_had_joined_goes_on_after_broadcasts(assert_same_everywhere):
+    optimizer, params, last = after_join(range(1, 8))
+    hvd.broadcast_parameters(params, last)
+    hvd.broadcast_optimizer_state(optimizer, last)
+    train(optimizer, params, range(8, 12))
+    optimizer.finish()
+    assert_same_everywhere(params)
+
+
 @pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.topk(0.5)])
 def test_ranks_that_are_out_of_step_are_told(compression):
     """A rank finishes, and the others take it for one that comes to their agreement."""
