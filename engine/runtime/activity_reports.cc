@@ -66,6 +66,29 @@ constexpr Nanoseconds kAnswerPatience = std::chrono::seconds(1);
 constexpr Nanoseconds kFarPatience = std::chrono::milliseconds(2500);
 constexpr Nanoseconds kMutualAnswer = std::chrono::milliseconds(20);
 
+// The innermost first.
+std::vector<std::string_view> calls_of_main(std::string_view stacks) {
+  std::vector<std::string_view> calls;
+  const std::size_t begin = stacks.rfind("most recent call first");
+  if (begin == std::string_view::npos) return calls;
+  stacks.remove_prefix(std::min(stacks.find('\n', begin), stacks.size() - 1) + 1);
+  while (stacks.starts_with("  File ")) {
+    const std::size_t end = std::min(stacks.find('\n'), stacks.size());
+    calls.push_back(stacks.substr(2, end - 2));
+    stacks.remove_prefix(std::min(end + 1, stacks.size()));
+  }
+  return calls;
+}
+
+// Whether a call is of an installed package or of Python itself: the rule of
+// src/horovod/trace/stacks.py.
+bool is_installed(std::string_view call) {
+  constexpr std::array<std::string_view, 4> kPlaces = {"/site-packages/", "/dist-packages/",
+                                                       "/python3", "\"<frozen"};
+  return std::ranges::any_of(
+      kPlaces, [call](std::string_view place) { return call.find(place) != call.npos; });
+}
+
 }  // namespace
 
 std::string last_operations(const RecorderView& recorder, std::int64_t now) {
@@ -86,15 +109,12 @@ std::string last_operations(const RecorderView& recorder, std::int64_t now) {
 }
 
 std::string main_stack(std::string_view stacks, std::string_view indent, int most_lines) {
-  const std::size_t begin = stacks.rfind("most recent call first");
-  if (begin == std::string_view::npos) return {};
-  stacks.remove_prefix(stacks.find('\n', begin) + 1);
+  const std::vector<std::string_view> calls = calls_of_main(stacks);
+  const auto own = std::ranges::find_if_not(calls, is_installed);
   std::string text;
-  for (int line = 0; line < most_lines && stacks.starts_with("  File "); ++line) {
-    const std::size_t end = stacks.find('\n');
-    text.append(indent).append(stacks.substr(2, end == stacks.npos ? end : end - 2)).append("\n");
-    if (end == std::string_view::npos) break;
-    stacks.remove_prefix(end + 1);
+  for (auto call = calls.begin(); call != calls.end() && most_lines > 0; ++call, --most_lines) {
+    text.append(indent).append(*call).append("\n");
+    if (call == calls.begin() && call < own && own != calls.end()) call = std::prev(own);
   }
   return text;
 }

@@ -23,7 +23,8 @@ namespace hvd {
 std::string last_operations(const RecorderView& recorder, std::int64_t now);
 
 // The stack of the main thread, from faulthandler's text about all threads, with `indent` before
-// each line. At most `most_lines` calls. Empty if there is none.
+// each line. At most `most_lines` calls: the innermost one, then those from the program's innermost
+// on; calls of packages between them are left out. Empty if there is none.
 std::string main_stack(std::string_view stacks, std::string_view indent, int most_lines);
 
 // Whether a process is stopped, for example by SIGSTOP or a debugger.

@@ -99,6 +99,19 @@ TEST_CASE("what a rank has done last can be told from its recorder") {
   CHECK(last_operations(recorder, now_ns()) == "has shut down");
 }
 
+TEST_CASE("of a stack deep in packages the innermost call and the program's are shown") {
+  const std::string inner = "  File \"/env/lib/python3.11/site-packages/a.py\", line 1 in wait\n";
+  const std::string outer = "  File \"/env/lib/python3.11/site-packages/b.py\", line 2 in fit\n";
+  const std::string own = "  File \"/home/me/train.py\", line 9 in <module>\n";
+  const std::string begin = "Thread 0x2 (most recent call first):\n";
+  const auto shown = [](const std::string& line) { return line.substr(2); };
+  CHECK(main_stack(begin + inner + outer + outer + own, "", 2) == shown(inner) + shown(own));
+  CHECK(main_stack(begin + inner + own + outer + own, "", 9) ==
+        shown(inner) + shown(own) + shown(outer) + shown(own));
+  CHECK(main_stack(begin + inner + outer, "", 9) == shown(inner) + shown(outer));
+  CHECK(main_stack(begin + own + outer, "", 9) == shown(own) + shown(outer));
+}
+
 TEST_CASE("of faulthandler's text the main thread's part is shown") {
   const std::string text =
       "Thread 0x1 (most recent call first):\n  File \"a.py\", line 1 in idle\n\n"
@@ -108,6 +121,7 @@ TEST_CASE("of faulthandler's text the main thread's part is shown") {
         "> File \"b.py\", line 2 in inner\n> File \"b.py\", line 9 in <module>\n");
   CHECK(main_stack(text, "", 1) == "File \"b.py\", line 2 in inner\n");
   CHECK(main_stack("", "", 9) == "");
+  CHECK(main_stack("Thread 0x1 (most recent call first):", "", 9) == "");
   CHECK(!is_stopped(getpid()));
 }
 
