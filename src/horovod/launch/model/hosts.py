@@ -100,5 +100,5 @@ def check_slots(hosts: Sequence[HostSlots], process_count: int) -> None:
     if available < process_count:
         raise ValueError(
             f"{process_count} processes were asked for, but the hosts have {available} slots: "
-            + hosts_text(hosts)
+            f"{hosts_text(hosts)}; start fewer with -np, or give the hosts more with -H"
         )
