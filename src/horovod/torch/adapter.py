@@ -229,7 +229,7 @@ def not_a_tensor(value: object) -> str:
 
 def _way_out(tensor: Any) -> str | None:
     """What to do about something that is not dense, or no tensor; None for others."""
-    if not isinstance(tensor, torch.Tensor):
+    if not hasattr(tensor, "layout"):
         return not_a_tensor(tensor)
     if tensor.layout not in _SPARSE:
         return None
@@ -246,7 +246,7 @@ def _describe(tensor: torch.Tensor) -> tuple[int, list[int], int]:
     dtype = int(DTYPES.get(tensor.dtype, _PARTS.get(tensor.dtype, -1)))
     if dtype < 0:
         raise ValueError(f"the tensor's dtype {tensor.dtype} is not supported")
-    if tensor.is_complex():
+    if tensor.dtype.is_complex:
         dtype |= COMPLEX
         if tensor.is_conj():
             raise ValueError(

@@ -18,13 +18,10 @@ NUMPY = {number: dtype for dtype, number in DTYPES.items()}
 
 
 class Adapter(_TorchAdapter):
-    """torch's adapter, except for three methods that make tensors."""
+    """torch's adapter, except for the methods that make tensors."""
 
     def empty_like(self, tensor):
         return gpu.empty(tensor.shape, tensor.dtype)
-
-    def dtype_of(self, tensor):
-        return DTYPES[tensor.dtype]
 
     def from_output(self, output, dtype):
         if output.device < 0:
@@ -32,6 +29,9 @@ class Adapter(_TorchAdapter):
         tensor = gpu.empty(tuple(output.shape), NUMPY[Dtype(dtype)])
         output.copy_to(tensor.address.value, tensor.on_gpu_bytes, gpu.stream.value)
         return tensor
+
+    def result(self, output, tensor):
+        return self.from_output(output, DTYPES[tensor.dtype])
 
 
 has_own_gpu = sys.argv[1] == "own"

@@ -114,7 +114,7 @@ TEST_CASE("numbers about the world, and errors as XLA's") {
 
   const DeviceFloats out = mine.floats({0.0F, 0.0F});
   const std::string misfit = run(port, mine, text_of(Kind::kAllgather, 1, "0 ", 1, 2), tensor, out);
-  CHECK(misfit.find("allgather 'x': the result has shape [1], XLA has compiled the function for "
+  CHECK(misfit.find("allgather 'x': the result has shape [1], the compiled program expects "
                     "[2]") != std::string::npos);
   CHECK(run(port, mine, "77 ", tensor, out).find("a compiled call has kind 77") !=
         std::string::npos);
