@@ -203,9 +203,8 @@ Call describe_all(const Operation& operation, nb::handle group, nb::list names, 
                   const std::vector<std::size_t>& output_bytes = {}) {
   Call call(operation, tensors.size(), streams);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const bool is_group = names.size() == 0;
-    const nb::object name = is_group ? nb::borrow(group) : nb::object(names[i]);
-    const GroupPlace place = is_group ? GroupPlace{i, tensors.size()} : GroupPlace{};
+    const nb::object name = i < names.size() ? nb::object(names[i]) : nb::borrow(group);
+    const GroupPlace place = names.size() == 0 ? GroupPlace{i, tensors.size()} : GroupPlace{};
     call.add(with_title(operation, name, place, [&] {
       const auto [in, out, shape, dtype] = nb::cast<Described>(tensors[i]);
       return describe(operation, in, out, shape, dtype,

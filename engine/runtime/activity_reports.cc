@@ -80,13 +80,14 @@ std::vector<std::string_view> calls_of_main(std::string_view stacks) {
   return calls;
 }
 
-// Whether a call is of an installed package or of Python itself: the rule of
-// src/horovod/trace/stacks.py.
+// Whether a call is of an installed package or of Python itself, as in src/horovod/trace/stacks.py.
 bool is_installed(std::string_view call) {
-  constexpr std::array<std::string_view, 4> kPlaces = {"/site-packages/", "/dist-packages/",
-                                                       "/python3", "\"<frozen"};
-  return std::ranges::any_of(
-      kPlaces, [call](std::string_view place) { return call.find(place) != call.npos; });
+  constexpr std::array<std::string_view, 3> kPlaces = {"/site-packages/", "/dist-packages/",
+                                                       "\"<frozen"};
+  const auto is_in = [call](std::string_view place) { return call.find(place) != call.npos; };
+  if (std::ranges::any_of(kPlaces, is_in)) return true;
+  const std::size_t version = call.find("/python3");  // a folder, not the program's own file
+  return version != call.npos && call.find('/', version + 1) != call.npos;
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ class _Collective(torch.autograd.Function):
 keep_uncompiled(_Collective)
 
 
-def _is_float(tensor: Tensor) -> bool:
+def is_float(tensor: Tensor) -> bool:
+    """Whether it has floating numbers, real or complex ones: others have no gradient."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -99,11 +100,11 @@ def allgather_with_gradient(
         own = torch.tensor([rows], dtype=torch.int64, device="cpu")
         sizes = adapter.allgather(own, gradient_name(name, "rows"), process_set)
         begins = sizes[: process_set.rank()].sum(0).tolist()
-        floats = [grad for grad in grads if _is_float(grad)]  # others have no gradient
+        floats = [grad for grad in grads if is_float(grad)]
         reduced = iter(reduce(floats, name=gradient_name(name), process_set=process_set))
         cut = zip(grads, begins, rows, strict=True)
         return [
-            next(reduced).narrow(0, begin, count) if _is_float(grad) else None
+            next(reduced).narrow(0, begin, count) if is_float(grad) else None
             for grad, begin, count in cut
         ]
 

@@ -19,6 +19,7 @@ from horovod.core.operations import Average, Max, Sum
 from horovod.core.process_sets import ProcessSet, global_process_set
 from horovod.errors import HorovodInternalError, MismatchError
 from horovod.torch import adapter
+from horovod.torch.gradients import is_float
 from horovod.torch.parameters import plain_name
 from horovod.torch.uncompiled import keep_uncompiled
 
@@ -59,8 +60,8 @@ def sparse_allreduce_async(
         _check_entries(tensor, name, all_indices, all_values)
         if op == Average:
             size = process_set.size() or 1
-            is_float = all_values.is_floating_point() or all_values.is_complex()
-            all_values = torch.div(all_values, size, rounding_mode=None if is_float else "trunc")
+            rounding = None if is_float(all_values) else "trunc"
+            all_values = torch.div(all_values, size, rounding_mode=rounding)
         return _sparse(all_indices.t(), all_values, tensor.shape)
 
     keep_uncompiled(synchronize)

@@ -110,6 +110,9 @@ TEST_CASE("of a stack deep in packages the innermost call and the program's are 
         shown(inner) + shown(own) + shown(outer) + shown(own));
   CHECK(main_stack(begin + inner + outer, "", 9) == shown(inner) + shown(outer));
   CHECK(main_stack(begin + own + outer, "", 9) == shown(own) + shown(outer));
+  const std::string library = "  File \"/usr/lib/python3.11/threading.py\", line 3 in wait\n";
+  const std::string named = "  File \"/home/me/python3_train.py\", line 4 in main\n";
+  CHECK(main_stack(begin + inner + library + named, "", 9) == shown(inner) + shown(named));
 }
 
 TEST_CASE("of faulthandler's text the main thread's part is shown") {
